@@ -1,8 +1,9 @@
 """The target accuracy by a few labels of rows drawn by a known design, with its interval.
 
 The estimate is a difference estimator (Cassel, Särndal & Wretman 1976; prediction-powered
-inference, Angelopoulos et al. 2023). It is the mean of a forecast over all N rows of the frame,
-plus the error of the forecast in the drawn rows, where a row weighs as many as it stands for:
+inference, Angelopoulos et al. 2023). It starts from the mean of a forecast over all N rows of the
+frame, and adds the mean error of the forecast in the drawn rows. A drawn row has weight w_i, the
+number of rows that it stands for:
 
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
@@ -141,4 +142,4 @@ def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float
         return float(value), slope, curvature + np.diag(precision)
 
     fit = newton(derivatives, centre)
-    return centre if fit is None else fit  # without a fit the forecast stays as it is
+    return centre if fit is None else fit  # without a fit the score is the forecast

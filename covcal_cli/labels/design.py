@@ -3,8 +3,8 @@
 Let s_i be the score of row i: the chance that the classifier is right there. The number of rows in
 which it is right is estimated by the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) /
 pi_i (Cassel, Särndal & Wretman 1976). If s is right, the variance of this estimate is smallest on
-average for pi_i in proportion to sqrt(s_i (1 - s_i)), the standard deviation of what a label tells
-(Isaki & Fuller 1982; Särndal, Swensson & Wretman 1992, section 12.2): nearly certain rows are
+average for pi_i in proportion to sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki &
+Fuller 1982; Särndal, Swensson & Wretman 1992, section 12.2). A label of a nearly certain row is
 seldom worth a person's time. This is active testing (Kossen et al. 2021) with a fixed number of
 rows.
 
@@ -58,8 +58,8 @@ def inclusion_rule(
             return np.full(len(scores), 1 / N)
         return np.asarray((1 - FLOOR) * _spread(scores) / total + FLOOR * (1 / N))
 
-    # A row longer than one is certain; the others share what is left, which may make more certain.
-    # Each round is how many rows the others share, and their length.
+    # A row longer than one is certain. The other rows share the rest of the draw, which may make
+    # more rows certain. Each round holds how much is left for the other rows, and their length.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -94,7 +94,7 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
     A part is a band of the score. Within a band rows are in order of their predicted class, and
     then of the score. Every other band runs backwards, so that neighbours are alike across its ends
-    too. Of rows with equal scores the first ones belong to the lower band.
+    too. If scores are equal, the first rows belong to the lower band.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         The numbers of some rows at a time, in order, and their pi, n in sum over all parts.
     rng : numpy.random.Generator
     """
-    # Of each row drawn, where it lies in the order, and its number.
+    # The place in the order, and the number, of each row drawn.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
     # The rows that no stratum has used yet, and where they begin on the line and end.

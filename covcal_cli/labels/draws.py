@@ -1,4 +1,4 @@
-"""Draws of target rows to be labelled, as they are kept in memory and in a file.
+"""Draws of target rows to be labelled, in memory and in a file.
 
 `covcal pick` draws rows in batches, each from the rows that the earlier batches left, with known
 probabilities. `covcal label` stores the draw in the group ``/marked`` of a features or adapted
@@ -143,20 +143,20 @@ class Draw:
     def without(self, out: Booleans) -> "Draw":
         """Return the draw without some rows.
 
-        Each row that stays counts as drawn with a smaller probability: times the share of its batch
-        that stays.
+        A smaller batch has smaller inclusion probabilities: they are multiplied by the share of the
+        batch that is left.
         """
-        stays = ~out
+        left = ~out
         before = np.bincount(self.batch)
-        share = np.bincount(self.batch[stays], minlength=len(before)) / np.maximum(before, 1)
-        batch = self.batch[stays]
+        share = np.bincount(self.batch[left], minlength=len(before)) / np.maximum(before, 1)
+        batch = self.batch[left]
         return replace(
             self,
-            rows=self.rows[stays],
-            inclusion=self.inclusion[stays] * share[batch],
+            rows=self.rows[left],
+            inclusion=self.inclusion[left] * share[batch],
             batch=batch,
-            stratum=self.stratum[stays],
-            labels=self.labels[stays],
+            stratum=self.stratum[left],
+            labels=self.labels[left],
         )
 
     def recorded(self, target: Domain) -> LabelledRows:

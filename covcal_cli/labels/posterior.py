@@ -1,24 +1,23 @@
-"""Temperature and offset by a few labels, the label-free estimate of the accuracy being a prior.
+"""Temperature and offset by a few labels, with the label-free estimate of the accuracy as a prior.
 
-The confidence in the classifier's label is c = sigmoid(logit(softmax(z / T)_f) + a): a temperature
-and an offset of its log odds. What is known of (T, a) before any label, and what labels then say:
+The confidence in the classifier's label is c = sigmoid(logit(softmax(z / T)_f) + a), with a
+temperature T and an offset a of its log odds. Prior and labels say this about (T, a):
 
 1. The mean confidence m(T, a) over the frame is the accuracy. Its prior is Student's t with 2
-   degrees of freedom around the label-free estimate (`panel.combined`), 3 points wide where the
-   estimate's estimators agree and 8 where they disagree. The widths are those of its
-   errors on the half *choose* of the benchmark. With or without ``adapt``, with two
-   classes or more, the errors are not so different that another width would predict those on a
-   family that is left out any better.
-2. The offset has a normal prior of mean 0.2 and standard deviation 0.4: of two calibrations of the
-   same mean confidence the flatter one is mostly right after a shift.
-3. A labelled row multiplies by c or 1 - c, to the power of its weight, of mean 1: rows that were
-   seldom drawn stand for many.
-4. The offset is its posterior mean, and T that at which the mean confidence is the posterior mean
-   of the accuracy. Without any label T would be about that of ``consensus``.
+   degrees of freedom around the label-free estimate (`consensus.combined`). Its width is 3 points
+   where the estimators agree and 8 where they disagree. These are the errors of the estimate on the
+   half *choose* of the benchmark. They differ little with and without ``adapt``, and between two
+   classes and more, so one pair of widths serves all.
+2. The offset has a normal prior of mean 0.2 and standard deviation 0.4. If two calibrations have
+   the same mean confidence, the flatter one is mostly right after a shift.
+3. A labelled row multiplies the density by c or 1 - c, to the power of its weight. Weights have
+   mean 1: a row that was drawn with a small probability stands for many rows.
+4. The offset is its posterior mean. T is the temperature at which the mean confidence is the
+   posterior mean of the accuracy. Without any label T would be about that of ``consensus``.
 
-Chosen on the half *choose* too: a temperature alone (offset 0) has a larger ECE from 50 labels
-on (8 % at 200); unweighted rows are worse from 100 on; wider, narrower and more normal priors,
-and mixtures of the estimators, change the ECE at 10 labels by less than 2 %.
+The half *choose* also decided against these variants. A temperature without offset has a larger ECE
+from 50 labels on (8 % at 200). Unweighted rows are worse from 100 labels on. Wider, narrower and
+more normal priors and mixtures of the estimators change the ECE at 10 labels by less than 2 %.
 """
 
 import math
@@ -37,19 +36,19 @@ AGREEING, CONTRADICTING = 0.03, 0.08
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
 MAX_FRAME = 1000  # rows over which confidences are averaged
-_PARTS = 200  # of them by their confidence, one row of each standing for it
+_PARTS = 200  # of these rows by confidence; one row stands for each part
 _RANGE = 5e-3, 2e2  # of T, in units of the logits
 _POINTS = 33, 25  # of T and of the offset
 _REACH = 4.0  # standard deviations of the offset
 _PASSES = 3
-_FORGOTTEN = 12.0  # log density below the highest, beyond which the next pass does not look
-_LARGEST = 30.0  # log odds; they are cut there
+_FORGOTTEN = 12.0  # the next pass leaves out points whose log density is so far below the peak
+_LARGEST = 30.0  # log odds are cut here
 _MIN_EXCESS = 0.01
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A calibration by labels, and the accuracy that it has for its mean confidence."""
+    """A calibration by labels, and the accuracy that its mean confidence is matched to."""
 
     temperature: float
     offset: float  # a, of the log odds of the confidence in the classifier's label
@@ -62,9 +61,9 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None)
     Parameters
     ----------
     frame : array of shape (m, K)
-        The classifier's logits of rows that stand for all that were drawn from; a few thousand do.
+        The classifier's logits of rows that stand for the frame; a few thousand rows are enough.
     logits : array of shape (n, K)
-        Those of the labelled rows.
+        The classifier's logits of the labelled rows.
     draw : Draw
         The labelled rows.
     prior : Estimate, optional
@@ -81,7 +80,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None)
         (OFFSET - reach, OFFSET + reach),
     ]
     lowest, highest = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (len(frame) + 1)
-    # A grid that closes in on where the posterior is: many labels leave little of the first.
+    # Each pass makes a finer grid around the peak: many labels leave little of the first grid.
     for _ in range(_PASSES):
         log_ts, offsets = (
             np.linspace(*pair, points) for pair, points in zip(ends, _POINTS, strict=True)
@@ -96,7 +95,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None)
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # Accuracies are as likely before all, not temperatures.
+        # Equal steps of the accuracy are equally likely at first, not equal steps of log T.
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)
@@ -123,6 +122,6 @@ def _odds(logits: Floats, log_t: float) -> Float64s:
 
 
 def _profile(frame: Floats, log_t: float) -> Float64s:
-    """Return the log odds of the rows in the middle of equal parts, which stand for all."""
+    """Return the log odds of the middle rows of equal parts, which stand for all rows."""
     middles = (np.arange(_PARTS) + 0.5) / _PARTS
     return np.asarray(np.quantile(_odds(frame, log_t), middles))

@@ -1,4 +1,4 @@
-"""The score of a row: how likely the classifier is right there, by what is known without labels.
+"""The score of a row: the chance that the classifier is right there, as known without labels.
 
 `pick` draws rows by it, and the accuracy by labels starts from it. It is the confidence in the
 classifier's label: by the calibration that is given, else by the classifier at the temperature that

@@ -1,13 +1,13 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills and `label` reads.
 
 Sheets go through spreadsheets, which sort columns, round numbers and drop lines. So every line
-proves its row: its cell in the column ``draw`` holds the line's place in the sheet, the stratum,
-the exact inclusion probability, the confidence, and a hash of these, of the id and of the facts of
-the draw. The facts stand once, in the cell of the first line. A sheet that was changed is either
-read rightly or refused.
+proves its row by its cell in the column ``draw``. The cell holds the line's place in the sheet, the
+stratum, the exact inclusion probability and the confidence. A hash of these, of the id and of the
+facts of the draw follows. The facts are in the first line's cell. A sheet that was changed is read
+rightly or refused.
 
-A label is the one cell that no hash can cover. `require_labels_beside_rows` looks for labels that
-were sorted apart from their rows.
+No hash can cover a label. `require_labels_beside_rows` looks for labels that were sorted apart from
+their rows.
 """
 
 import base64
@@ -37,6 +37,7 @@ SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _CHOICE = "choice"  # the column in which Label Studio writes labels
+_AGAIN = "sort whole lines only, or label the CSV of covcal pick again"
 _PROOF_ROWS = 256  # whose logits tell data from other data with the same ids
 _DIGITS = 16  # of a sha256 that are kept
 _CHECKED = 6  # bytes of a line's hash that are kept
@@ -200,8 +201,7 @@ def read_sheet(path: Path) -> Sheet:
         else:
             raise CovcalError(
                 f"{path}: the cells id and draw in {store.place(line)} belong to different rows, "
-                "or one was changed: sort whole lines only, or take the file that covcal pick "
-                "wrote and fill in its column label again"
+                f"or one was changed: {_AGAIN}"
             )
         stratum, probability, steps = struct.unpack(_NUMBERS, numbers)
         strata.append(stratum)
@@ -307,16 +307,15 @@ def _require_near(store: CSVStore, line: int, name: str, cell: str, expected: fl
     if not near:
         raise CovcalError(
             f"{store.path}: {name} in {store.place(line)} is {shown(cell)}, and covcal pick wrote "
-            f"{expected:.4g} for this row: the column was sorted alone or changed; sort whole "
-            "lines only, or take the file that covcal pick wrote and fill in its column label again"
+            f"{expected:.4g} for this row: the column was changed, or sorted without the others; "
+            f"{_AGAIN}"
         )
 
 
 def _moved(path: Path, place: str, name: str) -> CovcalError:
     return CovcalError(
-        f"{path}: the cell {name} in {place} belongs to another row: columns were sorted without "
-        "the others; sort whole lines only, or take the file that covcal pick wrote and fill in "
-        "its column label again"
+        f"{path}: the cell {name} in {place} belongs to another row: some columns were sorted "
+        f"without the others; {_AGAIN}"
     )
 
 
@@ -363,8 +362,8 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
         keys = _hashes(ids)
         places = np.searchsorted(hashes, keys)
         near = np.flatnonzero(hashes[np.minimum(places, len(hashes) - 1)] == keys)
-        found = np.searchsorted(wanted, ids[near], sorter=order)
-        for row, place in zip(near.tolist(), found.tolist(), strict=True):
+        lines = np.searchsorted(wanted, ids[near], sorter=order)
+        for row, place in zip(near.tolist(), lines.tolist(), strict=True):
             line = order[min(place, len(order) - 1)]
             if wanted[line] == ids[row]:
                 rows[line], counts[line] = start + row, counts[line] + 1
@@ -399,10 +398,10 @@ def _hashes(ids: AnyArray) -> AnyArray:
 def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
     """Refuse labels that seem to stand beside other rows than a person gave them to.
 
-    `predicted` are the names of the classes that the classifier predicts in the sheet's rows, by
-    the file. No hash covers a label. But a column sorted alone leaves traces: the other columns in
-    the order that `pick` wrote and the labels in the order of the alphabet; or the other columns in
-    another order and labels that fit the old one.
+    `predicted` are the names of the classes that the classifier predicts in the sheet's rows. If
+    only the labels were sorted, they are in alphabetical order and the lines in the order that
+    `pick` wrote. If only the other columns were sorted, the labels fit the old order of the lines
+    better than the new one.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):

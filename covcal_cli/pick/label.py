@@ -172,8 +172,8 @@ def _agreement(votes: Votes) -> tuple[int, int, float | None]:
     """Return how many rows several sheets label, in how many they agree, and Cohen's kappa.
 
     Kappa (1960) is the share of rows in which two people agree, less the share expected by chance
-    from how often each uses the classes, as a part of what is left above that. Of more than two
-    people it is the mean over the pairs.
+    from how often each uses the classes, divided by the largest value of this difference. For more
+    than two people it is the mean over the pairs.
     """
     several = [known for known in votes.values() if len(known) > 1]
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -257,7 +257,7 @@ def _disagreement(
     with_file = any(source == file for by_source in differing.values() for source, _ in by_source)
     force = ", or --force to replace what the file holds" if with_file else ""
     return (
-        f"the labels of {len(differing)} row{'s' if len(differing) > 1 else ''}{beside} differ: "
+        f"labellers disagree on {len(differing)} row{'s' if len(differing) > 1 else ''}{beside}: "
         f"{named}{more}: correct them, or pass --resolve {', '.join(RESOLVE[:-1])} or "
         f"{RESOLVE[-1]}{force}"
     )

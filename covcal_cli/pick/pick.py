@@ -1,11 +1,11 @@
 """``covcal pick``: target rows for a person to label, drawn by a known design.
 
-No target label is read, and the file stays as it is. The sheet holds everything that `label` must
+No target label is read, and the file is not changed. The sheet holds everything that `label` must
 know. Rows that earlier batches drew are not drawn again: those in the file, and those of sheets
 whose labels are not in it yet. `labels.draws` says what the design of batches allows.
 
-Of many rows only a score, a class and a band are kept, a few bytes a row. Everything else is
-computed for some rows at a time.
+Only a score and a predicted class are in memory for every row. Everything else is computed for some
+rows at a time.
 """
 
 import math
@@ -266,8 +266,8 @@ class _Frame:
     def variance(self, probabilities: Any) -> float:
         """Return the variance that the estimate of a total has on average, if the scores are right.
 
-        That is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). What the order of
-        the rows gains is not in it.
+        That is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The gain by the
+        order of the rows is not counted.
         """
         total = 0.0
         for scores in self.score_parts():

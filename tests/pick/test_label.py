@@ -345,7 +345,7 @@ class TestTwoLabellers:
         covcal("label", "adapted.h5", "ann.csv", cwd=two).require_success()
         later = covcal("label", "adapted.h5", "bob.csv", cwd=two).error_line()
         for said in (line, later):
-            assert "the labels of 2 rows" in said
+            assert "labellers disagree on 2 rows" in said
             assert "--resolve first, last, drop or majority" in said
             for drawn in lines[:2]:
                 assert f"'{drawn['id']}' is '{drawn['label']}' in" in said
