@@ -1,1 +1,1 @@
-"""What is done to an image before a classifier is fed."""
+"""Preprocess images for a classifier."""
