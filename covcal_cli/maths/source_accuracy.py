@@ -106,9 +106,10 @@ class SourceAccuracy:
         if self.permuted is None:
             return None
         return (
-            f"the classifier gets {self.share:.1%} of the source right, and would get "
-            f"{self.permuted:.0%} if the classes were in another order: {self.exchanged}. Name the "
-            "classes in the model's order with --classes, and extract again"
+            f"the classifier gets {100 * self.share:.1f} % of the source right, and would "
+            f"get {100 * self.permuted:.0f} % if the classes were in another order: "
+            f"{self.exchanged}. Name the classes in the model's order with --classes, and extract "
+            "again"
         )
 
     @property
@@ -128,8 +129,8 @@ class SourceAccuracy:
         if self.auroc is not None:
             ranking = f"; its AUROC is {self.auroc:.2f}, and chance gives 0.5"
         return (
-            f"the classifier gets {self.share:.1%} of the source right, {worth} {baseline} "
-            f"({level:.1%}){ranking}. {CHECKS}"
+            f"the classifier gets {100 * self.share:.1f} % of the source right, {worth} {baseline} "
+            f"({100 * level:.1f} %){ranking}. {CHECKS}"
         )
 
     @property
