@@ -236,7 +236,7 @@ class Nested(Document):
     entries: tuple[Ranged, ...]
 
 
-RANGES = {
+RANGES: dict[str, dict[str, Any]] = {
     "low is -0.1, outside 0 to 1": {"low": -0.1},
     "value is 1.00001, outside 0 to 1": {"value": 1.00001},
     "high is 100, outside 0 to 1": {"high": 100},

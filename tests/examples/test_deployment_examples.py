@@ -26,7 +26,7 @@ def test_the_library_snippet(small_files: Path) -> None:
     command.append(str(small_files / "adapted.h5"))
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     reason, accuracy, none, auto, arrays = out.splitlines()
-    assert ", as " in reason
+    assert reason.startswith("The estimated accuracy is ")
     assert re.fullmatch(r"accuracy \d+\.\d%, \d+\.\d% to \d+\.\d%", accuracy)
     for line, name in ((none, "none"), (auto, "auto")):
         assert re.match(rf"{name}: ECE \d+\.\d\d% \(true value ", line)
