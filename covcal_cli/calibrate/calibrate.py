@@ -11,7 +11,7 @@ from typing import Any
 
 from covcal_cli.calibrate import on_prior, on_source, on_target
 from covcal_cli.calibrate.auto import candidates, candidates_for, choose
-from covcal_cli.calibrate.labelled import LABELLED, LabelledProblem, labels_for
+from covcal_cli.calibrate.labelled import LABELLED, LabelledFit, labels_for
 from covcal_cli.calibrate.methods import (
     AUTO,
     BBSE_PRIOR,
@@ -200,23 +200,22 @@ def _fit_to_labels(
         problem = Problem(file, settings, settings.loss)
     except TooFewRowsError:  # without labelled source rows there is no other estimate
         problem = None
-    labelled = LabelledProblem(file, draw, problem)
-    posterior = labelled.fit()
-    fit = labelled.method_fit(posterior, settings.loss)
+    labelled = LabelledFit(file, draw, problem)
+    fit = labelled.method_fit(settings.loss)
     calibration = _document(
         file,
         settings,
-        replace(fit, notes=(*draw.notes, *labelled.history(posterior))),
+        replace(fit, notes=(*draw.notes, *labelled.history())),
         asked=asked,
         name=LABELLED,
-        reason=posterior.reason(len(draw)),
+        reason=labelled.reason(),
         rows=len(draw),
         errors=len(draw) - int(draw.right(labelled.logits).sum()),
         loss=settings.loss,
     )
     return replace(
         calibration,
-        estimates={**calibration.estimates, LABELLED: labelled.estimates(posterior)},
+        estimates={**calibration.estimates, LABELLED: labelled.estimates()},
         used_target_labels=True,
         labelled_rows=draw.recorded(file.require_target()),
         seed=draw.seed if problem is None else problem.settings.seed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.calibrate.labelled import LabelledProblem, error_of, labels_for
+from covcal_cli.calibrate.labelled import LabelledFit, error_of, labels_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import Problem, input_of
 from covcal_cli.calibrate.settings import EstimateSettings
@@ -102,7 +102,7 @@ def estimate_file(problem: Problem) -> Estimation:
     estimates = (by_name.combined, *every)
     draw = labels_for(file, settings)
     if draw is not None:
-        fit = LabelledProblem(file, draw, problem).fit()
+        fit = LabelledFit(file, draw, problem)
         unlabelled = replace(estimates[0], name="without labels")
         estimates = (fit.accuracy, fit.by_labels, unlabelled, *every)
         notes += draw.notes

@@ -5,7 +5,6 @@ or random rows with known labels, as many as you asked for. cal.json names the r
 ``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from covcal_cli.labels.accuracy import LEVEL, accuracy_by_labels
 from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.ece import folds, label_ece
 from covcal_cli.labels.picked_labels import labelled_draw
-from covcal_cli.labels.posterior import MAX_FRAME, Posterior, posterior
+from covcal_cli.labels.posterior import MAX_FRAME, posterior
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import class_major, with_offsets
@@ -33,58 +32,6 @@ from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.records import Guard
 
 LABELLED = "labelled"
-
-
-@dataclass(frozen=True)
-class LabelledRowsFit:
-    """A fit to labelled rows, with the estimates of the accuracy with and without the labels."""
-
-    prior: Estimate | None  # the estimate without labels; None where the file allows none
-    by_labels: Estimate  # by the labels alone
-    posterior: Posterior
-
-    @property
-    def guards(self) -> tuple[Guard, ...]:
-        """The check that the estimate without labels lies in the interval of the labels."""
-        if self.prior is None:
-            return ()
-        low, high, estimate = self.by_labels.low, self.by_labels.high, self.prior.accuracy
-        passed = low <= estimate <= high
-        text = (
-            f"the estimate without labels is {estimate:.1%}, {'within' if passed else 'outside'} "
-            f"the interval of the labels, {low:.1%} to {high:.1%}"
-        )
-        text += "" if passed else ": the estimate gets less weight; label more rows"
-        nearest = low if abs(estimate - low) < abs(estimate - high) else high
-        return (Guard("agreement with labels", estimate, nearest, passed, text),)
-
-    def reason(self, labels: int) -> str:
-        """Say what the labels show about the accuracy."""
-        alone = self.by_labels
-        text = (
-            f"{labels} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
-            f"{alone.high:.1%})"
-        )
-        if self.prior is None:
-            return f"{text}."
-        return (
-            f"{text}. With the estimate of {self.prior.accuracy:.1%} without labels, it is "
-            f"{self.posterior.accuracy:.1%}."
-        )
-
-    @property
-    def accuracy(self) -> Estimate:
-        """The estimate to act on, with the interval of the labels."""
-        alone, accuracy = self.by_labels, self.posterior.accuracy
-        return Estimate(
-            "combined",
-            accuracy,
-            min(alone.low, accuracy),
-            max(alone.high, accuracy),
-            "the labels are right, and the estimate without labels errs as on the benchmark",
-            self.guards,
-            alone.interval,
-        )
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
@@ -104,95 +51,132 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
     return draw
 
 
-class LabelledProblem:
-    """An open file with labelled target rows to fit to."""
+class LabelledFit:
+    """A fit to labelled target rows of an open file, with the estimates by them."""
 
     def __init__(self, file: FeatureFile, draw: Draw, problem: Problem | None) -> None:
-        self.file, self.draw = file, draw
-        self.seed = 0 if problem is None else problem.settings.seed
+        self.draw = draw
+        seed = 0 if problem is None else problem.settings.seed
         target = file.require_target()
         self.logits = target.logits(draw.rows)
-        self.frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, self.seed))
-        self.prior = (
-            problem.accuracy
-            if problem is not None and problem.missing_for_estimate is None
-            else None
+        self._frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
+        # The estimate without labels; None where the file allows none.
+        self.prior: Estimate | None = None
+        if problem is not None and problem.missing_for_estimate is None:
+            self.prior = problem.accuracy
+        self.by_labels = accuracy_by_labels(file, draw, level=LEVEL, seed=seed)
+        self._scaling, self._accuracy = posterior(self._frame, self.logits, draw, self.prior)
+        self._guards = agreement_with_labels(self.prior, self.by_labels)
+
+    @property
+    def accuracy(self) -> Estimate:
+        """The estimate to act on, with the interval of the labels."""
+        alone, accuracy = self.by_labels, self._accuracy
+        return Estimate(
+            "combined",
+            accuracy,
+            min(alone.low, accuracy),
+            max(alone.high, accuracy),
+            "the labels are right, and the estimate without labels errs as on the benchmark",
+            self._guards,
+            alone.interval,
         )
 
-    def fit(self) -> LabelledRowsFit:
-        """Fit to all rows."""
-        return LabelledRowsFit(
-            self.prior,
-            accuracy_by_labels(self.file, self.draw, level=LEVEL, seed=self.seed),
-            posterior(self.frame, self.logits, self.draw, self.prior),
+    def reason(self) -> str:
+        """Say what the labels show about the accuracy."""
+        alone = self.by_labels
+        text = (
+            f"{len(self.draw)} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
+            f"{alone.high:.1%})"
+        )
+        if self.prior is None:
+            return f"{text}."
+        return (
+            f"{text}. With the estimate of {self.prior.accuracy:.1%} without labels, it is "
+            f"{self._accuracy:.1%}."
         )
 
-    def method_fit(self, fit: LabelledRowsFit, loss: Loss) -> MethodFit:
-        """Return the scaling of a fit, with its loss on the labelled rows and its checks."""
-        temperature, offset = fit.posterior.temperature, fit.posterior.offset
+    def method_fit(self, loss: Loss) -> MethodFit:
+        """Return the scaling, with its loss on the labelled rows and its checks."""
 
         def mean_loss(at: float, of_label: float) -> float:
             moved = class_major(with_offsets(self.logits, at, None, of_label))
             return float(ROW_LOSSES[loss](moved, self.draw.labels, at, False)[0].mean())
 
         return MethodFit(
-            Scaling("original", temperature, of_label=offset),
-            mean_loss(temperature, offset),
+            self._scaling,
+            mean_loss(self._scaling.temperature, self._scaling.of_label),
             mean_loss(1.0, 0.0),
-            guards=fit.guards,
-            warnings=tuple(sentences_of_failed(fit.guards)),
+            guards=self._guards,
+            warnings=tuple(sentences_of_failed(self._guards)),
         )
 
-    def estimates(self, fit: LabelledRowsFit) -> dict[str, Any]:
+    def estimates(self) -> dict[str, Any]:
         """Return accuracy and ECE on the rows that the labelled rows were drawn from."""
-        ece, low, high = self._ece(fit.posterior)
+        ece, low, high = self._ece()
         return {
-            "accuracy": fit.posterior.accuracy,
-            "accuracy_without_labels": None if fit.prior is None else fit.prior.accuracy,
-            "accuracy_by_labels": fit.by_labels.accuracy,
-            "accuracy_low": fit.accuracy.low,
-            "accuracy_high": fit.accuracy.high,
+            "accuracy": self._accuracy,
+            "accuracy_without_labels": None if self.prior is None else self.prior.accuracy,
+            "accuracy_by_labels": self.by_labels.accuracy,
+            "accuracy_low": self.accuracy.low,
+            "accuracy_high": self.accuracy.high,
             "ece": ece,
             "ece_low": low,
             "ece_high": high,
         }
 
-    def history(self, fit: LabelledRowsFit) -> list[str]:
+    def history(self) -> list[str]:
         """Say what each batch of labels changed."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
-        totals = np.cumsum(sizes)
         fits = [self._without(batch > last) for last in numbers[:-1]]
+        fits.append((self._scaling, self._accuracy))
         texts = [
-            f"batch {number} of labels, {total} in all: accuracy {after.accuracy:.1%}, "
-            f"T = {after.temperature:.4g}, offset {after.offset:+.2f}"
-            for number, (total, after) in enumerate(
-                zip(totals, [*fits, fit.posterior], strict=True), 1
+            f"batch {number} of labels, {total} in all: accuracy {accuracy:.1%}, "
+            f"T = {scaling.temperature:.4g}, offset {scaling.of_label:+.2f}"
+            for number, (total, (scaling, accuracy)) in enumerate(
+                zip(np.cumsum(sizes), fits, strict=True), 1
             )
         ]
-        if fit.prior is not None:
-            texts[0] += f"; without labels {fit.prior.accuracy:.1%}"
+        if self.prior is not None:
+            texts[0] += f"; without labels {self.prior.accuracy:.1%}"
         return texts
 
-    def _ece(self, fitted: Posterior) -> tuple[float, float, float]:
-        """Return the ECE of a fit with its interval; each row is judged by a fit without it."""
+    def _ece(self) -> tuple[float, float, float]:
+        """Return the ECE of the fit with its interval; each row is judged by a fit without it."""
         confidence = np.empty(len(self.draw))
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):
             out = fold == number
-            confidence[out] = confidence_of(self.logits[out], self._without(out))
-        frame = confidence_of(self.frame, fitted)
+            scaling, _ = self._without(out)
+            confidence[out] = confidence_of(self.logits[out], scaling)
+        frame = confidence_of(self._frame, self._scaling)
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
-    def _without(self, out: Booleans) -> Posterior:
-        """Return the fit to all rows except `out`."""
-        return posterior(self.frame, self.logits[~out], self.draw.without(out), self.prior)
+    def _without(self, out: Booleans) -> tuple[Scaling, float]:
+        """Return the fit to all rows except `out`, and its accuracy."""
+        return posterior(self._frame, self.logits[~out], self.draw.without(out), self.prior)
 
 
-def confidence_of(logits: Floats, fitted: Posterior) -> Float64s:
+def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[Guard, ...]:
+    """Return the check that the estimate without labels lies in the interval of the labels."""
+    if prior is None:
+        return ()
+    low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
+    passed = low <= estimate <= high
+    text = (
+        f"the estimate without labels is {estimate:.1%}, {'within' if passed else 'outside'} "
+        f"the interval of the labels, {low:.1%} to {high:.1%}"
+    )
+    text += "" if passed else ": the estimate gets less weight; label more rows"
+    nearest = low if abs(estimate - low) < abs(estimate - high) else high
+    return (Guard("agreement with labels", estimate, nearest, passed, text),)
+
+
+def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
     """Return the confidence in the classifier's label, shape (n,)."""
-    moved = with_offsets(logits, fitted.temperature, None, fitted.offset)
-    return confidences(moved, fitted.temperature, logits.argmax(axis=1))
+    moved = with_offsets(logits, scaling.temperature, None, scaling.of_label)
+    return confidences(moved, scaling.temperature, logits.argmax(axis=1))
 
 
 def error_of(

@@ -21,7 +21,6 @@ more normal priors and mixtures of the estimators change the ECE at 10 labels by
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.masks import masked, spread
 from covcal_cli.maths.odds import sigmoid, top_log_odds
+from covcal_cli.maths.scaling import Scaling
 
 AGREEING, CONTRADICTING = 0.03, 0.08
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
@@ -46,17 +46,10 @@ _LARGEST = 30.0  # log odds are cut here
 _MIN_EXCESS = 0.01
 
 
-@dataclass(frozen=True)
-class Posterior:
-    """A calibration by labels, and the accuracy that its mean confidence is matched to."""
-
-    temperature: float
-    offset: float  # a, of the log odds of the confidence in the classifier's label
-    accuracy: float
-
-
-def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None) -> Posterior:
-    """Return temperature and offset by labels and a prior.
+def posterior(
+    frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None
+) -> tuple[Scaling, float]:
+    """Return temperature and offset by labels and a prior, and the accuracy that they match.
 
     Parameters
     ----------
@@ -110,7 +103,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None)
     accuracy, offset = float((chances * means).sum()), float(chances.sum(axis=0) @ offsets)
     of_offset = np.array([sigmoid(_profile(frame, log_t) + offset).mean() for log_t in log_ts])
     log_t = float(np.interp(accuracy, of_offset[::-1], log_ts[::-1]))
-    return Posterior(math.exp(log_t), offset, accuracy)
+    return Scaling("original", math.exp(log_t), of_label=offset), accuracy
 
 
 def _width(prior: Estimate) -> float:

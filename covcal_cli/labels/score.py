@@ -67,10 +67,10 @@ def score_blocks(
     target = file.require_target()
     read = {"logits"}.union(*(forecaster.reads for forecaster in forecasters))
     for block in target.blocks(rows, *read):
-        predictions, right = target.logits(block).argmax(axis=1), np.zeros(len(block))
+        right = np.zeros(len(block))
         for forecaster in forecasters:
-            probabilities = forecaster.forecast(target, block).probabilities
-            right += probabilities[predictions, np.arange(len(block))] / len(forecasters)
+            ((predictions, confidence),) = forecaster.confidences(target, block)
+            right += confidence / len(forecasters)
         yield predictions, np.clip(right, 0, 1)
 
 

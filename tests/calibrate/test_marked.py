@@ -10,7 +10,7 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
-from covcal_cli.calibrate.labelled import LabelledRowsFit
+from covcal_cli.calibrate.labelled import agreement_with_labels
 from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.compare.compare import compare
 from covcal_cli.compare.runs import CompareSettings
@@ -18,7 +18,6 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
-from covcal_cli.labels.posterior import Posterior
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_features
 from tests.pick.labelling import fill
@@ -145,8 +144,8 @@ def test_estimate_puts_them_first(path: Path, unmarked: Path) -> None:
 @pytest.mark.parametrize(("without", "failed"), [(0.6, []), (0.8, ["agreement with labels"])])
 def test_labels_that_contradict_the_estimate_are_named(without: float, failed: list[str]) -> None:
     prior, by_labels = (Estimate("", at, at - 0.1, at + 0.1, "") for at in (without, 0.65))
-    found = LabelledRowsFit(prior, by_labels, Posterior(1.0, 0.0, 0.7)).accuracy
-    assert found.failed == failed
+    checks = agreement_with_labels(prior, by_labels)
+    assert [check.name for check in checks if not check.passed] == failed
 
 
 def test_labels_that_are_not_there_are_asked_for(unmarked: Path) -> None:

@@ -1,6 +1,7 @@
 """Temperature and offset by labels and a prior: each counts for what it knows."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.labels.draws import Draw
-from covcal_cli.labels.posterior import OFFSET, OFFSET_SPREAD, posterior
+from covcal_cli.labels.posterior import OFFSET, OFFSET_SPREAD
+from covcal_cli.labels.posterior import posterior as scaling_and_accuracy
 from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.records import Guard
 from tests.labels.made_draws import made_draw
@@ -24,6 +26,19 @@ CONTRADICTED = replace(PRIOR, guards=(replace(GUARD, passed=False),))
 @pytest.fixture
 def logits() -> Float64s:
     return np.random.default_rng(0).normal(size=(1000, 5)) * 2
+
+
+class Fit(NamedTuple):
+    """What the posterior says."""
+
+    temperature: float
+    offset: float
+    accuracy: float
+
+
+def posterior(frame: Float64s, logits: Float64s, draw: Draw, prior: Estimate | None) -> Fit:
+    scaling, accuracy = scaling_and_accuracy(frame, logits, draw, prior)
+    return Fit(scaling.temperature, scaling.of_label, accuracy)
 
 
 def first(n: int, logits: Float64s, right: Float64s) -> Draw:

@@ -185,11 +185,11 @@ def _picked(
         labels=target.labels[rows],
         batches=(Batch(n, len(order), 0, ("train", "validation"), "confidence"),),
     )
-    found = posterior(target.frame, target.logits[rows], draw, prior)
+    scaling, accuracy = posterior(target.frame, target.logits[rows], draw, prior)
     forecast = target.forecast
     alone = difference_estimate(draw, target.right[rows], forecast, forecast[rows])
-    measured["ece " + LABELLED].append(target.ece(found.temperature, found.offset))
-    measured["error " + LABELLED].append(abs(found.accuracy - truth))
+    measured["ece " + LABELLED].append(target.ece(scaling.temperature, scaling.of_label))
+    measured["error " + LABELLED].append(abs(accuracy - truth))
     measured["covered"].append(float(alone.low - 1e-9 <= truth <= alone.high + 1e-9))
     measured["width"].append(alone.high - alone.low)
 
