@@ -46,24 +46,24 @@ def examples() -> list[tuple[str, list[str]]]:
 
 class TestHelp:
     def test_the_commands(self) -> None:
-        """The commands of this version, in the order in which one uses them."""
+        """The help lists the commands by group: main steps, labels, over time, research."""
         assert list(COMMANDS) == [
             "run",
             "extract",
-            "merge",
-            "adapt",
-            "estimate",
             "calibrate",
-            "pick",
-            "label",
+            "estimate",
             "evaluate",
-            "compare",
             "apply",
             "export",
-            "watch",
             "report",
             "inspect",
+            "merge",
             "demo",
+            "pick",
+            "label",
+            "watch",
+            "adapt",
+            "compare",
         ]
 
     @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -199,7 +199,7 @@ class TestExitCodes:
         """``covcal`` alone shows its help and does not pretend to have done anything."""
         done = covcal()
         assert done.code == 2
-        assert "Commands:" in done.out + done.err
+        assert "Main steps:" in done.out + done.err
 
     def test_an_exceeded_limit_is_3(self, features: Path) -> None:
         """A limit exceeded is 3, as a process too."""
