@@ -40,7 +40,7 @@ def metrics_of(confidence: Sequence[float], correct: Sequence[bool], bins: int =
 
 
 def axes_of(metrics: dict[str, Metrics]) -> list[Any]:
-    axes: list[Any] = diagram._figure(metrics, "title").axes
+    axes: list[Any] = diagram.figure_of(metrics, "title").axes
     return axes
 
 
