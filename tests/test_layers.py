@@ -50,7 +50,7 @@ MARKED_LABELS = "covcal_cli.labels.picked_labels"
 # Who puts marked labels in, and who hands them on; and who was asked to use them.
 MARKED_READERS = (
     "covcal_cli.pick.label",
-    "covcal_cli.labels.joined",
+    "covcal_cli.extract.merge",
     "covcal_cli.calibrate.labelled",
     "covcal_cli.watch.measurement",
 )

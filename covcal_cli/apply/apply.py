@@ -13,9 +13,7 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.apply.csv import for_screens, write_csv
-from covcal_cli.apply.rows import AppliedRows, Layout
-from covcal_cli.apply.writers import format_of
+from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
 from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of

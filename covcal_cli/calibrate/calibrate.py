@@ -1,7 +1,7 @@
 """``covcal calibrate``: a method's temperature on a file, with checks and remarks.
 
-`methods` is the table of methods. `on_source`, `on_target` and `on_prior` fit them on a `problem`,
-and `auto` chooses one. `labelled` fits to rows that the user labelled.
+`methods` is the table of methods. `on_source` and `on_target` fit them on a `problem`, and `auto`
+chooses one. `labelled` fits to rows that the user labelled.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.calibrate import on_prior, on_source, on_target
+from covcal_cli.calibrate import on_source, on_target
 from covcal_cli.calibrate.auto import candidates, candidates_for, choose
 from covcal_cli.calibrate.labelled import LABELLED, LabelledFit, labels_for
 from covcal_cli.calibrate.methods import (
@@ -36,7 +36,7 @@ from covcal_cli.maths.scaling import Forecasters, Scaling, scaled_by
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
 
-_FAMILIES = {"on_source": on_source, "on_target": on_target, "on_prior": on_prior}
+_FAMILIES = {"on_source": on_source, "on_target": on_target}
 
 
 def calibrate(

@@ -23,7 +23,7 @@ class Method:
     # if the file holds them, else the classifier's.
     forecaster: "Forecasters | None"
     # The module.function that fits it. Functions of on_source minimise a loss on labelled source
-    # validation rows, on_target matches an accuracy, and on_prior corrects for class frequencies.
+    # validation rows. Those of on_target match an accuracy or correct for class frequencies.
     fit: str
     help: str
     needs: frozenset[Need] = frozenset()
@@ -138,7 +138,7 @@ METHODS = {
         Method(
             "prior",
             "original",
-            "on_prior.alone",
+            "on_target.by_prior",
             "temp, corrected for the classes of --target-prior",
             _PRIOR,
             takes_prior=True,
@@ -148,7 +148,7 @@ METHODS = {
         Method(
             "prior+cot",
             "original",
-            "on_prior.with_transport",
+            "on_target.by_prior_and_transport",
             "prior, with the confidence matched to cot's accuracy",
             _PRIOR,
             takes_prior=True,

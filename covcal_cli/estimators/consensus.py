@@ -29,8 +29,15 @@ from covcal_cli.estimators.atc import atc
 from covcal_cli.estimators.clusters import CLUSTERING, FIXED_CLUSTERING, clustering
 from covcal_cli.estimators.cot import confidence_change, cot
 from covcal_cli.estimators.doc import agreement, doc, mean_confidence
-from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
-from covcal_cli.estimators.weighting import weighted_accuracy
+from covcal_cli.estimators.guards import ess_count, ess_share
+from covcal_cli.estimators.inputs import (
+    Estimate,
+    EstimatorInputs,
+    Z,
+    from_variance,
+    slope,
+    variance_of_mean,
+)
 from covcal_cli.records import Guard
 
 FACTOR = 1.2
@@ -173,3 +180,29 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
         "change in class frequencies: label some target rows with covcal pick"
     )
     return Guard(DISAGREE, distance, MAX_DISAGREEMENT, passed, text)
+
+
+WEIGHTING_ASSUMPTION = (
+    "p(y | x) is shared, the weights are the true density ratio, and the domains overlap"
+)
+
+
+def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
+    """Estimate the target accuracy by importance weighting with a control variate.
+
+    Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation", JMLR
+    2007, with the control variate of You et al. (ICML 2019). With w = q/p and r = 1 where the
+    classifier is right, E_source[w r] is the target accuracy. E_source[w] = 1 is known, so the
+    noise that r shares with w is subtracted: mean(w r) - b (mean w - 1), b = cov(w r, w) / var(w).
+    The weights are not normalised, so copying every row changes nothing.
+    """
+    weights, correct = inputs.source_weights, inputs.source_correct
+    if weights is None:
+        raise ValueError("importance weighting needs importance weights")
+    product = weights * correct
+    # Equal weights have no noise to subtract. Only their level can be wrong.
+    b = slope(product, weights, constant=float(correct.mean()))
+    accuracy = float(product.mean()) - b * (float(weights.mean()) - 1)
+    variance = variance_of_mean(product - b * weights)
+    guards = (ess_share(weights), ess_count(weights))
+    return from_variance("weighting", accuracy, variance, WEIGHTING_ASSUMPTION, guards)

@@ -33,7 +33,7 @@ from covcal_cli.formats.features import (
 )
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.labels.draws import write_draw
-from covcal_cli.labels.joined import joined_draw
+from covcal_cli.labels.picked_labels import joined_draw
 
 _SKIPPED = ("skipped", "skipped_reasons")
 

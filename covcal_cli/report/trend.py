@@ -14,7 +14,7 @@ from pathlib import Path
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.files import write_text
-from covcal_cli.report.style import STYLE, section
+from covcal_cli.report.page import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
 from covcal_cli.watch.history import History
 from covcal_cli.watch.period import Period, PeriodAccuracy, Verdict

@@ -22,8 +22,7 @@ from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.maths.odds import confidences, short_percent
 from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
-from covcal_cli.watch.cuts import Cut, Every, cuts
-from covcal_cli.watch.period import Measured, PeriodAccuracy
+from covcal_cli.watch.period import Cut, Every, Measured, PeriodAccuracy, cuts
 from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,

@@ -18,10 +18,12 @@ from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.watch.alarm import Alarm, alarm
-from covcal_cli.watch.cuts import EVERY, PER_YEAR, Every
 from covcal_cli.watch.history import History, append, read_history
 from covcal_cli.watch.measurement import measured, standard_of
 from covcal_cli.watch.period import (
+    EVERY,
+    PER_YEAR,
+    Every,
     Measured,
     Period,
     RaisedAlarm,

@@ -5,8 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from covcal_cli.apply.csv import write_csv
-from covcal_cli.apply.rows import AppliedRows, Layout
+from covcal_cli.apply.writers import AppliedRows, Layout, write_csv
 from covcal_cli.arrays import Float32s
 
 

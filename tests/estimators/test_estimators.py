@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.consensus import weighted_accuracy
 from covcal_cli.estimators.doc import agreement, doc, mean_confidence
 from covcal_cli.estimators.inputs import Aligned, EstimatorInputs
-from covcal_cli.estimators.weighting import weighted_accuracy
 from tests.estimators.made_inputs import made_inputs
 
 Floats = NDArray[np.float64]

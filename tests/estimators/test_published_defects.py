@@ -10,12 +10,11 @@ from scipy.special import softmax
 
 from covcal_cli.estimators import label_shift
 from covcal_cli.estimators.atc import atc
-from covcal_cli.estimators.consensus import Estimates
+from covcal_cli.estimators.consensus import Estimates, weighted_accuracy
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.doc import doc, mean_confidence
 from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.estimators.matched_temperature import match_accuracy
-from covcal_cli.estimators.weighting import weighted_accuracy
 from tests.estimators.made_inputs import made_inputs, made_rows
 
 Floats = NDArray[np.float64]
