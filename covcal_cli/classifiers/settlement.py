@@ -57,7 +57,10 @@ class Outputs:
         """
         single = to_float32(outputs)
         if self.is_open:
-            may_be_shares = (outputs.min(axis=1) >= -BELOW) & (outputs.max(axis=1) <= _MOST_SHARE)
+            # As float64, because the limits are beyond what half precision holds.
+            lows = outputs.min(axis=1).astype(np.float64)
+            highs = outputs.max(axis=1).astype(np.float64)
+            may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
             single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
         return single
 

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from covcal_cli.classifiers.settlement import Outputs
 from tests.classifiers.onnx.onnx_chosen_cases import tree
 from tests.classifiers.onnx.onnx_graphs import D_IN, Graph, node
 from tests.cli_runner import covcal
@@ -287,3 +288,12 @@ def test_a_common_offset_costs_no_digits(kind: str, offset: float, tmp_path: Pat
     plain, far = (values - values.max(axis=1, keepdims=True) for values in logits.values())
     # Rows of the float64 model itself are rounded to 1e-8 of the offset.
     np.testing.assert_allclose(far, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("tail", ["none", "softmax"])
+def test_outputs_of_any_precision_become_float32(kind: type[np.floating], tail: str) -> None:
+    """Values are kept in half precision too, whose range is smaller than that of shares."""
+    values = np.array([[-6e4, 3.0, 0.5], [0.25, 0.5, 0.25], [0, 6e4, 1]], dtype=kind)
+    outputs = Outputs("m.onnx", tail, is_single=False, has_layer=True)
+    np.testing.assert_array_equal(outputs.to_float32(values), values.astype(np.float32))
