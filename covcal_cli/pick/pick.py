@@ -129,7 +129,7 @@ def pick(
         are those of other rows, or an output cannot be written.
     """
     if networks is not None and calibration is None:
-        raise UnusedOptionError("--networks", "only a calibration has a use for it")
+        raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
     path, output = Path(path), None if output is None else Path(output)
     inputs = [Path(name) for name in (calibration, networks, images, *earlier) if name is not None]
     for written in (output, page):
