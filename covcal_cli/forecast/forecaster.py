@@ -189,8 +189,9 @@ class ScaledLogits:
     def confidences(self, domain: Domain, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
         """Yield the classifier's labels and their calibrated probabilities, block by block."""
         for block in domain.blocks(rows, "logits", *self.reads):
-            labels = domain.logits(block).argmax(axis=1)
-            yield labels, self.scaling.confidence(self._blocks(domain, block), labels)
+            logits = domain.logits(block)
+            labels = logits.argmax(axis=1)
+            yield labels, self.scaling.confidence(self._blocks(domain, block, logits), labels)
 
     def mean_confidence(self, domain: Domain, *splits: str) -> float:
         """Return the mean calibrated probability of the classifier's labels on rows of `splits`."""
@@ -201,9 +202,14 @@ class ScaledLogits:
         )
         return total / domain.count(*splits)
 
-    def _blocks(self, domain: Domain, rows: Rows) -> list[Float64s]:
+    def _blocks(self, domain: Domain, rows: Rows, logits: Floats | None = None) -> list[Float64s]:
+        """Return the logits of every scaled forecaster; `logits` are the classifier's, if read."""
         return [
-            class_major(forecaster_logits(domain, rows, name, self.networks))
+            class_major(
+                logits
+                if logits is not None and name == "original"
+                else forecaster_logits(domain, rows, name, self.networks)
+            )
             for name in self.scaling.temperatures
         ]
 
