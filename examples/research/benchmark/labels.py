@@ -1,9 +1,8 @@
-"""What needs target labels: true accuracies, and the two ceilings no method without them can pass.
+"""Numbers that need target labels: true accuracies, and two ceilings for the other methods.
 
-- Oracle temperature: the T of the classifier's logits with the lowest ECE on the very rows that
-  are judged.
+- Oracle temperature: the T of the classifier's logits with the lowest ECE on the test rows.
 - True accuracy: the T at which the mean confidence on the target's training and validation rows is
-  the classifier's true accuracy there, which is what a perfect estimator would give.
+  the classifier's accuracy there. A perfect estimator would give this T.
 """
 
 import math
@@ -31,29 +30,29 @@ _RANGE = 3e-3, 3e2
 
 @dataclass(frozen=True)
 class Truth:
-    """What the labels say."""
+    """Accuracies and ceilings of one run, by its labels."""
 
     source_accuracy: float  # of the classifier on source validation rows
-    prior_drift: float  # total variation of class frequencies between those and the target's
-    accuracy: float  # on the target's training and validation rows, which estimates read
+    prior_drift: float  # total variation between the class frequencies of source and target
+    accuracy: float  # on the target's training and validation rows, which the estimators read
     test_accuracy: float
     oracle_temperature: float
     oracle_ece: float
-    matched_temperature: float  # of true-accuracy matching
+    matched_temperature: float  # T whose mean confidence is the true accuracy
     matched_ece: float
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Shifts in one state, and what their labels say."""
+class Results:
+    """Results of all shifts in one state, and their truths."""
 
-    state: str  # whether files were adapted, and how
-    found: Comparison
+    state: str  # "without-adapt", or the preset of adapt
+    comparison: Comparison
     truths: Mapping[str, tuple[Truth, ...]]  # by shift, one per seed
 
-    def of(self, shifts: Collection[str]) -> "Measured":
-        """Return some of the shifts."""
-        return replace(self, found=self.found.of(shifts))
+    def of(self, shifts: Collection[str]) -> "Results":
+        """Return the results of some of the shifts."""
+        return replace(self, comparison=self.comparison.of(shifts))
 
     def accuracy(self, record: Record) -> float:
         """Return the true accuracy on the rows that a record's estimates read."""
@@ -63,21 +62,21 @@ class Measured:
     def _by_key(self) -> Mapping[str, Truth]:
         return {
             record.key: truth
-            for shift, records in self.found.records.items()
+            for shift, records in self.comparison.records.items()
             for record, truth in zip(records, self.truths[shift], strict=True)
         }
 
     @cached_property
     def ceilings(self) -> Comparison:
-        """What the labels would allow, as if it were methods."""
+        """The ceilings, as if they were methods."""
         records = {
             shift: tuple(
                 replace(record, metrics={**record.metrics, **_errors(truth)})
                 for record, truth in zip(records, self.truths[shift], strict=True)
             )
-            for shift, records in self.found.records.items()
+            for shift, records in self.comparison.records.items()
         }
-        return replace(self.found, methods=CEILINGS, records=records)
+        return replace(self.comparison, methods=CEILINGS, records=records)
 
 
 def _errors(truth: Truth) -> dict[str, dict[str, float | None]]:
@@ -85,24 +84,24 @@ def _errors(truth: Truth) -> dict[str, dict[str, float | None]]:
 
 
 def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
-    """Read the target's labels and find both ceilings.
+    """Return the accuracies and both ceilings of a file.
 
     Parameters
     ----------
     path : Path
         A features or adapted file whose rows are all labelled.
     temperatures : iterable of float
-        Tried for the oracle beside a grid, so that it never loses to a method that scales the
-        classifier's logits.
+        The oracle tries them besides a grid. So no method that scales the classifier's logits has a
+        lower ECE.
     """
     with FeatureFile(path) as file:
         source, target = file.require_source(), file.require_target()
-        held = source.require_rows("validation")
-        source_labels = source.labels(held)
-        source_right = source.logits(held).argmax(axis=1) == source_labels
-        seen = np.sort(np.concatenate([target.rows("train"), target.rows("validation")]))
-        labels = target_labels(target, seen)
-        logits = target.logits(seen)
+        validation = source.require_rows("validation")
+        source_labels = source.labels(validation)
+        source_right = source.logits(validation).argmax(axis=1) == source_labels
+        rows = np.sort(np.concatenate([target.rows("train"), target.rows("validation")]))
+        labels = target_labels(target, rows)
+        logits = target.logits(rows)
         test = target.require_rows("test")
         test_logits = target.logits(test)
         test_right = test_logits.argmax(axis=1) == target_labels(target, test)
@@ -110,15 +109,15 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
     right = logits.argmax(axis=1) == labels
     accuracy = float(right.mean())
     matched = match_accuracy(logits, accuracy).temperature
-    tried = [*_grid(test_logits), *temperatures]
-    errors = [ece(test_logits, test_right, temperature) for temperature in tried]
+    candidates = [*_grid(test_logits), *temperatures]
+    errors = [ece(test_logits, test_right, temperature) for temperature in candidates]
     best = int(np.argmin(errors))
     return Truth(
         source_accuracy=float(source_right.mean()),
         prior_drift=_total_variation(source_labels, labels, K),
         accuracy=accuracy,
         test_accuracy=float(test_right.mean()),
-        oracle_temperature=float(tried[best]),
+        oracle_temperature=float(candidates[best]),
         oracle_ece=errors[best],
         matched_temperature=matched,
         matched_ece=ece(test_logits, test_right, matched),
@@ -128,7 +127,7 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
 def ece(logits: Floats, right: Booleans, temperature: float, labels: Labels | None = None) -> float:
     """Return the ECE, a fraction, of the confidence in the classifier's label.
 
-    By default that is the label of the logits themselves; offsets in them may move it.
+    By default the label is the argmax of the logits. Give `labels` if offsets can change it.
     """
     bins = GroupBins(15)
     bins.add(confidence_block(confidences(logits, temperature, labels), right, bin_edges(15)))
@@ -141,7 +140,7 @@ def _total_variation(first: Labels, second: Labels, K: int) -> float:
 
 
 def _grid(logits: Float32s) -> Float64s:
-    """Return temperatures around the logits' size, so that k times the logits give k times T."""
+    """Return temperatures around the size of the logits: k times the logits give k times T."""
     centred = logits - logits.mean(axis=1, keepdims=True)
     size = float(np.sqrt(np.square(centred, dtype=np.float64).mean())) or 1.0
     low, high = (math.log(size * end) for end in _RANGE)

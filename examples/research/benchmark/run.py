@@ -3,8 +3,8 @@
     python examples/research/benchmark/run.py --data DIR [--output DIR]
         [--families office votes ...] [--seeds 3] [--jobs 2] [--half choose]
 
-README.md beside this file says what DIR holds and how to read the table. A run that was cut off
-goes on where it was; progress goes to stderr, the table to stdout.
+README.md describes DIR and the table. If a run is interrupted, the same command continues it.
+Progress goes to stderr, the table to stdout.
 """
 
 import argparse
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# One thread per process: more compete with each other, and change the last bits of sums. BLAS
-# reads this when it is first loaded.
+# One thread per process: several would compete, and change the last bits of sums. BLAS reads these
+# variables when it is loaded.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 RESEARCH = Path(__file__).resolve().parents[1]
@@ -38,34 +38,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=FAMILIES,
         default=list(FAMILIES),
         metavar="FAMILY",
-        help=f"of {', '.join(FAMILIES)}; all when left out",
+        help=f"default: all of {', '.join(FAMILIES)}",
     )
     add("--seeds", type=int, default=3, metavar="N", help="runs per shift (default: %(default)s)")
     add("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     add(
         "--half",
         choices=HALVES,
-        help="only families of this half: choose while anything is being chosen, test to judge it "
-        "once; seen are U-M, M-U, M-M, M-S and S-M",
+        help="only this half: choose settings on choose, and run test once to judge them; seen has "
+        "U-M, M-U, M-M, M-S and S-M",
     )
-    given = parser.parse_args(arguments)
-    if given.seeds < 1 or given.jobs < 1:
+    options = parser.parse_args(arguments)
+    if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
-    families = list(dict.fromkeys(given.families))
+    families = list(dict.fromkeys(options.families))
     try:
-        chosen = cases(given.data, families, half=given.half)
+        selected = cases(options.data, families, half=options.half)
     except MissingDataError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if not chosen:
-        parser.error(f"none of the families is in the half {given.half}")
+    if not selected:
+        parser.error(f"none of the families is in the half {options.half}")
     try:
         with Console().progress() as progress:
             text = benchmark(
-                chosen, given.output, seeds=given.seeds, jobs=given.jobs, progress=progress
+                selected, options.output, seeds=options.seeds, jobs=options.jobs, progress=progress
             )
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on there", file=sys.stderr)
+        print("interrupted: run the same command to continue", file=sys.stderr)
         return 130
     print(text, end="")
     return 0

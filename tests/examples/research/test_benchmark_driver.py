@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from benchmark import driver
 from benchmark.families import FAMILIES, HALVES, Case, cases, corrupted_digits
-from benchmark.harm import to_blame
-from benchmark.labels import CEILINGS, Measured, Truth
+from benchmark.harm import cause_of_harm
+from benchmark.labels import CEILINGS, Results, Truth
 from benchmark.run import main
 from benchmark.table import markdown_text
 
@@ -154,7 +154,7 @@ def test_coverage_follows_from_the_records(finished: tuple[Path, str]) -> None:
     results = [r for r in results_of(folder) if r["state"] == "default" and r["half"] == "choose"]
     (row,) = (
         row
-        for row in tables(text, "default")["The estimate of the accuracy: choose (2)"]
+        for row in tables(text, "default")["The estimated accuracy: choose (2)"]
         if row["family"].startswith("choose")
     )
     combined = [r["found"]["estimates"][0] for r in results]
@@ -162,7 +162,7 @@ def test_coverage_follows_from_the_records(finished: tuple[Path, str]) -> None:
     held = [e["low"] <= t <= e["high"] for e, t in zip(combined, truths, strict=True)]
     misses = [abs(e["accuracy"] - t) for e, t in zip(combined, truths, strict=True)]
     assert row["error, rows it reads"] == f"{100 * np.mean(misses):.1f}"
-    assert row["held"] == f"{np.mean(held):.0%}"
+    assert row["contained"] == f"{np.mean(held):.0%}"
     assert row["width"] == f"{100 * np.mean([e['high'] - e['low'] for e in combined]):.1f}"
 
 
@@ -223,7 +223,7 @@ def table_of(*records: Record) -> str:
     found = Comparison(METRICS["ece"], tuple(records[0].metrics), by_shift)
     cases = [Case("f", shift, "choose", make=partial(write_made, 0.0)) for shift in by_shift]
     truths = {shift: (made_truth(),) for shift in by_shift}
-    return markdown_text(cases, [Measured("default", found, truths)])
+    return markdown_text(cases, [Results("default", found, truths)])
 
 
 def test_a_harmed_shift_is_named_with_its_guard_and_warning() -> None:
@@ -232,9 +232,9 @@ def test_a_harmed_shift_is_named_with_its_guard_and_warning() -> None:
         "| s0 | +3.50 | consensus | 70.0 [60.0, 80.0] / 85.0 | estimators disagree "
         "| estimators disagree 0.3 (0.1) | estimators differ |" in text
     )
-    assert "by more than 1 point on 1 of 1 (0 without the warning contradiction)" in text
+    assert "by more than 1 point on 1 of 1 shifts (0 of them without the warning" in text
     assert "by more than 5 points on 0 of 1" in text
-    assert "(1 without the warning" in table_of(made_record(passed=True))
+    assert "(1 of them without the warning" in table_of(made_record(passed=True))
     assert "| harmed shift |" not in table_of(made_record(0.045))
 
 
@@ -250,13 +250,13 @@ def test_a_method_that_refused_a_shift_is_no_best_method() -> None:
     ("accuracy", "passed", "guard"),
     [
         (0.70, True, "none: noise"),
-        (0.85, True, "none: doubt taken for errors"),
+        (0.85, True, "none: low confidence taken for errors"),
         (0.50, True, "none: errors that no estimator sees"),
         (0.50, False, "estimators disagree"),
     ],
 )
 def test_why_a_shift_was_harmed(accuracy: float, passed: bool, guard: str) -> None:
-    assert to_blame([made_record(passed=passed)], [made_truth(accuracy)]) == guard
+    assert cause_of_harm([made_record(passed=passed)], [made_truth(accuracy)]) == guard
 
 
 def everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:

@@ -91,4 +91,4 @@ def test_the_table_has_every_number(points: list[Point]) -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[0] == "| mean, labels: | 0 | 20 | 500 |"
     assert {line.count("|") for line in rows} == {5}
-    assert f"| ECE in %, {RANDOM} | - |" in text
+    assert f"| ECE in %, {METHODS[RANDOM]} | - |" in text

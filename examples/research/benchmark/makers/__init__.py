@@ -1,5 +1,5 @@
-"""Makers of shifts: each returns a source and a target as one small trained classifier sees them.
+"""Makers of shifts: each trains a small classifier and returns a source and a target with logits.
 
-A module per kind of data. What a maker reads lies in the data folder, in scikit-learn, or in the
-wheel of an optional package; nothing is downloaded when it runs.
+There is one module per kind of data. A maker reads the data folder, scikit-learn, or the wheel of
+an optional package. It downloads nothing.
 """

@@ -1,7 +1,7 @@
-"""What happens to images between two cameras, at a level: images (n, h, w) or (n, h, w, 3) in 0..1.
+"""Corruptions of images (n, h, w) or (n, h, w, 3) with values in 0..1.
 
-`CORRUPTIONS` are functions of images, a level from 0 (nothing) to 1 (hardly readable) and a
-generator; all return images of the same shape in 0..1.
+A function of `CORRUPTIONS` takes images, a level from 0 (unchanged) to 1 (hardly readable) and a
+random generator, and returns images of the same shape.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Corruption = Callable[[Values, float, np.random.Generator], Values]
 
 
 def corrupted(images: Values, name: str, level: float) -> Values:
-    """Return images corrupted by a fixed draw."""
+    """Return the images corrupted; the random draw is always the same."""
     rng = np.random.default_rng(11)
     return np.clip(CORRUPTIONS[name](images, level, rng), 0.0, 1.0).astype(np.float32)
 
@@ -27,13 +27,13 @@ def _noise(images: Values, level: float, rng: np.random.Generator) -> Values:
 def _blur(images: Values, level: float, rng: np.random.Generator) -> Values:
     del rng
     reach = level * images.shape[1] / 8
-    return _filtered(images, lambda one: ndimage.gaussian_filter(one, (0, reach, reach)))
+    return _filtered(images, lambda channel: ndimage.gaussian_filter(channel, (0, reach, reach)))
 
 
 def _motion(images: Values, level: float, rng: np.random.Generator) -> Values:
     del rng
     width = max(2, round(level * images.shape[2] / 3))
-    return _filtered(images, lambda one: ndimage.uniform_filter1d(one, width, axis=2))
+    return _filtered(images, lambda channel: ndimage.uniform_filter1d(channel, width, axis=2))
 
 
 def _contrast(images: Values, level: float, rng: np.random.Generator) -> Values:
@@ -62,24 +62,26 @@ def _shift(images: Values, level: float, rng: np.random.Generator) -> Values:
 
 
 def _shear(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Move every row of pixels sideways, by more the further it is from the middle."""
+    """Move each row of pixels sideways, in proportion to its distance from the middle."""
     del rng
     return _warped(images, np.array([[1, 0], [level, 1]]))
 
 
 def _scale(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Shrink towards the middle."""
+    """Shrink the images towards the middle."""
     del rng
     return _warped(images, np.eye(2) / (1 - 0.6 * level))
 
 
 def _warped(images: Values, matrix: Values) -> Values:
-    """Take every pixel from another place, linear around the middle; black where there is none."""
+    """Apply a linear map around the middle; pixels from outside the image are black."""
     middle = (images.shape[1] - 1) / 2
     whole = np.eye(3)
     whole[1:, 1:] = matrix
     offset = np.array([middle] * 3) - whole @ np.array([middle] * 3)
-    return _filtered(images, lambda one: ndimage.affine_transform(one, whole, offset, order=1))
+    return _filtered(
+        images, lambda channel: ndimage.affine_transform(channel, whole, offset, order=1)
+    )
 
 
 def _spots(images: Values, level: float, rng: np.random.Generator) -> Values:
@@ -92,17 +94,17 @@ def _spots(images: Values, level: float, rng: np.random.Generator) -> Values:
 
 
 def _occlusion(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Cover a square somewhere with grey."""
-    found = images.copy()
+    """Cover a square at a random place with grey."""
+    covered = images.copy()
     side = round(level * images.shape[1])
     corners = rng.integers(0, images.shape[1] - side + 1, size=(len(images), 2))
-    for one, (top, left) in zip(found, corners, strict=True):
-        one[top : top + side, left : left + side] = 0.5
-    return found
+    for image, (top, left) in zip(covered, corners, strict=True):
+        image[top : top + side, left : left + side] = 0.5
+    return covered
 
 
 def _coarse(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Average squares of pixels, as a camera with fewer of them does."""
+    """Average squares of pixels, as a camera with fewer pixels does."""
     del rng
     size = max(2, round(level * images.shape[1] / 4))
     rows = np.arange(images.shape[1]) // size
@@ -115,7 +117,7 @@ def _coarse(images: Values, level: float, rng: np.random.Generator) -> Values:
 
 
 def _filtered(images: Values, function: Callable[[Values], Values]) -> Values:
-    """Apply a filter of (n, h, w), channel by channel."""
+    """Apply a function of images (n, h, w) to every channel."""
     if images.ndim == 3:
         return function(images)
     return np.stack([function(images[..., c]) for c in range(images.shape[3])], axis=3)

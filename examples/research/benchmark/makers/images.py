@@ -1,4 +1,4 @@
-"""Images by classic descriptors and by a pretrained network, of other sources and corrupted."""
+"""Shifts of images: other sources, and corruptions, by descriptors or by a pretrained network."""
 
 import zipfile
 from functools import cache
@@ -24,11 +24,11 @@ from benchmark.makers.packages import folder_of, package
 
 _TEXTURES = ("brick", "grass", "gravel", "coins", "camera", "moon", "page", "clock_motion")
 _PATCH = 24
-_PATCHES = 350  # of every texture
+_PATCHES = 350  # per texture
 
 
 def texture_shift(name: str, corruption: str, level: float, classifier: Classifier) -> Shift:
-    """Return patches of scikit-image's photos, clean to corrupted; the class is the photo."""
+    """Return a shift from clean to corrupted patches of scikit-image's photos, one class each."""
     patches, labels = _patches()
     source, target = (
         (_descriptors(part), labels) for part in (patches, corrupted(patches, corruption, level))
@@ -39,7 +39,7 @@ def texture_shift(name: str, corruption: str, level: float, classifier: Classifi
 def descriptor_shift(
     data: Path, name: str, source: str, target: str, classifier: Classifier
 ) -> Shift:
-    """Return one source of Office-Caltech10 images to another by classic descriptors."""
+    """Return a shift between two sources of Office-Caltech10, by classic descriptors."""
     parts = []
     for domain in (source, target):
         images, labels = _office(data, domain)
@@ -48,7 +48,7 @@ def descriptor_shift(
 
 
 def photo_shift(data: Path, name: str, corruption: str, level: float) -> Shift:
-    """Return clean to corrupted Office-Caltech10 photos of Caltech by EfficientNet-Lite0."""
+    """Return a shift from clean to corrupted photos of Caltech, by EfficientNet-Lite0."""
     images, labels = _office(data, "caltech")
     source, target = (
         (_embedded(part), labels) for part in (images, corrupted(images, corruption, level))
@@ -73,7 +73,7 @@ def _patches() -> Part:
 
 @cache
 def _office(data: Path, domain: str) -> Part:
-    """Return images (n, 128, 128, 3) in 0..1 and labels."""
+    """Return images (n, 128, 128, 3), with values in 0..1, and labels."""
     images, labels = [], []
     with zipfile.ZipFile(data / "office_caltech10_images128.zip") as archive:
         for name in sorted(archive.namelist()):
@@ -87,9 +87,9 @@ def _office(data: Path, domain: str) -> Part:
 
 
 def _descriptors(images: Values) -> Values:
-    """Return histograms of grey values and of gradients' directions in 4 x 4 cells, (n, 4*4*8+16).
+    """Return histograms of gradient directions in 4 x 4 cells and of grey values, (n, 4*4*8+16).
 
-    The gradients weigh by their length, and a row's histogram has length 1, as in HOG.
+    As in HOG, a gradient is weighted by its length, and the histogram of gradients has length 1.
     """
     grey = images.mean(axis=3) if images.ndim == 4 else images
     down, right = np.gradient(grey, axis=(1, 2))
@@ -100,8 +100,8 @@ def _descriptors(images: Values) -> Values:
     for row in np.array_split(np.arange(height), 4):
         for column in np.array_split(np.arange(width), 4):
             where = np.ix_(np.arange(n), row, column)
-            some, weight = direction[where].reshape(n, -1), length[where].reshape(n, -1)
-            cells += [(weight * (some == d)).sum(axis=1) for d in range(8)]
+            bins, weight = direction[where].reshape(n, -1), length[where].reshape(n, -1)
+            cells += [(weight * (bins == d)).sum(axis=1) for d in range(8)]
     gradients = np.stack(cells, axis=1)
     gradients /= np.linalg.norm(gradients, axis=1, keepdims=True) + 1e-6
     levels = np.minimum(grey * 16, 15).astype(int).reshape(n, -1)
@@ -121,15 +121,15 @@ def _network() -> tuple[Any, Any]:
 
 
 def _embedded(images: Values) -> Values:
-    """Return pooled features, shape (n, 1280)."""
+    """Return pooled features of EfficientNet-Lite0, shape (n, 1280)."""
     torch, network = _network()
-    found = []
+    features = []
     pixels = np.moveaxis((images * 255 - 127) / 128, 3, 1).astype(np.float32)
     with torch.inference_mode():
         for start in range(0, len(pixels), 32):
             maps = network.extract_features(torch.from_numpy(pixels[start : start + 32]))
-            found.append(maps.mean(dim=(2, 3)).numpy())
-    return np.concatenate(found)
+            features.append(maps.mean(dim=(2, 3)).numpy())
+    return np.concatenate(features)
 
 
 # The families.
@@ -137,7 +137,7 @@ def _embedded(images: Values) -> Values:
 
 def textures(data: Path) -> dict[str, Maker]:
     del data
-    found = {}
+    makers = {}
     for name, level, classifier in (
         ("noise", 0.08, (64,)),
         ("blur", 0.25, (64,)),
@@ -147,12 +147,12 @@ def textures(data: Path) -> dict[str, Maker]:
         ("rotation", 0.15, (64,)),
     ):
         stem = f"texture-{name}-{level}"
-        found[stem] = fixed(texture_shift, stem, name, level, classifier)
-    return found
+        makers[stem] = fixed(texture_shift, stem, name, level, classifier)
+    return makers
 
 
 def descriptors(data: Path) -> dict[str, Maker]:
-    found = {}
+    makers = {}
     for source, target, classifier in (
         ("amazon", "webcam", (64,)),
         ("caltech", "amazon", ()),
@@ -160,12 +160,12 @@ def descriptors(data: Path) -> dict[str, Maker]:
         ("webcam", "dslr", (64,)),
     ):
         name = f"{source}-{target}-descriptors"
-        found[name] = fixed(descriptor_shift, data, name, source, target, classifier)
-    return found
+        makers[name] = fixed(descriptor_shift, data, name, source, target, classifier)
+    return makers
 
 
 def photos(data: Path) -> dict[str, Maker]:
-    found = {}
+    makers = {}
     for name, level in (
         ("motion", 0.25),
         ("occlusion", 0.4),
@@ -175,5 +175,5 @@ def photos(data: Path) -> dict[str, Maker]:
         ("dark", 0.7),
     ):
         stem = f"photo-{name}-{level}"
-        found[stem] = fixed(photo_shift, data, stem, name, level)
-    return found
+        makers[stem] = fixed(photo_shift, data, stem, name, level)
+    return makers

@@ -12,18 +12,18 @@ _REQUIREMENTS = "pip install -r examples/research/benchmark/requirements.txt"
 
 
 def require_package(name: str, family: str) -> None:
-    """Raise `MissingDataError` with the remedy where a package is not installed."""
+    """Raise `MissingDataError`, with the remedy, if a package is not installed."""
     if find_spec(name) is None:
         raise MissingDataError(f"the family {family} reads the package {name}: {_REQUIREMENTS}")
 
 
 def package(name: str) -> Any:
-    """Import an optional package, or a module of one; it has no types that could be relied on."""
+    """Return an optional package, or one of its modules, imported; such packages have no types."""
     return import_module(name)
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder of an installed package, without importing it."""
+    """Return the folder of an installed package without importing the package."""
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise MissingDataError(f"the package {name} is not installed: {_REQUIREMENTS}")
@@ -31,9 +31,9 @@ def folder_of(name: str) -> Path:
 
 
 def translations(catalogue: Path) -> dict[str, str]:
-    """Return the texts of a compiled message catalogue by their English originals."""
+    """Return the texts of a compiled message catalogue by their English original."""
     with catalogue.open("rb") as file:
-        found = gettext.GNUTranslations(file)
-    # The only way to list a catalogue's messages; plural forms have tuples for keys.
-    messages: dict[Any, str] = vars(found)["_catalog"]
+        catalogue_texts = gettext.GNUTranslations(file)
+    # gettext has no public way to list the messages. Plural forms have tuples as keys.
+    messages: dict[Any, str] = vars(catalogue_texts)["_catalog"]
     return {key: text for key, text in messages.items() if isinstance(key, str) and key and text}

@@ -1,9 +1,9 @@
-"""The families of tables: which question is put to which rows of which table."""
+"""The families of tables: the label, the inputs and the rows of every shift."""
 
 from benchmark.makers.classifiers import TREES
 from benchmark.makers.tables import Table
 
-# The columns that several shifts read.
+# Columns that several shifts use.
 
 _GSS = "age prestg10 childs wrkstat gender educcat maritalcat"
 _CPS = "education experience ethnicity smsa parttime"

