@@ -6,4 +6,4 @@ from tests import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
 RESEARCH = EXAMPLES / "research"
-sys.path[:0] = [str(RESEARCH), str(RESEARCH / "paper")]
+sys.path[:0] = [str(EXAMPLES), str(RESEARCH), str(RESEARCH / "paper")]
