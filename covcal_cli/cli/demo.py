@@ -11,10 +11,18 @@ from covcal_cli.cli.options import output
 
 STEPS = (
     ("extract", "digits.onnx", "source", "target"),
-    ("adapt",),
-    ("calibrate",),
-    ("calibrate", "adapted.h5", "--method", "temp", "-o", "temp.json"),
-    ("evaluate", "adapted.h5", "-c", "temp.json", "-c", "cal.json", "--diagram", "reliability.png"),
+    ("calibrate", "features.h5"),
+    ("calibrate", "features.h5", "--method", "temp", "-o", "temp.json"),
+    (
+        "evaluate",
+        "features.h5",
+        "-c",
+        "temp.json",
+        "-c",
+        "cal.json",
+        "--diagram",
+        "reliability.png",
+    ),
 )
 
 
@@ -22,7 +30,7 @@ def demo(
     context: typer.Context,
     output: Annotated[Path, output("Folder to create.")] = Path("covcal-demo"),
 ) -> None:
-    """Run the four steps on a small embedded example of real handwriting.
+    """Run the main steps on a small embedded example of real handwriting.
 
     \b
     Example:
@@ -32,17 +40,17 @@ def demo(
 
     console = Console()
     covcal = context.find_root().command
-    goes_on = write_demo(output)
+    continues = write_demo(output)
     console.screen(
-        "A digit classifier meets handwriting that is turned by some 10 degrees and bolder.\n"
-        "Of its own test digits it reads 96 %. How sure may it be of the others?\n"
+        "A digit classifier meets handwriting that is turned by about 10 degrees and bolder.\n"
+        "It reads 96 % of its own test digits. How often is it right here, and does it know?\n"
     )
     console.screen(f"$ cd {output}")
     with chdir(output):
         for step in STEPS:
-            step = (*step, "--force") if goes_on else step
+            step = (*step, "--force") if continues else step
             console.screen(f"\n$ covcal {' '.join(step)}")
-            # What goes wrong here reaches the error boundary as from any other command.
+            # An error here reaches the error boundary like that of any other command.
             code = covcal.main(args=list(step), prog_name="covcal", standalone_mode=False)
             if code:
                 raise typer.Exit(code)

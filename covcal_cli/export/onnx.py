@@ -86,14 +86,17 @@ class NodeBuilder:
         axes = self.constant(np.array([axis], dtype=np.int64))
         return self.node(op, tensor, axes, output=output, keepdims=keep)
 
-    def vectors(self, tensor: str, token: int | str | None, width: int) -> str:
-        """Append what makes one vector per row, [N, width], of a tensor [N, ...].
+    def vectors(self, tensor: str, token: int | str | None, width: int | None) -> str:
+        """Append nodes that make one vector per row, [N, width], of a tensor with N rows.
 
-        `token` is which of several vectors of a row to take, or "mean"; None where there is one.
+        `token` says which of several vectors of a row to take, or "mean"; None if a row has one.
+        With a `width` the tensor may have further axes of length 1, also before the rows.
         """
-        if token is None:
+        if token is None and width is None:
             return self.node("Flatten", tensor, axis=1)
-        shape = self.constant(np.array([0, -1, width], dtype=np.int64))
+        if token is None:
+            return self.node("Reshape", tensor, self.constant(np.array([-1, width])))
+        shape = self.constant(np.array([0, -1, width or 0], dtype=np.int64))
         tokens = self.node("Reshape", tensor, shape)
         if token == "mean":
             return self.reduced("ReduceMean", tokens, 1)
@@ -248,12 +251,15 @@ class OnnxOriginal:
 
     def add_features(self, build: NodeBuilder) -> str:
         """Append what makes phi, float32 [N, d], of the tensors that the head reads."""
+        # The width of a part is known only if there is one part.
+        several = self._reading.token is None and len(self._head.features) > 1
+        width = None if several else self.n_features
         parts = []
         for part in self._head.features:
             _append_nodes(build, part)
             # The cast comes last: ONNX Runtime leaves out one right behind a float16 operator,
             # and phi would keep digits that extraction did not see.
-            vectors = build.vectors(part.tensor, self._reading.token, self.n_features or 0)
+            vectors = build.vectors(part.tensor, self._reading.token, width)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
@@ -264,7 +270,8 @@ class OnnxOriginal:
         """
         _append_nodes(build, self._head.logits)
         tail = self._reading.tail
-        scores = build.node("Flatten", self._head.logits.tensor, axis=1)
+        width = 1 if tail.is_single else self.n_classes
+        scores = build.vectors(self._head.logits.tensor, None, width)
         floats = build.as_float(scores)
         if tail.is_single:
             # One number z for two classes stands for the logits 0 and z, or is a probability.

@@ -180,4 +180,4 @@ def test_the_verdict_quotes_them_where_no_test_row_has_a_label(path: Path, tmp_p
     covcal("calibrate", blind, "-o", "cal.json", cwd=tmp_path).require_success()
     covcal("report", blind, "-c", "cal.json", "-o", "r.html", cwd=tmp_path).require_success()
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "By labels of other rows, which the calibration was fitted to, its ECE is" in page
+    assert "On the rows that you labelled, the ECE is" in page

@@ -384,7 +384,10 @@ def damaged(work: Path, edit: Edit) -> list[Outcome]:
     path = work / "temp.json"
     content = json.loads(path.read_text())
     edit(content)
-    write_document(content, path, force=True)
+    try:
+        write_document(content, path, force=True)
+    except ValueError:  # covcal never writes NaN or infinity
+        path.write_text(json.dumps(content))
     with untouched(work):
         return [
             covcal(*arguments, cwd=work)

@@ -14,7 +14,6 @@ from PIL import Image
 from covcal_cli.demo import write_demo
 from tests.cli_runner import Outcome, covcal
 from tests.readme_blocks import BLOCK, WORKED_EXAMPLE
-from tests.short_training import short_training
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Demo:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     parent = tmp_path_factory.mktemp("demo")
-    with short_training(100):
-        done = covcal("demo", "-o", "here", cwd=parent)
+    done = covcal("demo", "-o", "here", cwd=parent)
     return Demo(parent / "here", done.require_success())
 
 
@@ -46,10 +44,10 @@ def test_its_commands_are_those_of_the_worked_example(demo: Demo) -> None:
     assert [command for command in shown if command in demo.commands] == demo.commands
 
 
-def test_the_four_steps_in_order(demo: Demo) -> None:
-    """Extract, adapt, calibrate and evaluate are shown as commands."""
+def test_the_steps_in_order(demo: Demo) -> None:
+    """Extract, calibrate and evaluate are shown as commands."""
     names = [command[0] for command in demo.commands]
-    assert sorted(set(names), key=names.index) == ["extract", "adapt", "calibrate", "evaluate"]
+    assert sorted(set(names), key=names.index) == ["extract", "calibrate", "evaluate"]
 
 
 def test_each_step_left_its_file(demo: Demo) -> None:
@@ -60,7 +58,6 @@ def test_each_step_left_its_file(demo: Demo) -> None:
         "source",
         "target",
         "features.h5",
-        "adapted.h5",
         "cal.json",
         "reliability.png",
     }
@@ -71,8 +68,6 @@ def test_the_printed_commands_are_real(demo: Demo) -> None:
     """Typed again in that folder, a printed command prints what the demo printed for it."""
     inside = demo.outcome.out
     for command in demo.commands:
-        if command[0] == "adapt":
-            continue  # test_reproducible.py trains twice
         done = covcal(*command, "-f", cwd=demo.folder).require_success()
         assert done.out in inside
 
@@ -88,7 +83,7 @@ def test_the_commands_stand_before_their_output(demo: Demo) -> None:
 def test_it_ends_with_before_and_after(demo: Demo) -> None:
     """The last table has none and the calibrations; what they gain is test_readme.py's matter."""
     out = demo.outcome.out
-    table = out[out.rindex("$ covcal evaluate") :].split("\n\n")[0].splitlines()[3:]
+    table = out[out.rindex("$ covcal evaluate") :].split("\n\n")[1].splitlines()[2:]
     ece = {line.split()[0]: float(line.split()[5].rstrip("%")) for line in table}
     assert list(ece)[:2] == ["none", "temp"]
     assert len(ece) == 3
@@ -162,8 +157,7 @@ def test_one_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     """Killed in the middle or out of space, it is not in its own way; once ended, it is whole."""
     write_demo(tmp_path / "here")
     (tmp_path / "here" / "features.h5").write_text("of another version")
-    with short_training(100):
-        done = covcal("demo", "-o", "here", cwd=tmp_path).require_success()
-    assert "$ covcal adapt --force\n" in done.out
+    done = covcal("demo", "-o", "here", cwd=tmp_path).require_success()
+    assert "$ covcal extract digits.onnx source target --force\n" in done.out
     assert not list((tmp_path / "here").glob(".*"))
     assert covcal("demo", "-o", "here", cwd=tmp_path).error_line().startswith("here exists already")

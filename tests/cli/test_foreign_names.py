@@ -79,7 +79,7 @@ def test_no_control_character_is_printed(command: tuple[str, ...], named: Path) 
     for text in (done.out, done.err):
         assert UNSEEN.search(text) is None
         lines = text.splitlines()
-        assert all(re.match("::(?!error::covcal: )", line) is None for line in lines)
+        assert all(re.match("::(?!(?:error|warning)::covcal: )", line) is None for line in lines)
     if command[0] == "apply":
         assert all(line.count(",") == 6 for line in done.out.splitlines())
 

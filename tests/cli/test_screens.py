@@ -175,8 +175,8 @@ class TestEncodings:
         "arguments",
         [
             ("evaluate", "adapted.h5", "-c", "temp.json"),
-            ("estimate", "adapted.h5"),
-            ("calibrate", "adapted.h5", "-o", "new.json"),
+            ("estimate", "adapted.h5", "-v"),
+            ("calibrate", "adapted.h5", "-o", "new.json", "-v"),
             ("inspect", "adapted.h5"),
         ],
         ids=lambda arguments: arguments[0],

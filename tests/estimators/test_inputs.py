@@ -100,7 +100,7 @@ def test_inputs_that_do_not_fit_together_is_refused() -> None:
         ({"source_weights": np.full(good.n_source, -1.0)}, "weights"),
         ({"source_weights": np.full(good.n_source, np.nan)}, "weights"),
         ({"target_logits": bad_logits}, "finite"),
-        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": 0.0}, "T must be positive"),
     ]:
         with pytest.raises(ValueError, match=message):
             replace(good, **change)  # type: ignore[arg-type]

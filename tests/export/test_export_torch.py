@@ -200,7 +200,7 @@ def test_files(kind: str, tmp_path: Path) -> None:
     path = save(made, kind, tmp_path / f"m.{'pt' if 'ed' in kind else 'pt2'}", rows(TENSOR, 3))
     case = prepared(path, tmp_path, fl=True)
     done = exported(path, case, "--trust-model").require_success()
-    assert "outputs: output (as before), probabilities, label, confidence" in done.out
+    assert "Outputs      output (unchanged), probabilities, label, confidence" in done.out
     require_right(made, case, rows(TENSOR, 3))
     if kind != "static":
         require_right(made, case, rows(TENSOR, 5))
