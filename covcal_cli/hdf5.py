@@ -69,22 +69,33 @@ class Dataset:
 
 
 class Group(Mapping[str, Any]):
-    """A group of an open file: groups and `Dataset` by name, also by paths such as ``a/b``."""
+    """A group of an open file: groups and `Dataset` by name, also by paths such as ``a/b``.
 
-    def __init__(self, path: Path, name: str, raw: Any) -> None:
-        self.path, self.name, self._raw = path, name, raw
+    `datasets` are those of the whole file that were examined, by path without a first slash.
+    """
+
+    def __init__(
+        self, path: Path, name: str, raw: Any, datasets: Mapping[str, Dataset] | None = None
+    ) -> None:
+        self.path, self.name, self._raw, self.datasets = path, name, raw, datasets or {}
 
     def __getitem__(self, name: Any) -> Any:
         """Return the group or dataset called `name`; raise `CovcalError` if there is none."""
         if not isinstance(name, str):
             raise CovcalError(f"{self.path}: {self.name} is a group, not a dataset: make it again")
-        place = f"{self.name.rstrip('/')}/{name}"
+        place = self._place(name)
+        if place[1:] in self.datasets:
+            return self.datasets[place[1:]]
         if name not in self:
             raise CovcalError(f"{self.path}: {place} is missing: make it again")
         with _readable(self.path, place):
             raw = self._raw[name]
-        kind = Group if isinstance(raw, h5py.Group) else Dataset
-        return kind(self.path, place, raw)
+        if isinstance(raw, h5py.Group):
+            return Group(self.path, place, raw, self.datasets)
+        return Dataset(self.path, place, raw)
+
+    def _place(self, name: str) -> str:
+        return f"{self.name.rstrip('/')}/{name}"
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the group or dataset called `name`, or `default` if there is none."""
@@ -93,6 +104,8 @@ class Group(Mapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is a group or dataset called `name`."""
+        if isinstance(name, str) and self._place(name)[1:] in self.datasets:
+            return True
         with _readable(self.path, self.name):
             return self._raw.get(name, getclass=True) in (h5py.Group, h5py.Dataset)
 
@@ -126,7 +139,7 @@ class File(Group):
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                self.datasets = dict(_examined(path, raw))  # by path, without a first slash
+                self.datasets = dict(_examined(path, raw))
                 # Root attributes that are texts or single numbers; covcal writes no others.
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.attrs))
         except BaseException:

@@ -48,6 +48,8 @@ class Comparison:
 
     def of(self, shifts: Collection[str]) -> "Comparison":
         """Return the comparison on some of the shifts."""
+        if set(shifts) >= set(self.records):
+            return self
         return replace(self, records={s: r for s, r in self.records.items() if s in shifts})
 
     @property

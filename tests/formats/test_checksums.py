@@ -18,7 +18,7 @@ from covcal_cli.hdf5 import File
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_adapted, write_features
 
-FLIPS = 1500
+FLIPS = 300
 
 
 def read(path: Path) -> dict[str, Any]:
