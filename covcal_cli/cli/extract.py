@@ -22,8 +22,7 @@ from covcal_cli.errors import LimitExceededError, StoppedError
 
 if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
     from covcal_cli.extract.domain import DomainReport
-    from covcal_cli.extract.dry_run import DryRun
-    from covcal_cli.extract.extract import ExtractReport
+    from covcal_cli.extract.extract import DryRun, ExtractReport
 
 _SHOWN_FILES = 3
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
@@ -82,7 +81,7 @@ def extract(
     alone = typed.target if tables_alone else None
     inputs = (typed.model, typed.source, typed.target)
     if dry_run:
-        from covcal_cli.extract.dry_run import dry_run as run_some_batches
+        from covcal_cli.extract.extract import dry_run as run_some_batches
 
         planned = run_some_batches(*inputs, output, settings, force=force)
         console.screen(_dry_run_summary(planned))

@@ -1,6 +1,8 @@
 """Decide and check everything about an extraction before the first row is run.
 
-``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`.
+``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. With ``--logits``, a
+`TableClassifier` takes the place of the model: choice of rows, shards, splits, labels, statistics
+and the file are the same.
 """
 
 import hashlib
@@ -15,12 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli import __version__
-from covcal_cli.arrays import UNKNOWN_LABEL, Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Inputs, Labels, ModelInput
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.classifiers.proof import Proof
+from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.domain import DomainData, ImagePipeline
-from covcal_cli.data.outputs import open_outputs
+from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.splits import Fractions, check_fractions, hashed_split
@@ -29,7 +33,6 @@ from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.extract.table import TableClassifier
 from covcal_cli.formats.features import (
     DOMAINS,
     FEATURE_COLUMNS,
@@ -446,3 +449,52 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
         most = _MOST_ROWS_OF_NUMBERS
     fitting = _BATCH_BYTES // max(1, elements * classifier.inputs[0].dtype.itemsize)
     return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))
+
+
+class TableClassifier:
+    """A classifier whose outputs are read from a table: both `OpenedClassifier` and `Classifier`.
+
+    Both protocols are in `covcal_cli.classifiers.classifier`.
+    """
+
+    name, sha256 = "logits", ""
+    logits_tensor = "logits"
+    tail: str | None = "none"
+    # Opening the tables has settled what they hold.
+    outputs = Outputs("the table", None, is_single=False, has_layer=False)
+    fixed_batch: int | None = None
+    weight: Float32s | None = None
+    bias: Float32s | None = None
+
+    def __init__(self, tables: Sequence[OutputTable], kind: OutputKind) -> None:
+        table = tables[0]
+        self.n_classes: int = table.n_classes
+        self.n_features: int | None = table.n_features
+        self.class_names: tuple[str, ...] | None = table.class_names
+        self.inputs: tuple[ModelInput, ...] = (
+            ModelInput("logits", (None, table.n_classes), np.dtype(np.float32)),
+        )
+        self.metadata: Mapping[str, str] = {}
+        self.features_tensor: str | None = None if table.n_features is None else "features"
+        self.notes: tuple[str, ...] = (
+            f"use a calibration of these {kind} only with {kind} of the same classifier: a table "
+            "does not say which model made it",
+            *(note for opened in tables for note in opened.index_notes),
+        )
+        self.proof = Proof()
+        self._kind = kind
+
+    def prove(self, batch: Inputs | None) -> "TableClassifier":
+        """Return itself: a table needs no proof."""
+        del batch
+        return self
+
+    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+        """Return features, where there are any, and logits."""
+        return batch.get("features"), batch["logits"]
+
+    def describe(self) -> str:
+        """Return what the tables hold, in one line."""
+        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
+        width = "no features" if self.n_features is None else f"{self.n_features} features"
+        return f"none: {self.n_classes} classes as given{logged}, {width}"

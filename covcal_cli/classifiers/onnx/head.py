@@ -11,7 +11,7 @@
    values.
 
 `choose_head` replaces the features of the `Head`, or removes them, as ``--phi`` says. If the graph
-does not show whether the logits are affine in them, it runs a `Part` of the graph (``probe.py``).
+does not show whether the logits are affine in them, it runs a `Part` of the graph (``runner.py``).
 """
 
 import difflib
@@ -34,7 +34,7 @@ from covcal_cli.classifiers.onnx.layers import (
     read_linear,
 )
 from covcal_cli.classifiers.onnx.outputs import ClassOutput, class_outputs
-from covcal_cli.classifiers.onnx.probe import Part, affine_map
+from covcal_cli.classifiers.onnx.runner import Part, affine_map
 from covcal_cli.classifiers.onnx.walk import Position, tail_step, walk_forward
 from covcal_cli.errors import CovcalError
 
