@@ -16,7 +16,7 @@ UNKNOWN = "a name that is computed"
 # Who may import by a name that is only known when the program runs.
 COMPUTED = (
     "covcal_cli.api",  # the public names, by the table of their homes
-    "covcal_cli.data.stores.open",  # a format's module, by the table of formats
+    "covcal_cli.data.stores",  # a format's module, by the table of formats
     "covcal_cli.classifiers.torch.factory",  # a user's own code
     "covcal_cli.data.preprocessing.function",  # likewise
 )

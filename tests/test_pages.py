@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import typer
 
-from covcal_cli.classifiers.kinds import ENDINGS
+from covcal_cli.classifiers import ENDINGS
 from covcal_cli.cli.app import app
-from covcal_cli.data.stores.open import SUFFIXES
+from covcal_cli.data.stores import SUFFIXES
 from tests import REPOSITORY
 from tests.readme_blocks import README
 

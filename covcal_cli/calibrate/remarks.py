@@ -30,19 +30,17 @@ _REMEDIES: dict[Limit, str] = {
 }
 
 
-def warnings_on_temperature(
-    fit: TemperatureFit, errors: int, rows: int, *, of: str = "source validation rows"
-) -> list[str]:
+def warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
     """Warn of a T that is kept at 1, lies at a limit, or cannot help some rows."""
     warnings = []
     if fit.ruled_out:
         warnings.append(
-            f"{fit.ruled_out} of {rows} {of} have a label that the classifier rules out (a masked "
+            f"{fit.ruled_out} of {rows} source validation rows have a label that the classifier rules out (a masked "
             "logit): its probability is 0 at every T. Check the labels, or the mask"
         )
     if fit.held_at_one:
         warnings.append(
-            f"{errors} errors among {rows} {of} are too few to justify more confidence (at least "
+            f"{errors} errors among {rows} source validation rows are too few to justify more confidence (at least "
             f"{MIN_ERRORS} needed): T is kept at {fit.temperature:.4g}"
         )
     if fit.at_limit:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from covcal_cli.classifiers import TORCH, kind_of
 from covcal_cli.classifiers.classifier import OpenedClassifier
-from covcal_cli.classifiers.kinds import TORCH, kind_of
 
 
 def open_classifier(

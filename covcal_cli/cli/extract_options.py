@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from covcal_cli.classifiers.kinds import MODEL_HELP
+from covcal_cli.classifiers import MODEL_HELP
 from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
-from covcal_cli.data.stores.open import SUFFIXES
+from covcal_cli.data.stores import SUFFIXES
 
 if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
     from covcal_cli.data.outputs import OutputKind

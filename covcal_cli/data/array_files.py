@@ -35,7 +35,7 @@ from covcal_cli.data.rows import (
     note_on_ids,
     path_column,
 )
-from covcal_cli.data.stores.open import open_store
+from covcal_cli.data.stores import open_store
 from covcal_cli.data.stores.store import (
     Piece,
     Store,

@@ -22,7 +22,7 @@ from covcal_cli.data.rows import (
     numbering_columns,
     require_domain,
 )
-from covcal_cli.data.stores.open import SUFFIXES
+from covcal_cli.data.stores import SUFFIXES
 from covcal_cli.data.stores.parquet import holds_parts, refuse_unnamed_parts
 from covcal_cli.data.tar import TarData, holds_shards
 from covcal_cli.errors import CovcalError

@@ -35,9 +35,9 @@ from covcal_cli.data.rows import (
     note_on_index,
     require_domain,
 )
+from covcal_cli.data.stores import format_of, open_store
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.hdf5 import HDF5Store
-from covcal_cli.data.stores.open import format_of, open_store
 from covcal_cli.data.stores.store import Piece, Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS

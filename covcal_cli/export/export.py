@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli import __version__
-from covcal_cli.classifiers.kinds import TORCH, kind_of
+from covcal_cli.classifiers import TORCH, kind_of
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import (
     Exported,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from covcal_cli.classifiers.kinds import MODEL_HELP, ONNX, REMEDY, TORCH, Kind, kind_of
+from covcal_cli.classifiers import MODEL_HELP, ONNX, REMEDY, TORCH, Kind, kind_of
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,8 @@ from covcal_cli.arrays import (
     Inputs,
     ModelInput,
 )
-from covcal_cli.classifiers import proof
+from covcal_cli.classifiers import REMEDY, proof
 from covcal_cli.classifiers.classifier import require_width
-from covcal_cli.classifiers.kinds import REMEDY
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width
 from covcal_cli.classifiers.onnx.head import Head, choose_head, with_affine_map

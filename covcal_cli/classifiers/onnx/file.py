@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from covcal_cli.classifiers.kinds import LFS_POINTER
+from covcal_cli.classifiers import LFS_POINTER
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError, one_line, shown
 from covcal_cli.files import require_file, sha256_of
 

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from covcal_cli.arrays import Float32s, Float64s, Inputs
-from covcal_cli.classifiers import proof
+from covcal_cli.classifiers import names_a_function, proof
 from covcal_cli.classifiers.classifier import require_fit, require_width
-from covcal_cli.classifiers.kinds import names_a_function
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.settlement import Outputs, without_offset
 from covcal_cli.classifiers.torch.factory import open_function

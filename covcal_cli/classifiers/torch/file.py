@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from covcal_cli.arrays import ModelInput, Shape
-from covcal_cli.classifiers.kinds import LFS_POINTER
+from covcal_cli.classifiers import LFS_POINTER
 from covcal_cli.classifiers.torch.inputs import ROWS, find_inputs
 from covcal_cli.classifiers.torch.program import (
     CPU,

@@ -1,1 +1,66 @@
-"""Files of named arrays with one row per example, one module per format."""
+"""Files of named arrays with one row per example, one module per format; opened by their suffix.
+
+To add a format, add an entry to `_READERS` and a module beside this one; help and messages follow.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import require_file
+
+if TYPE_CHECKING:  # it needs NumPy and Pillow, which --help does not load
+    from covcal_cli.data.stores.store import Store
+
+# The suffixes of each format, and the module and class that read it; help names the first suffix.
+_READERS = {
+    (".npz",): ("npy", "NpzStore"),
+    (".npy",): ("npy", "NpyStore"),
+    (".h5", ".hdf5"): ("hdf5", "HDF5Store"),
+    (".csv", ".tsv", ".csv.gz"): ("csv", "CSVStore"),
+    (".parquet",): ("parquet", "ParquetStore"),
+}
+SUFFIXES = tuple(suffixes[0] for suffixes in _READERS)
+_FILE = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file"
+_OTHERS = {
+    ".mat": "save its arrays with numpy.savez",
+    ".pkl": "a pickle can run code: save the arrays with numpy.savez",
+    ".pickle": "a pickle can run code: save the arrays with numpy.savez",
+    ".joblib": "a pickle can run code: save the arrays with numpy.savez",
+    ".pt": "save the tensors with numpy.savez, as x and y",
+    ".pth": "save the tensors with numpy.savez, as x and y",
+    ".xlsx": "save the sheet as .csv",
+    ".feather": "save the table as .parquet",
+    ".arrow": "save the table as .parquet",
+    ".json": "save the rows as .csv or .parquet",
+    ".jsonl": "save the rows as .csv or .parquet",
+    ".zip": "unpack it into a folder",
+    ".gz": "unpack it",
+    ".tgz": "unpack it to .tar",
+}
+
+
+def open_store(path: Path) -> "Store":
+    """Open a file of arrays by its suffix, or a folder of Parquet parts."""
+    from covcal_cli.data.stores.parquet import ParquetStore, holds_parts
+
+    if holds_parts(path):
+        return ParquetStore(path)
+    suffixes = _suffixes_of(path)
+    if not suffixes:
+        remedy = _OTHERS.get(path.suffix.lower(), f"give a {_FILE}")
+        raise CovcalError(f"{path} is no data that covcal reads: {remedy}")
+    require_file(path, remedy=f"give a {_FILE} with one row per example")
+    module, name = _READERS[suffixes]
+    store: Store = getattr(import_module(f"covcal_cli.data.stores.{module}"), name)(path)
+    return store
+
+
+def format_of(path: Path) -> str:
+    """Return the first suffix of a file's format; an empty text for other files."""
+    return "".join(_suffixes_of(path)[:1])
+
+
+def _suffixes_of(path: Path) -> tuple[str, ...]:
+    return next((known for known in _READERS if path.name.lower().endswith(known)), ())

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import ModelInput
 from covcal_cli.data.classes import named_classes, numbered_classes
 from covcal_cli.data.outputs import open_outputs
+from covcal_cli.data.stores import open_store
 from covcal_cli.data.stores import parquet as parquet_store
-from covcal_cli.data.stores.open import open_store
 from covcal_cli.errors import CovcalError
 from tests.made_rows import opened, parquet, write_parquet
 
@@ -101,7 +101,7 @@ PEAK = """
 import sys
 import numpy as np, pyarrow
 from pathlib import Path
-from covcal_cli.data.stores.open import open_store
+from covcal_cli.data.stores import open_store
 
 store = open_store(Path(sys.argv[1]))
 seen = sum(len(rows) for rows, _ in store.pieces(list(store.entries), np.arange(262_144), 512))

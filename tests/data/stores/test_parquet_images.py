@@ -14,8 +14,8 @@ from covcal_cli.data.classes import choose_classes, named_classes, numbered_clas
 from covcal_cli.data.domain import DomainData
 from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.data.stores import open_store
 from covcal_cli.data.stores import parquet as parquet_store
-from covcal_cli.data.stores.open import open_store
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_graphs import grey_classifier
 from tests.cli_runner import covcal
