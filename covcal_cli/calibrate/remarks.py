@@ -35,13 +35,14 @@ def warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list
     warnings = []
     if fit.ruled_out:
         warnings.append(
-            f"{fit.ruled_out} of {rows} source validation rows have a label that the classifier rules out (a masked "
-            "logit): its probability is 0 at every T. Check the labels, or the mask"
+            f"{fit.ruled_out} of {rows} source validation rows have a label that the classifier "
+            "rules out (a masked logit): its probability is 0 at every T. Check the labels, or the "
+            "mask"
         )
     if fit.held_at_one:
         warnings.append(
-            f"{errors} errors among {rows} source validation rows are too few to justify more confidence (at least "
-            f"{MIN_ERRORS} needed): T is kept at {fit.temperature:.4g}"
+            f"{errors} errors among {rows} source validation rows are too few to justify more "
+            f"confidence (at least {MIN_ERRORS} needed): T is kept at {fit.temperature:.4g}"
         )
     if fit.at_limit:
         warnings.append(f"do not trust these confidences: {_LIMITS[fit.at_limit]}")
