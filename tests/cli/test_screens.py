@@ -160,7 +160,7 @@ def console_columns(line: str) -> int:
 
 class TestColours:
     def test_warnings_and_failed_gates_on_a_terminal(self, small_files: Path) -> None:
-        arguments = ("evaluate", "adapted.h5", "--fail-above", "ece=0.001")
+        arguments = ("evaluate", "adapted.h5", "--fail-above", "ece=0.001", "--bootstrap", "20")
         shown = on_a_terminal(*arguments, cwd=small_files)
         assert "\x1b[1;31mFAILED\x1b[0m" in shown
         assert "\x1b[1;31merror:" in on_a_terminal("inspect", "missing", cwd=small_files)
@@ -170,16 +170,17 @@ class TestColours:
 
 
 class TestEncodings:
-    @pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii", "ascii:strict"])
     @pytest.mark.parametrize(
-        "arguments",
+        ("encoding", "arguments"),
         [
-            ("evaluate", "adapted.h5", "-c", "temp.json"),
-            ("estimate", "adapted.h5", "-v"),
-            ("calibrate", "adapted.h5", "-o", "new.json", "-v"),
-            ("inspect", "adapted.h5"),
+            ("cp1252", ("evaluate", "adapted.h5", "-c", "temp.json")),
+            ("latin-1", ("estimate", "adapted.h5", "-v")),
+            ("ascii", ("evaluate", "adapted.h5", "-c", "temp.json")),
+            ("ascii", ("calibrate", "adapted.h5", "-o", "new.json", "-v")),
+            ("ascii", ("inspect", "adapted.h5")),
+            ("ascii:strict", ("estimate", "adapted.h5", "-v")),
         ],
-        ids=lambda arguments: arguments[0],
+        ids=lambda value: value if isinstance(value, str) else value[0],
     )
     def test_rules_of_tables(
         self, encoding: str, arguments: tuple[str, ...], small_files: Path, tmp_path: Path

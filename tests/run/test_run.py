@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.classifiers.onnx.classifier import OnnxClassifier
 from tests.cli_runner import Outcome, covcal
+from tests.run.conftest import RESAMPLES
 from tests.short_training import short_training
 
 RESULTS = (
@@ -113,7 +114,7 @@ def test_the_steps_are_those_of_the_commands(folder: Path) -> None:
         "-c",
         "out/cal.json",
         "--bootstrap",
-        "1000",
+        str(RESAMPLES),
         "-o",
         "out/own2.json",
     )
