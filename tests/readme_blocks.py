@@ -66,7 +66,8 @@ def without_numbers(text: str) -> str:
     taken whole, before its digits: what is left of it would be letters that differ.
     """
     text = re.sub(r"\b[0-9a-f]{12}\b", "0", text)
-    text = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "0", text)
+    text = re.sub(r"\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?", "0", text)
+    text = text.replace("0 to 0", "0")  # a range whose ends are equal is printed as one number
     text = re.sub(r"[#<>]{1,40}\s*$", "", text, flags=re.MULTILINE)
     return re.sub(r"[ ─]+", " ", text)
 

@@ -1,7 +1,4 @@
-"""``covcal demo``: the four steps on embedded data, as a newcomer would type them.
-
-Training is cut short here: test_readme.py runs the very commands of the demo in full.
-"""
+"""``covcal demo``: the main steps on embedded data, as a newcomer would type them."""
 
 import shlex
 from dataclasses import dataclass
@@ -38,7 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 def test_its_commands_are_those_of_the_worked_example(demo: Demo) -> None:
-    """What examples/README.md shows and test_readme.py runs in full holds for the demo."""
+    """What examples/README.md shows and test_readme.py runs holds for the demo."""
     lines = "".join(BLOCK.findall(WORKED_EXAMPLE.read_text(encoding="utf-8"))).splitlines()
     shown = [shlex.split(line)[2:] for line in lines if line.startswith("$ covcal ")]
     assert [command for command in shown if command in demo.commands] == demo.commands

@@ -221,16 +221,21 @@ class TestNightly:
         assert not (nights.folder / "cal.json").exists()
         assert not (nights.folder / "reference.json").exists()
 
-    @pytest.mark.parametrize("broken", [{"sharper": 2.5}, {"moved": 1.2}])
-    def test_a_week_that_breaks_on_night_5(self, broken: dict[str, float], tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("broken", "first", "nights_in_all"), [({"sharper": 2.5}, 5, 7), ({"moved": 1.2}, 3, 4)]
+    )
+    def test_nights_that_break(
+        self, broken: dict[str, float], first: int, nights_in_all: int, tmp_path: Path
+    ) -> None:
         """The job fails every night until somebody acts, and nothing takes over by itself."""
         nights = Nights(tmp_path)
         codes, used = [], []
-        for number in range(1, 8):
-            kind = broken if number >= 5 else {}
+        for number in range(1, nights_in_all + 1):
+            kind = broken if number >= first else {}
             codes.append(nights.night(most="1", **kind))  # type: ignore[arg-type]
             used.append(nights.text("cal.json"))
-        assert codes == [0, 0, 0, 0, 3, 3, 3]
+        alarms = nights_in_all - first + 1
+        assert codes == [0] * (first - 1) + [3] * alarms
         assert set(used) == {used[0]}
         assert nights.text("candidate.json") != used[0]
         assert "candidate" in nights.text("report.html")
@@ -243,7 +248,8 @@ class TestNightly:
         assert nights.text("cal.json") == nights.text("candidate.json")
         assert nights.text("reference.json") != baseline
         assert nights.night(most="1", **broken) == 0  # type: ignore[arg-type]
-        assert "7 periods, 2 calibrations, 3 alarms" in nights.text("trend.html")
+        told = f"{nights_in_all} periods, 2 calibrations, {alarms} alarm"
+        assert told in nights.text("trend.html")
 
     def test_a_candidate_that_fails_is_not_accepted(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)
