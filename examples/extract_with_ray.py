@@ -1,16 +1,16 @@
-"""``covcal extract`` over a Ray cluster: the rows in pieces, an actor pool, one features file.
+"""Run ``covcal extract`` on a Ray cluster, and write one features file.
 
     pip install "ray[data]"
     python examples/extract_with_ray.py MODEL SOURCE TARGET -o features.h5 --actors 8 --threads 4
 
-Model and data must lie where every node finds them under the same path. Each actor opens the model
-once and proves its head; then Ray Data hands it pieces of the rows, in any order. What comes back
-is joined by row number, each id checked, into the spool in which a stopped ``covcal extract`` keeps
-its rows. ``extract`` itself goes on from there, finds every row done and writes the file: so all
-its checks apply, and on machines of one kind the bytes are those of a run without Ray. After an
-error the spool stays, and ``--resume`` runs only what is missing.
+Every node must find model and data under the same path. Each actor opens the model once and proves
+its last layer. Ray Data then sends it pieces of the rows, in any order. The results are joined by
+row number, with a check of every id, in the spool where a stopped ``covcal extract`` keeps its
+rows. ``extract`` then finds every row done and writes the file. So all its checks apply, and on
+machines of one kind the bytes are those of a run without Ray. After an error the spool remains, and
+``--resume`` runs only the missing rows.
 
-`Extractor`, `pieces_of` and `Join` know nothing of Ray: they fit any other engine as well.
+`Extractor`, `pieces_of` and `Join` do not use Ray, so they fit any other engine.
 """
 
 import argparse

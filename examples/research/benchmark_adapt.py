@@ -1,4 +1,4 @@
-"""Times ``covcal adapt`` on made data of the size of MNIST to USPS: 50 000 + 6 198 training rows.
+"""Measure the time of ``covcal adapt`` on random data of the size of MNIST to USPS: 50 000 + 6 198 training rows.
 
     python examples/research/benchmark_adapt.py [--threads 1] [--preset default] [--features 84]
 

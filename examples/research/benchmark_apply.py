@@ -1,16 +1,15 @@
-"""Times ``apply`` and ``evaluate`` on ten million rows beside a bare pass in NumPy.
+"""Compare the time of ``apply`` and ``evaluate`` on ten million rows with a bare NumPy pass.
 
     python examples/research/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
 
-A bare pass reads the same file in pieces, takes softmax, label, confidence and the counts of 15
-bins, once for every temperature it is given, and writes nothing. ``evaluate`` judges the classifier
-as it is, T = 1, and with ``-c`` the calibration as well: that is two softmaxes, beside which stands
-the bare pass with two. It computes sixteen metrics of each and the sha256 of the file.
+A bare pass reads the same file in pieces and computes softmax, label, confidence and the counts of
+15 bins for every temperature. It writes nothing. ``evaluate`` measures the uncalibrated classifier,
+and with ``-c`` also the calibration: two softmaxes, compared with a bare pass with two. It computes
+the metrics of both and the sha256 of the file.
 
-Each measurement is a process of its own with one thread: its processor seconds from start to end,
-imports included, and the peak of its memory. After that the temperature
-fit and the ECE of at most a million rows are timed beside the other packages that are installed, as
-``benchmark_temperature.py`` does.
+Each measurement is a process with one thread: its processor seconds from start to end with imports,
+and the peak of its memory. Then the fit of T and the ECE of at most a million rows are compared
+with other installed packages, as in ``benchmark_temperature.py``.
 """
 
 import argparse

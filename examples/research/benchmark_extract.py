@@ -2,11 +2,10 @@
 
     python examples/research/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
 
-Images and classifiers are made on the spot: digits (PNG, 28x28, grey, a small LeNet) and photos
-(JPEG, 320x240, cropped to 224, a small convolutional network). The bare stages are a plain loop of
-Pillow and NumPy that decodes every image, and ONNX Runtime on batches that lie in memory; the
-pipeline decodes in threads while the classifier runs. Processor seconds count all threads; the
-lowest of the rounds is taken.
+The script makes images and classifiers: digits (PNG, 28x28, grey, a small LeNet) and photos (JPEG,
+320x240, cropped to 224, a small convolutional network). The bare stages are a plain loop of Pillow
+and NumPy that decodes every image, and ONNX Runtime on batches in memory. The pipeline decodes in
+threads while the classifier runs. Processor seconds count all threads; the lowest round counts.
 """
 
 import argparse

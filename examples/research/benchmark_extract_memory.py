@@ -3,9 +3,9 @@
     python examples/research/benchmark_extract_memory.py [--rows 10000 1000000] [--features 512]
                                                 [--formats npy npz h5 parquet lists csv]
 
-The classifier is one linear layer, so that next to nothing is its own: for comparison the first
-line is a process that only imports ONNX Runtime and runs it on one batch. ``parquet`` has a column
-per feature, ``lists`` one column of lists, both as pyarrow writes them by default.
+The classifier is one linear layer, so it needs almost no memory. For comparison, the first line is a
+process that only imports ONNX Runtime and runs one batch. ``parquet`` has a column per feature, and
+``lists`` has one column of lists, both with pyarrow's defaults.
 """
 
 import argparse

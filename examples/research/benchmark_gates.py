@@ -1,12 +1,12 @@
-"""How often gates fail, without drift and with it, on the rows of one night.
+"""Measure how often gates fail on the rows of one night, with and without drift.
 
-Usage: python examples/research/benchmark_gates.py [--draws 500] [--resamples 1000]
+    python examples/research/benchmark_gates.py [--draws 500] [--resamples 1000]
 
-A made classifier of two classes at a fixed temperature, whose true ECE is 2.4 %. A baseline and a
-night are two samples of the same size. Without drift they are of the same distribution, so every
-failure is a false alarm; with drift the night is of a world where the same confidence is right less
-often. Each gate is judged on the values as found (``--confidence 0``) and on intervals of 95 %
-(``--confidence 0.95``). Prints a Markdown table of the share of nights that fail.
+The classifier is simulated: two classes, a fixed temperature, and a true ECE of 2.4 %. A baseline
+and a night are two samples of the same size. Without drift both have the same distribution, so
+every failure is a false alarm. With drift the same confidence is right less often. Each gate
+compares plain values (``--confidence 0``) and 95 % intervals (``--confidence 0.95``). The script
+prints a Markdown table of the share of nights that fail.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
 
 
 def as_baseline(found: Evaluation) -> Baseline:
-    """Return what a night's metrics.json says of it later."""
+    """Return a night's metrics.json as a later run reads it."""
     written = MetricsRecord(
         metrics={name: entry.to_json() for name, entry in found.metrics.items()},
         n=found.n,

@@ -1,10 +1,10 @@
-"""Times the temperature fit and the ECE of a million rows beside scikit-learn and torchmetrics.
+"""Compare the fit of T and the ECE of a million rows with scikit-learn and torchmetrics.
 
     python examples/research/benchmark_temperature.py [--rows 1000000] [--classes 10]
 
-The logits lie in a features file. covcal streams them from it; the others get them in memory,
-which is not counted against them. Each measurement is a process of its own with one thread:
-processor seconds of the call, and the peak of memory above what was there when it began.
+covcal streams the logits from a features file. The other packages get them in memory, and loading
+is not counted for them. Each measurement is a process with one thread: the processor seconds of the
+call, and the peak of memory above the memory at its start.
 """
 
 import argparse

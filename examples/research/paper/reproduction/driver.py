@@ -1,4 +1,4 @@
-"""From what was asked for to files: extract, compare with every seed, write tables and figures."""
+"""Run the experiments: extract, compare with every seed, write tables and figures."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""From a shift and a data folder to its features file, extracted once."""
+"""Extract the features file of a shift from the data folder, once."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ from reproduction.shifts import PAPER, Shift
 
 @dataclass(frozen=True)
 class Data:
-    """Where things lie."""
+    """The folders and files of the data."""
 
     folder: Path  # data sets; classifiers in ``models`` below it
     features: Path  # folder for features files

@@ -1,4 +1,4 @@
-"""The shifts, which classifier each takes, and what the paper's Table 1 and running times say."""
+"""The shifts, their classifiers, and the numbers of the paper's Table 1 and running times."""
 
 from dataclasses import dataclass
 

@@ -27,7 +27,7 @@ def markdown(
         f"### Calibration error ({run})",
         "ECE / over-confident ECE on the target's test rows in percent, 15 bins; mean ± sample "
         "standard deviation over seeds (none and temp involve no chance). **Lowest ECE** of a "
-        "row, <u>second lowest</u>. Below each row the paper's published one, as far as our "
+        "row, <u>second lowest</u>. Below each row is the paper's published row, where our "
         "sources give it.",
         drawn(_errors(found, prepared)),
         "\n".join(_notes(found, prepared)),
@@ -65,16 +65,16 @@ def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Grid:
 def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
     """Return the methods with the lowest and with the second-lowest mean.
 
-    What counts is what a reader sees, two decimals, so that equal numbers look equal.
+    Means are compared as they are printed, with two decimals.
     """
-    shown = {name: f"{mean:.2f}" for name, mean in means.items()}
-    levels = sorted(set(shown.values()), key=float)
+    printed = {name: f"{mean:.2f}" for name, mean in means.items()}
+    levels = sorted(set(printed.values()), key=float)
     best, second = (
-        [name for name, text in shown.items() if text in levels[place : place + 1]]
+        [name for name, text in printed.items() if text in levels[place : place + 1]]
         for place in (0, 1)
     )
-    # Of two methods the second is no distinction.
-    return best, second if len(shown) > 2 else []
+    # With two methods, the second-lowest mean says nothing.
+    return best, second if len(printed) > 2 else []
 
 
 def _marked(text: str, best: bool, second: bool) -> str:
