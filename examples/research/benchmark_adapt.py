@@ -1,9 +1,9 @@
-"""Measure the time of ``covcal adapt`` on random data of the size of MNIST to USPS: 50 000 + 6 198 training rows.
+"""Measure the time of ``covcal adapt`` on random data of the size of MNIST to USPS.
 
     python examples/research/benchmark_adapt.py [--threads 1] [--preset default] [--features 84]
 
-Prints wall and processor seconds of the whole step: reading, projection, all members,
-discriminators, and passing every row (62 298 in all) through the networks.
+It prints wall and processor seconds of the whole step on 50 000 + 6 198 training rows: reading,
+projection, all members, discriminators, and passing all 62 298 rows through the networks.
 """
 
 import argparse
