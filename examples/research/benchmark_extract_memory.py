@@ -4,8 +4,8 @@
                                                 [--formats npy npz h5 parquet lists csv]
 
 The classifier is one linear layer, so it needs almost no memory. For comparison, the first line is
-a process that only imports ONNX Runtime and runs one batch. ``parquet`` has a column per feature, and
-``lists`` has one column of lists, both with pyarrow's defaults.
+a process that only imports ONNX Runtime and runs one batch. ``parquet`` has a column per feature,
+and ``lists`` has one column of lists, both with pyarrow's defaults.
 """
 
 import argparse
