@@ -51,18 +51,17 @@ def spoil(path: Path, value: int) -> None:
         file["target/labels"][...] = value
 
 
-@pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("method", METHODS)
-def test_calibrate_does_not_see_them(
-    small_files: Path, tmp_path: Path, kind: str, method: str
-) -> None:
+def test_calibrate_does_not_see_them(small_files: Path, tmp_path: Path, method: str) -> None:
     """Whatever stands in /target/labels, even what is no label, every calibration is the same."""
     shutil.copy(small_files / "adapted.h5", tmp_path)
     arguments = ("calibrate", "adapted.h5", *chosen(method), "-q", "-o")
     covcal(*arguments, "before.json", cwd=tmp_path).require_success()
-    spoil(tmp_path / "adapted.h5", GARBAGE[kind])
-    covcal(*arguments, "after.json", cwd=tmp_path).require_success()
-    assert without_hashes(tmp_path / "before.json") == without_hashes(tmp_path / "after.json")
+    before = without_hashes(tmp_path / "before.json")
+    for kind, value in GARBAGE.items():
+        spoil(tmp_path / "adapted.h5", value)
+        covcal(*arguments, "after.json", "-f", cwd=tmp_path).require_success()
+        assert without_hashes(tmp_path / "after.json") == before, kind
 
 
 def test_a_logistic_discriminator_does_not_see_them(features: Path) -> None:
