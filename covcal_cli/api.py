@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from covcal_cli.extract.settings import ExtractSettings
     from covcal_cli.formats.calibration import Calibration, read_calibration
     from covcal_cli.labels.draws import Draw
+    from covcal_cli.labels.label import label
+    from covcal_cli.labels.pick import PickSettings, pick
     from covcal_cli.labels.target_labels import random_labels
-    from covcal_cli.pick.label import label
-    from covcal_cli.pick.pick import PickSettings, pick
     from covcal_cli.records import write_document
     from covcal_cli.report.report import report
 
@@ -87,7 +87,7 @@ _HOMES = {
     "EstimateSettings": "calibrate.settings",
     "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
-    "PickSettings": "pick.pick",
+    "PickSettings": "labels.pick",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
     "calibrated": "calibrate.calibrated_classifier",
@@ -97,8 +97,8 @@ _HOMES = {
     "evaluate": "evaluate.evaluate",
     "export": "export.export",
     "extract": "extract.extract",
-    "label": "pick.label",
-    "pick": "pick.pick",
+    "label": "labels.label",
+    "pick": "labels.pick",
     "random_labels": "labels.target_labels",
     "read_calibration": "formats.calibration",
     "reliability_diagram": "evaluate.of_arrays",

@@ -36,7 +36,7 @@ FLOORS = (
     ("classifiers", "data", "demo", "forecast"),
     ("estimators",),
     ("labels",),
-    ("extract", "adapt", "calibrate", "evaluate", "apply", "export", "pick"),
+    ("extract", "adapt", "calibrate", "evaluate", "apply", "export"),
     ("watch",),
     ("report",),
     ("run", "compare"),
@@ -49,7 +49,7 @@ ANY_LABELS = "covcal_cli.formats.features.read_labels"
 MARKED_LABELS = "covcal_cli.labels.picked_labels"
 # Who puts marked labels in, and who hands them on; and who was asked to use them.
 MARKED_READERS = (
-    "covcal_cli.pick.label",
+    "covcal_cli.labels.label",
     "covcal_cli.extract.merge",
     "covcal_cli.calibrate.labelled",
     "covcal_cli.watch.measurement",
@@ -272,7 +272,7 @@ def test_every_part_has_a_floor() -> None:
             "reads target labels",
         ),
         (
-            "covcal_cli.pick.pick",
+            "covcal_cli.labels.pick",
             "from covcal_cli.labels.picked_labels import labelled_draw",
             "reads marked labels",
         ),
@@ -303,7 +303,6 @@ FITTING = (
     "apply",
     "export",
     "adapt",
-    "pick",
     "estimators",
     "maths",
     "data",
@@ -326,7 +325,8 @@ def test_marked_labels_are_reached_by_those_who_were_asked_for_them() -> None:
     direct = {name for name, module in modules.items() if MARKED_LABELS in module.imports}
     assert direct == set(MARKED_READERS)
     parts = {one.part for name, one in modules.items() if MARKED_LABELS in reachable(name, modules)}
-    assert {"calibrate", "pick", "report"} < parts
+    assert {"calibrate", "labels", "report"} < parts
+    assert MARKED_LABELS not in reachable("covcal_cli.labels.pick", modules)
     assert not parts & {"maths", "data", "estimators", "classifiers", "adapt", "apply", "export"}
     assert not {"extract", "apply", "export", "pick"} & {
         name.removeprefix("covcal_cli.cli.")

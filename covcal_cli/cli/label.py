@@ -10,7 +10,7 @@ from covcal_cli.cli.console import Console, file_to_read
 from covcal_cli.cli.options import InputFile, Quiet, Verbose, output
 
 if TYPE_CHECKING:
-    from covcal_cli.pick.label import Labelling
+    from covcal_cli.labels.label import Labelling
 
 ResolveName = StrEnum("ResolveName", ["first", "last", "drop", "majority"])
 _TABLES = (".csv", ".tsv", ".txt", ".gz")
@@ -71,8 +71,8 @@ def label(
       covcal label ann.csv bob.csv --resolve drop
     """
     from covcal_cli.files import as_word
+    from covcal_cli.labels.label import label as put_in
     from covcal_cli.labels.sheet import SHEET
-    from covcal_cli.pick.label import label as put_in
 
     console = Console(quiet=quiet, verbose=verbose)
     tables = list(sheets or [])

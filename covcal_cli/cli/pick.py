@@ -19,7 +19,7 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from covcal_cli.pick.pick import Picked
+    from covcal_cli.labels.pick import Picked
 
 
 def pick(
@@ -89,9 +89,9 @@ def pick(
     """
     from covcal_cli.files import as_word
     from covcal_cli.formats.features import ALL, SPLITS
+    from covcal_cli.labels.pick import PickSettings
+    from covcal_cli.labels.pick import pick as draw
     from covcal_cli.labels.sheet import sheet_text
-    from covcal_cli.pick.pick import PickSettings
-    from covcal_cli.pick.pick import pick as draw
 
     names = [name.value for name in split or []]
     with usage():

@@ -19,8 +19,8 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
 from tests.cli_runner import covcal
+from tests.labels.labelling import fill
 from tests.made_files import made_domain, write_features
-from tests.pick.labelling import fill
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.picked_labels import labelled_draw
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import covcal
-from tests.pick.labelling import fill, lines_of, truth
+from tests.labels.labelling import fill, lines_of, truth
 
 PICKED = {1: (7, 4), 2: (5, 3), 3: (6, 2)}  # rows of two batches, by shard
 

@@ -22,8 +22,8 @@ from covcal_cli.watch.period import PeriodAccuracy, RaisedAlarm
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import WatchSettings, verdict_on, watch
 from tests.cli_runner import covcal
+from tests.labels.labelling import fill
 from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
-from tests.pick.labelling import fill
 from tests.watch.test_history import period
 from tests.watch.weeks import SIZES, WEEK, alone, calibrated, week
 

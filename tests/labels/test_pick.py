@@ -10,14 +10,14 @@ import pytest
 
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.pick import PickSettings, pick
 from covcal_cli.labels.score import score
 from covcal_cli.labels.sheet import read_sheet
 from covcal_cli.maths.scaling import Scaling
-from covcal_cli.pick.pick import PickSettings, pick
 from covcal_cli.progress import silent
 from tests.cli_runner import covcal
+from tests.labels.labelling import fill, lines_of
 from tests.made_files import made_domain, write_features
-from tests.pick.labelling import fill, lines_of
 
 COLUMNS = ["id", "predicted", "confidence", "label", "inclusion", "draw"]
 
@@ -222,8 +222,8 @@ def test_many_rows_are_drawn_as_few_are(
 ) -> None:
     """Where scores are kept in 32 bits and computed in parts, the same rows are drawn."""
     expected = pick(picked / "adapted.h5", None, PickSettings(rows=40)).sheet
-    monkeypatch.setattr("covcal_cli.pick.pick._EXACT_ROWS", 10)
-    monkeypatch.setattr("covcal_cli.pick.pick._CHUNK", 32)
+    monkeypatch.setattr("covcal_cli.labels.pick._EXACT_ROWS", 10)
+    monkeypatch.setattr("covcal_cli.labels.pick._CHUNK", 32)
     sheet = pick(picked / "adapted.h5", tmp_path / "x.csv", PickSettings(rows=40)).sheet
     assert list(sheet.ids) == list(expected.ids)
     assert sheet.confidence == pytest.approx(expected.confidence, rel=1e-12)

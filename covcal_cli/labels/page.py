@@ -39,7 +39,7 @@ def write_page(
     uris: Sequence[str | None] = [None] * len(sheet)
     unreadable: Mapping[str, str] = {}
     if images is not None:
-        from covcal_cli.pick.pictures import pictures
+        from covcal_cli.labels.pictures import pictures
 
         shown = pictures(Path(images), sheet.ids)
         uris, unreadable = shown.uris, shown.unreadable

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.pick.pictures import LONGEST_SIDE, data_uri, pictures
+from covcal_cli.labels.pictures import LONGEST_SIDE, data_uri, pictures
 
 RED, BLUE, WHITE = (200, 30, 30), (30, 30, 200), (255, 255, 255)
 

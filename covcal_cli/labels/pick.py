@@ -26,6 +26,7 @@ from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.accuracy import NEAREST
 from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
 from covcal_cli.labels.draws import Batch, Draw, read_draw
+from covcal_cli.labels.page import write_page
 from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks
 from covcal_cli.labels.sheet import (
     SHEET,
@@ -36,7 +37,6 @@ from covcal_cli.labels.sheet import (
     sheet_text,
     with_batch,
 )
-from covcal_cli.pick.page import write_page
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 

@@ -12,10 +12,10 @@ import pytest
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.label import _kappa
 from covcal_cli.labels.picked_labels import labelled_draw
-from covcal_cli.pick.label import _kappa
 from tests.cli_runner import covcal
-from tests.pick.labelling import Lines, fill, lines_of, truth, write_lines
+from tests.labels.labelling import Lines, fill, lines_of, truth, write_lines
 from tests.short_training import short_training
 
 N = 20

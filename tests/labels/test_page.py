@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.page import page
 from covcal_cli.labels.picked_labels import draw_with_labels
+from covcal_cli.labels.pictures import data_uri, pictures
 from covcal_cli.labels.sheet import csv_line
-from covcal_cli.pick.page import page
-from covcal_cli.pick.pictures import data_uri, pictures
 from tests.browser import Browser, Tab, browser, needs_browser
 from tests.cli_runner import covcal
-from tests.pick.labelling import lines_of, truth
+from tests.labels.labelling import lines_of, truth
 
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse", "newt", "owl", "pig", "rat", "toad")
 STRANGE = (

@@ -1,1 +1,0 @@
-"""``covcal pick`` and ``covcal label``."""
