@@ -1,6 +1,7 @@
 """Ctrl-C while covcal is being loaded, or in a destructor: one line, exit code 130."""
 
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,7 @@ STOPPED = "interrupted: no partial output was left\n"
 # In the place of a package that the command line imports first.
 CTRL_C = """
 import os, signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the place of covcal's own
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(10)
 """
@@ -40,7 +41,10 @@ def program() -> list[str]:
 
 
 def started(arguments: list[str], first_in_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python with a folder before all installed packages."""
+    """Run Python with a folder before all installed packages.
+
+    It obeys Ctrl-C, which a job in the background of a shell, and all it starts, would ignore.
+    """
     path = os.pathsep.join([str(first_in_path), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, *arguments, "--version"],
@@ -50,6 +54,7 @@ def started(arguments: list[str], first_in_path: Path) -> subprocess.CompletedPr
         cwd=PYPROJECT.parent,
         check=False,
         timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
