@@ -85,7 +85,7 @@ def test_rlls_against_a_quadratic_programme(seed: int, penalty: float, classes: 
             start,
             method="SLSQP",
             bounds=[(-1, None)] * classes,
-            options={"maxiter": 1000, "ftol": 1e-14},
+            options={"maxiter": 100, "ftol": 1e-14},
         ).x
         for start in (found + 1e-3, rng.normal(size=classes) / 10, np.ones(classes))
     ]
