@@ -17,6 +17,7 @@ from pathlib import Path
 
 _PASSED_ON = "GITHUB_STEP_SUMMARY"
 _FEW = {"report", "evaluate"}
+_WARM = ("calibrate", "estimate", "evaluate", "report", "watch", "apply", "inspect", "extract")
 _CLIENT = """#!{python} -IS
 import json, os, socket, sys
 asked = dict(arguments=sys.argv[1:], folder=os.getcwd(), summary=os.environ.get("{passed_on}"))
@@ -49,12 +50,14 @@ def forked(folder: Path) -> Iterator[Path]:
 
 def serve(address: str) -> None:
     """Do as ``covcal`` does whenever somebody asks, until the process is ended."""
-    import numpy.fft  # noqa: F401
+    import numpy.fft
+    import numpy.ma  # noqa: F401
 
     from covcal_cli.cli.app import run
 
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        run(["inspect", "nothing"])  # which imports what any command needs
+        for name in _WARM:
+            run([name, "nothing.h5"])  # which imports what that command needs
     gc.freeze()  # a child that collected what it has from us would copy all of it
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
