@@ -77,8 +77,8 @@ def serve(address: str) -> None:
                     if asked["summary"] is not None:
                         os.environ[_PASSED_ON] = asked["summary"]
                     arguments = asked["arguments"]
-                    if arguments[0] in _FEW and "--bootstrap" not in arguments:
-                        arguments += ["--bootstrap", "100"]
+                    if arguments[0] in _FEW:
+                        arguments += ["--bootstrap", "100"]  # the last one counts
                     code = run(arguments)
                     sys.stdout.flush()
                     os._exit(code)
