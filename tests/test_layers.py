@@ -1,6 +1,9 @@
 """Which part of the house may import which, print or exit: read from the source, not from a run."""
 
 import ast
+import re
+import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -406,3 +409,31 @@ def test_what_is_said_of_a_constant_is_a_comment_above(folder: str) -> None:
 def test_a_floating_string_would_be_found() -> None:
     source = '"""A module."""\nX = 1\n"""Of X."""\ndef f():\n    """F."""'
     assert floating_strings(source) == [3]
+
+
+def test_the_tests_import_only_what_their_own_extra_installs() -> None:
+    """A test that needs another package asks for it with `importorskip`, and skips without it."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    needs = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[><=\[]", need)[0].lower().replace("-", "_") for need in needs}
+    names |= {
+        "sklearn",
+        "PIL",
+        "click",
+        "tests",
+        "examples",
+        "covcal_cli",
+        *sys.stdlib_module_names,
+    }
+    checked = 0
+    for path in (REPOSITORY / "tests").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import):
+                packages = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                packages = {str(node.module).partition(".")[0]}
+            else:
+                continue
+            assert packages <= names, path
+            checked += len(packages)
+    assert checked > 1000
