@@ -9,7 +9,7 @@
     calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
     probabilities = calibrator.predict_proba(new_logits)
 
-What stands in `__all__` is public and keeps its meaning within a major version; a result may gain
+The names in `__all__` are public and keep their meaning within a major version. A result may gain
 fields. Everything else in the package is private and may change. Importing this module loads
 nothing heavy: a name brings its packages when it is first used.
 """

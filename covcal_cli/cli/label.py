@@ -102,7 +102,9 @@ def label(
             ]
         )
     written = output or path
-    console.wrote(written, f"covcal calibrate {as_word(written)}, or covcal pick it for more")
+    # A calibration that is already here was fitted without these labels.
+    replaced = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
+    console.wrote(written, f"covcal calibrate {as_word(written)}{replaced}")
 
 
 def _summary(labelling: "Labelling") -> str:
