@@ -23,6 +23,7 @@ from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import blocks_of, class_major
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
+    MIN_ERRORS_OF_FLOOR,
     ROW_LOSSES,
     Limit,
     Loss,
@@ -195,6 +196,15 @@ class Problem:
         if weights is None:
             self._plain[forecaster] = fit
         return fit
+
+    def least_temperature(self, forecaster: ForecasterName) -> float:
+        """Return the least T of methods that match an accuracy without labels.
+
+        It is 1, or the T of `temp` where that is lower and enough source errors support it.
+        """
+        if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
+            return 1.0
+        return min(1.0, self.fit(forecaster).temperature)
 
     def loss_of(self, scaling: Scaling) -> float:
         """Return the mean loss of the labelled source validation rows, without the offsets."""

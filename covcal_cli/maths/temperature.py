@@ -25,6 +25,8 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # among the labelled rows; with fewer, a command allows no T below 1
+# With so many, the T of temp below 1 is also the least T of methods that match an accuracy.
+MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points of the grid, from the upper end downwards
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
