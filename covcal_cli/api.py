@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
     from covcal_cli.apply.apply import ApplySettings, apply
-    from covcal_cli.calibrate.calibrated_classifier import calibrated
-    from covcal_cli.calibrate.calibrator import Calibrator
+    from covcal_cli.calibrate.calibrator import Calibrator, calibrated
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
     from covcal_cli.compare.compare import compare
@@ -90,7 +89,7 @@ _HOMES = {
     "PickSettings": "labels.pick",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
-    "calibrated": "calibrate.calibrated_classifier",
+    "calibrated": "calibrate.calibrator",
     "compare": "compare.compare",
     "ece": "evaluate.of_arrays",
     "estimate": "calibrate.estimate",

@@ -13,7 +13,7 @@ from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.result import MetricsRecord
 from covcal_cli.files import require_file
-from covcal_cli.forecast.source_accuracy import source_accuracy
+from covcal_cli.forecast.forecaster import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named

@@ -9,7 +9,7 @@ from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import Force, PresetName, Quiet, Verbose, output
 
 if TYPE_CHECKING:
-    from covcal_cli.compare.ranking import Comparison
+    from covcal_cli.compare.compare import Comparison
 
 
 def compare(

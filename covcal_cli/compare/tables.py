@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from covcal_cli.compare.ranking import HARMS, Comparison
+from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS

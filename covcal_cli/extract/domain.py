@@ -24,7 +24,7 @@ from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part, RawRows
-from covcal_cli.forecast.source_accuracy import UNSEEN
+from covcal_cli.forecast.forecaster import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.masks import valid_rows

@@ -16,9 +16,17 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.arrays import Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.agreement import COMMON, HEAD, require_origin, require_same_run
 from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
-from covcal_cli.extract.parts import Join, Part, content_sha256, difference
+from covcal_cli.extract.parts import (
+    COMMON,
+    HEAD,
+    Join,
+    Part,
+    content_sha256,
+    difference,
+    require_origin,
+    require_same_run,
+)
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import (

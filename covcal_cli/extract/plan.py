@@ -27,10 +27,9 @@ from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import Fractions, check_fractions, hashed_split
+from covcal_cli.data.rows import Fractions, check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
-from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import (
@@ -51,6 +50,7 @@ _MOST_ROWS_OF_NUMBERS = 2048  # such rows are small, and each batch has its own 
 _LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
+NO_SHIFT = "there is no shift between them. Give other data, unless you only test the tools"
 # How the output is read, by what makes it of the logits (`Classifier.tail`).
 _READINGS = {
     None: "no row was run, so nothing shows what its output is",
@@ -498,3 +498,20 @@ class TableClassifier:
         logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
         return f"none: {self.n_classes} classes as given{logged}, {width}"
+
+
+def once(*texts: str | None) -> tuple[str, ...]:
+    """Return the texts that are not empty, each once: one file may hold both domains."""
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def is_one_place(source: Path, target: Path) -> bool:
+    """Return whether two paths lead to the same file or folder, through links too."""
+    return source.exists() and target.exists() and source.samefile(target)
+
+
+def doubt_on_place(source: Path | None, target: Path | None) -> str | None:
+    """Return a warning if source and target are the same path, else None."""
+    if source is None or target is None or not is_one_place(source, target):
+        return None
+    return f"{target} is both the source and the target, so {NO_SHIFT}"

@@ -9,7 +9,7 @@ import numpy as np
 from covcal_cli.arrays import Rows
 from covcal_cli.data.outputs import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import (
+from covcal_cli.data.rows import (
     DEFAULT_FRACTIONS,
     FITTED_FRACTIONS,
     SOURCE_FRACTIONS,

@@ -22,8 +22,7 @@ from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import read_named
-from covcal_cli.forecast.source_accuracy import require_accuracy, source_accuracy
+from covcal_cli.forecast.forecaster import read_named, require_accuracy, source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import ALL, FeatureFile
 from covcal_cli.formats.lineage import unmarked_sha256

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from covcal_cli.compare.compare import compare, compare_runs
-from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.compare import Comparison, compare, compare_runs
 from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished
 from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, grids
 from covcal_cli.estimators.inputs import Estimate

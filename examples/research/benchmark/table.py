@@ -8,7 +8,7 @@ from benchmark.families import HALVES, Case
 from benchmark.harm import DISAGREE, cause_of_harm
 from benchmark.labels import CEILINGS, ORACLE, TRUE_ACCURACY, Results
 from covcal_cli.calibrate.methods import AUTO
-from covcal_cli.compare.ranking import HARMS, Comparison, Coverage
+from covcal_cli.compare.compare import HARMS, Comparison, Coverage
 from covcal_cli.compare.tables import Grid, counted, harm_heads, markdown
 from covcal_cli.evaluate.metrics import METRICS
 

@@ -20,7 +20,7 @@ from benchmark.run import main
 from benchmark.table import markdown_text
 
 from covcal_cli.calibrate import calibrate as calibration
-from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.compare import Comparison
 from covcal_cli.compare.runs import Fit, Record
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.metrics import METRICS
