@@ -1,4 +1,4 @@
-"""The writer of covcal.adapted/1: what is carried over, new logits, networks, the record."""
+"""The writer of covcal.adapted/1: copied data, new logits, networks and the training record."""
 
 import json
 from collections.abc import Iterator
@@ -50,8 +50,8 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # Extraction's seed made the splits; it must not be taken for the seed of the training, nor the
-    # content of the features file for this one's.
+    # Leave out the seed of the extraction, which is not the seed of the training, and the content
+    # hash of the features file, which is not this file's.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value

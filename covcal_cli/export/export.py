@@ -60,7 +60,7 @@ def export(
     networks : Path, optional
         The adapted file, if it is no longer where the calibration says; for fl methods only.
     model_output : str, optional
-        The output that holds the classes, of a model with several outputs. By default the output
+        For a model with several outputs: the output that holds the classes. By default the output
         that was extracted, found by the names of phi and the logits in the features file.
     trust_model : bool
         Open a model that is a program, as torch files are.
@@ -77,7 +77,7 @@ def export(
     Raises
     ------
     CovcalError
-        If the model or the networks are not those of the calibration, if its classes seem
+        If the calibration was made with another model or other networks, if its classes seem
         exchanged, or if the merged model does not agree with the original and with NumPy. Then
         nothing is written.
     """
@@ -92,8 +92,8 @@ def export(
     calibration = read_calibration(document)
     if not calibration.model["sha256"]:
         raise CovcalError(
-            f"{document} was fitted on a table of outputs, and names no model: extract the model, "
-            "calibrate that file, and export"
+            f"{document} was fitted on a table of outputs and does not name a model: extract the "
+            "model, calibrate that file, and export"
         )
     accuracy = calibration.source_accuracy
     if accuracy is not None and accuracy.class_order is not None and not force:
@@ -112,7 +112,7 @@ def export(
     if exporter.sha256 != calibration.model["sha256"]:
         raise CovcalError(
             f"{model} is not the model that {document} was made for ({calibration.model['name']}, "
-            "another sha256): export that model, or extract and calibrate this one"
+            "with another sha256): export that model, or extract and calibrate this one"
         )
     # Find phi and the logits as extraction read them.
     aligned = calibrated_networks(calibration, document, networks)
@@ -148,9 +148,9 @@ def _as_extracted(
 ) -> OriginalT:
     """Open a model so that phi and the logits are those that were extracted.
 
-    `outputs` are the outputs that extraction may have read, the likeliest first.
+    `outputs` are the outputs that extraction may have read, starting with the likeliest.
     """
-    # Only networks need phi.
+    # phi is needed only if there are networks.
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
         outputs = outputs[:1]  # no name says which of several outputs is right
@@ -185,8 +185,8 @@ def _as_extracted(
                 )
             return original
     raise refusal or CovcalError(
-        f"{document} was made from the features {extracted.features} of {model}, which has none "
-        "of that name now: extract the model and calibrate again"
+        f"{document} was made from the features {extracted.features} of {model}, which has no "
+        "features of that name now: extract the model and calibrate again"
     )
 
 

@@ -66,9 +66,11 @@ class Agreement:
     """How an exported model agrees with the original and with NumPy."""
 
     rows: int  # random inputs
-    stored_rows: int  # of the calibration's file, on which only the merged part ran; 0 without them
-    output_error: float  # of the original outputs, relative to the largest value; 0: bit-equal
-    probability_error: float  # largest absolute difference of a probability to NumPy's
+    # Rows of the calibration's file that checked the merged part; 0 if there are none.
+    stored_rows: int
+    # Change of the original outputs, relative to the largest value; 0: bit-equal.
+    output_error: float
+    probability_error: float  # largest absolute difference from NumPy's probabilities
     label_is_not_top: int = 0  # stored rows in which another class is likelier than the label
 
 
@@ -136,15 +138,15 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The model's tensors by a file of covcal; None where the file does not name them."""
+    """The names of a model's tensors in a file of covcal; None if the file does not give them."""
 
-    features: str | None = None  # their names
+    features: str | None = None  # names of phi's tensors
     logits: str | None = None
     tail: str | None = None  # the function that turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
-    """Return the tensors that were extracted, by the calibration or by its features file."""
+    """Return the extracted tensors that the calibration names, or else its features file."""
     if calibration.reading:
         names = map(calibration.reading.get, _TENSORS)
         return Tensors(*(str(name) if name else None for name in names))

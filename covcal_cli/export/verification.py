@@ -1,8 +1,8 @@
 """Check an exported model on random inputs before it is written.
 
 The reference is covcal's NumPy mathematics on phi and the logits of the ORIGINAL model, so that the
-exported model agrees with ``covcal apply`` and ``covcal evaluate``. That phi and the logits belong
-together was proved before, in ``classifiers/proof.py``.
+exported model agrees with ``covcal apply`` and ``covcal evaluate``. ``classifiers/proof.py`` has
+already proved that phi and the logits belong together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +17,8 @@ from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 from covcal_cli.maths.masks import valid_rows
 
 ROWS = 16
-TOLERANCE = 1e-5  # of probabilities, absolute
-# Sizes to try where a model leaves one open (an image's sides, a text's length).
+TOLERANCE = 1e-5  # largest absolute difference of a probability
+# Sizes to try if a model leaves a size open, such as an image's sides or a text's length.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 
@@ -31,7 +31,7 @@ class Answers:
     logits: Float32s  # shape (n, K)
     outputs: Sequence[Any]  # its own outputs
     shown: Sequence[Any]  # the outputs that have a number per class
-    # Whether two `logits` may be equal where the model's own float64 scores differ.
+    # Whether rounding may make two `logits` equal although the model's float64 scores differ.
     is_rounded: bool
     output_tolerance: float  # largest relative change allowed in its own outputs
 
@@ -45,8 +45,8 @@ def prove(
     """Compare an exported model with the original and with NumPy, before it is written.
 
     `merged` holds the exported model's outputs on the same inputs: the original outputs, then
-    probabilities, label and confidence. `of_stored` returns these three for stored rows, by the
-    merged part alone.
+    probabilities, label and confidence. `of_stored` returns the last three for stored rows, from
+    the merged part without the classifier.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
@@ -73,7 +73,7 @@ def prove(
     remedy = "export the classifier again with another exporter or opset"
     if not _labels_agree(label, answers):
         raise CovcalError(
-            f"{answers.where}: the merged model gives another label on one of {agreement.rows} "
+            f"{answers.where}: the merged model gives a different label on one of {agreement.rows} "
             f"random inputs, so nothing was written: {remedy}"
         )
     if agreement.output_error > answers.output_tolerance:
@@ -104,15 +104,15 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
     values: AnyArray
     if wanted.dtype.kind == "f":
         values = rng.normal(size=shape)
-        values[::2] = rng.random(size=values[::2].shape)  # like pixels, in [0, 1]
+        values[::2] = rng.random(size=values[::2].shape)  # in [0, 1], like pixels
     elif wanted.dtype.itemsize == 1 and wanted.dtype.kind in "iu":
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)
     else:
-        # These may be token ids or a mask: 0 and 1 are valid as both.
+        # An integer input may be token ids or a mask; 0 and 1 are valid in both.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # so that no row is masked completely
+            values[..., 0] = 1  # so no row is completely masked
     return values.astype(wanted.dtype)
 
 
@@ -178,6 +178,6 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
             if not (values[np.arange(len(rows)), labels] == values.max(axis=1)).all():
                 return False
     finite = logits[rows]
-    if answers.is_rounded:  # of equal logits, the label need not be the first
+    if answers.is_rounded:  # if rounded logits are equal, the label may be any of them
         return bool((finite[np.arange(len(rows)), labels] == finite.max(axis=1)).all())
     return np.array_equal(labels, finite.argmax(axis=1))

@@ -66,7 +66,7 @@ WORDS = {
     "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
     "shares of 3.5": "every row sums to about 3.5, as shares of that number do",
     "clipped": "all values lie between 0.02 and 0.98 and rows sum",
-    "sigmoids": "all outputs of 480 rows lie between 0 and 1 and do not add up to 1",
+    "sigmoids": "all outputs of 480 rows lie between 0 and 1 and rows do not sum to 1",
 }
 SAME = "import torch\n\n\nclass Same(torch.nn.Linear):\n    def __init__(self):\n"
 SAME += f"        super().__init__({K}, {K}, bias=False)\n"
