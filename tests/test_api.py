@@ -606,7 +606,7 @@ class TestMetrics:
         ("probabilities", "labels", "message"),
         [
             (np.full((4, 2), 0.7), np.zeros(4, int), "row 0 has 1.4"),
-            (np.full((4, 2), 0.5), np.full(4, 2), "row 0 is 2, which is no class"),
+            (np.full((4, 2), 0.5), np.full(4, 2), "row 0 is 2, which is not a class"),
             (np.full((4, 2), 0.5), np.zeros(3, int), r"labels must be of shape \(4,\)"),
         ],
     )

@@ -20,10 +20,11 @@ from covcal_cli.files import atomic_output
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# The hatch distinguishes both directions without colour. It has lines, because SVG needs a path for
-# every dot.
+# Hatches distinguish both directions without colour. They are lines, because SVG needs one path per
+# dot.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
-_DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata left out, by format
+# Metadata to leave out, by format.
+_DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 _MAX_ROWS_OF_TEXT = 15
 
 
@@ -101,7 +102,8 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
             align="edge",
             **outline,
         )
-        # Drawn by hand: a bar chart without bars would show a solid block.
+        # Bins are drawn one by one, because Matplotlib's bar chart draws a solid block without
+        # bars.
         legend.append(Patch(label=label, **outline))
     axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
@@ -129,7 +131,7 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return accuracy, and share of rows, with a confidence above every lower bin edge.
+    """Return accuracy and share of the rows whose confidence is above each lower bin edge.
 
     Both have shape (bins,); the accuracy is NaN where no row is above the edge.
     """
@@ -145,7 +147,7 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     high and ``<`` where it is too low. Neighbouring bins are merged until at most 15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # the last line may cover fewer bins
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # bins per line; the last line may have fewer
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)

@@ -19,14 +19,14 @@ from covcal_cli.forecast.forecaster import NONE, read_named
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
-POWER = 0.8  # share of cases in which a fault is found
-_MOST = 1000  # times as many rows are no advice
+POWER = 0.8  # probability that a gate finds a fault
+_MOST = 1000  # do not suggest more than so many times the rows
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of an evaluation; `confident` ones use intervals, of the settings' level.
+    """The gates of an evaluation; `confident` gates use intervals at the settings' level.
 
     Raises
     ------
@@ -35,7 +35,7 @@ class Gates:
     """
 
     limits: Sequence[Limit] = ()
-    allowed: Sequence[Limit] = ()  # by how much a metric may be worse than in the baseline
+    allowed: Sequence[Limit] = ()  # how much worse than in the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
 
@@ -67,11 +67,11 @@ class GateResult:
     subject: str  # the name of the calibration, estimate or period
     gate: str  # such as ``ece <= 0.05``
     sentence: str  # the outcome and the numbers behind it
-    outcome: Outcome  # "not proved": the rows are too few to decide; "skipped": nothing to judge by
+    outcome: Outcome  # "not proved": too few rows to decide; "skipped": no value to compare
 
     @property
     def failed(self) -> bool:
-        """Whether the limit is exceeded or missed, beyond chance."""
+        """Whether the value is beyond the limit by more than chance."""
         return self.outcome == "failed"
 
 
@@ -80,9 +80,9 @@ class Assessment:
     """An evaluation with the verdicts of its gates."""
 
     evaluation: Evaluation
-    verdicts: Sequence[Verdict] = ()  # of the limits
+    verdicts: Sequence[Verdict] = ()  # results of the limits
     changes: Sequence[Change] = ()  # since the baseline
-    level: float | None = None  # of each gate's interval; None: gates use the plain values
+    level: float | None = None  # level of each gate's interval; None: gates use the plain values
 
     @property
     def gates(self) -> list[GateResult]:
@@ -123,7 +123,7 @@ def assess(
     settings, networks
         As in `evaluate`. Gates that use intervals resample even if the settings do not ask for it.
     names : sequence of str
-        Names for the calibrations; `read_named` chooses where a name is empty or none is given.
+        Names for the calibrations; `read_named` chooses a name if it is empty or missing.
     check : function
         Called with all input files before the work starts, so that outputs can be refused.
     tell : function
@@ -144,7 +144,7 @@ def assess(
         [*calibrations.values()],
         documents,
         purpose="evaluate",
-        picked=False,  # a calibration beside the file counts only if the user names it
+        picked=False,  # a calibration beside the file is used only if the user names it
     )
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
@@ -275,7 +275,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return how far a value, or the nearer end of its interval, is beyond the limit."""
+    """Return how far a value, or the nearer end of its interval, exceeds the limit."""
     if METRICS[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
@@ -302,7 +302,7 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval) -> float:
-    """Return the best guess of the true value: chance adds to a sum of gaps as observed."""
+    """Return the best guess of the true value, because chance adds to an observed sum of gaps."""
     return sum(interval) / 2 if METRICS[metric].interval == "gaps" else value
 
 
@@ -310,7 +310,7 @@ def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
     """Return a clause on how many rows would decide between a value and a limit."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
-        return f"{n} rows are too few, and the value is too near the limit for any other number"
+        return f"{n} rows are too few, and the value is so near the limit that more hardly help"
     return f"{n} rows are too few; about {rows:,} would do"
 
 
@@ -324,7 +324,7 @@ def _label(metric: str) -> str:
 
 
 def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
-    """Return a value as text, with so many digits that it does not look `unlike` another value."""
+    """Return a value as text, with enough digits to differ from the value `unlike`."""
     display = METRICS[metric].screen
     percent = display is None or display.percent
     for digits in range(1 if percent else 4, 7):
@@ -335,28 +335,28 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
     return text.replace(".0 %", " %")
 
 
-# What a number of rows can find. The width of an interval shrinks with the square root of the rows.
-# A gate decides in four of five cases if the true value is 1.96 + 0.84 standard errors away from
-# the limit, for a level of 95 %.
+# How many rows a gate needs. The width of an interval shrinks with the square root of the rows. A
+# gate decides in four of five cases if the true value is 1.96 + 0.84 standard errors away from the
+# limit, for a level of 95 %.
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
-    """Return about how many rows would decide between a value and a limit within its interval.
+    """Return the approximate number of rows that decide whether a value is beyond a limit.
 
-    The true value is taken to be `value`. None: more than a thousand times as many as `n`.
+    The true value is assumed to be `value`. None means more than a thousand times `n`.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # The power adds to the reach of a 95 % interval; for other levels about as much.
+    # The power adds to the half-width of a 95 % interval; other levels add about as much.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return how far beyond a limit a true value is found in four of five cases.
+    """Return the distance beyond a limit at which a gate fails in four of five cases.
 
-    `interval` has the `level` of the gate, and about the width that it would have there.
+    `interval` has the `level` of the gate, and about the same width as at that distance.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))

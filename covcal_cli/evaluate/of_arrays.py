@@ -1,4 +1,4 @@
-"""ECE and reliability diagram of arrays of probabilities, for the Python API."""
+"""The ECE and the reliability diagram of probabilities in arrays, for the Python API."""
 
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,14 @@ def ece(
     labels : array, shape (n,)
         Class numbers 0 to K-1, or members of `classes`.
     bins : int
-        Bins of equal width; an exact edge belongs to the bin below it.
+        Number of bins of equal width; an edge belongs to the bin below it.
     classes : array, shape (K,), optional
         The classes in the order of the columns.
 
     Raises
     ------
     ValueError
-        If the rows are no probabilities, or a label is none of the classes.
+        If the rows are not probabilities, or a label is not among the classes.
     """
     rows, numbers = _checked(probabilities, labels, classes)
     counts, predictions = GroupBins(bins), rows.argmax(axis=1)
@@ -103,5 +103,5 @@ def _checked(
     numbers: Labels = order[np.searchsorted(names[order], values).clip(0, len(names) - 1)]
     strange = np.flatnonzero(names[numbers] != values)
     if len(strange):
-        raise ValueError(f"labels: row {strange[0]} is {values[strange[0]]}, which is no class")
+        raise ValueError(f"labels: row {strange[0]} is {values[strange[0]]}, which is not a class")
     return rows, numbers

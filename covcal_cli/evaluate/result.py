@@ -21,13 +21,13 @@ Predictions = Literal["original", "own"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A limit applied to one calibration, as metrics.json has it."""
+    """The result of a limit on one calibration, for metrics.json."""
 
     metric: str
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # whether the whole interval, or the value without one, is beyond the limit
+    exceeded: bool  # whether the whole interval (without interval, the value) is beyond the limit
     low: float | None = None  # ends of the interval
     high: float | None = None
     by: str | None = None  # the grouping and the group, for a limit on each group
@@ -46,19 +46,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of one calibration in the baseline and now, as metrics.json has it."""
+    """A metric of one calibration in the baseline and now, for metrics.json."""
 
     metric: str
-    limit: float  # by how much the metric may get worse
+    limit: float  # allowed change for the worse
     calibration: str
     before: float
     value: float  # now
-    worse_by: float  # negative where it got better
-    exceeded: bool  # whether `low`, or `worse_by` without an interval, is above the limit
-    baseline: str  # the calibration's name there
+    worse_by: float  # negative if it got better
+    exceeded: bool  # whether `low` (without interval, `worse_by`) is above the limit
+    baseline: str  # the calibration's name in the baseline
     low: float | None = None  # ends of the interval of `worse_by`
     high: float | None = None
-    same_rows: bool = False  # whether the interval is that of a paired difference
+    same_rows: bool = False  # whether the interval is for a paired difference
 
     @property
     def is_open(self) -> bool:
@@ -68,7 +68,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Since:
-    """An earlier version of a calibration on the rows of now, paired with the version of now."""
+    """An earlier version of a calibration, compared with the current one on the current rows."""
 
     before: Metrics
     paired: PairedRows
@@ -91,11 +91,11 @@ class Evaluation:
     """Metrics of ``none`` and of every calibration on the same rows, by the calibration's name."""
 
     split: str
-    predictions: Predictions  # whose label the confidence is about
+    predictions: Predictions  # whose labels the confidence is about
     unlabelled: int  # rows of the split without a label, left out
     left_out: int  # rows of the split that a calibration was fitted to, left out for all
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
-    scalings: dict[str, Scaling]  # what each does to logits
+    scalings: dict[str, Scaling]  # the scaling of each calibration
     inputs: tuple[Input, ...]
     # Rows by predicted label, in the order of the file's classes; empty for too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
@@ -107,11 +107,12 @@ class Evaluation:
     level: float = LEVEL  # of the intervals
     seed: int = 0  # of the bootstrap
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric
-    # Of every calibration from ``none``, and from the first calibration; none without resamples.
+    # Differences of every calibration from ``none`` and from the first calibration; empty without
+    # resamples.
     differences: tuple[Difference, ...] = ()
     since: dict[str, Since] = field(default_factory=dict)  # of calibrations in a baseline
     model: str = ""  # the classifier's name
-    notes: tuple[str, ...] = ()  # for a reader, on the rows
+    notes: tuple[str, ...] = ()  # notes for the user about the rows
 
     @property
     def n(self) -> int:
@@ -119,7 +120,7 @@ class Evaluation:
         return self.metrics[NONE].n
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return a paired difference, or None where there is none."""
+        """Return a paired difference, or None if it does not exist."""
         wanted = (calibration, against, metric)
         for change in self.differences:
             if (change.calibration, change.against, change.metric) == wanted:
@@ -133,7 +134,7 @@ class MetricsRecord(Document):
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
-    metrics: Mapping[str, Mapping[str, float | None]]  # of every calibration, by name
+    metrics: Mapping[str, Mapping[str, float | None]]  # metrics of every calibration, by name
     n: int  # rows that were measured
     split: str
     predictions: str
@@ -209,7 +210,7 @@ def write_metrics(
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
-    """Return the class that adds most to the class gap."""
+    """Return the class with the largest part in the class gap."""
 
     def share(group: GroupMetrics) -> float:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))

@@ -309,7 +309,7 @@ class OutputEvidence:
         if not is_low:
             return None
         return (
-            f"no probability is above {self.high:.4g}, about the largest that a softmax of "
+            f"no probability is above {self.high:.3f}, about the largest that a softmax of "
             f"probabilities can give for {self.width} classes: was softmax applied twice?"
         )
 

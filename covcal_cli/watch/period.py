@@ -59,8 +59,8 @@ def cuts(target: Domain, name: str, by: str | None, every: Every) -> Iterator[Cu
         columns = ", ".join(target.columns) or "none"
         word = by.removeprefix(GROUP_PREFIX)
         raise CovcalError(
-            f"{target.path} has no column {by} (columns: {columns}): rename the table's column to "
-            f"{GROUP_PREFIX}{word} and extract again (here it is then called {word}), or "
+            f"{target.path} has no column {by} (columns: {columns}): give the table a column "
+            f"{GROUP_PREFIX}{word}, extract again and pass --by {word}, or "
             "watch one file per period"
         )
     names = _names(target, by, target.column(by, rows), every)
