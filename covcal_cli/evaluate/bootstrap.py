@@ -13,14 +13,13 @@ chance only adds to it: the resamples of a calibrated forecaster never come near
 The interval therefore contains every true ECE that the data do not reject:
 
 - A hypothesis is a gap d_b = confidence - accuracy for every bin, so its true ECE is sum_b n_b/n
-|d_b|.
-  Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, with n* multinomial and e_b the noise of
-  binomial hits.
+  |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, with n* multinomial and e_b the
+  noise of binomial hits.
 - Two families of hypotheses are tested at every true ECE. `concentrated` scales the gaps that
-exceed two standard errors, and all other bins are calibrated (chance adds the most). `even` has the
-same gap in every bin, in the observed direction (chance adds the least). - A hypothesis is rejected
-if the observed ECE is further from the median of ECE* than 95 % of the
-resamples. Values below the median of a calibrated forecaster are first raised to that median.
+  exceed two standard errors, and all other bins are calibrated (chance adds the most). `even` has
+  the same gap in every bin, in the observed direction (chance adds the least).
+- A hypothesis is rejected if the observed ECE is further from the median of ECE* than 95 % of the
+  resamples. Values below the median of a calibrated forecaster are first raised to that median.
 
 The lower end is above 0 only if one of two tests rejects a calibrated forecaster. Each test has
 half of the error rate, so that both together keep the level:
@@ -28,8 +27,8 @@ half of the error rate, so that both together keep the level:
 - Labels drawn from the confidences themselves give a smaller ECE (the consistency resampling of
   Broecker & Smith 2007).
 - The gap between mean confidence and accuracy is beyond chance. With any bins the ECE is at least
-that gap (Jensen). The gap is a mean over rows, which has less noise. So the lower end of the ECE is
-at least the lower end of the gap.
+  that gap (Jensen). The gap is a mean over rows, which has less noise. So the lower end of the ECE
+  is at least the lower end of the gap.
 
 The observed ECE may be above its interval; then most of it is noise. Coverage is tested.
 

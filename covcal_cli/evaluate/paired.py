@@ -8,13 +8,13 @@ draw does not depend on the number of rows.
   difference of the rows' losses. They are proper scores, so their difference says which forecast is
   better.
 - AUROC: the difference of both areas has the variance of the rows' paired placements (DeLong,
-DeLong & Clarke-Pearson 1988). Here placements are computed between cells of confidence of equal
-width in log odds. The interval is normal. - ECE: chance adds to both ECEs, and more to the smaller
-one. So the observed difference is too near
-0, and resampled differences are even nearer. The interval spans the percentiles of the resampled
-differences and their reflection at the observed difference (the basic bootstrap interval, Davison &
-Hinkley 1997, section 5.2), which corrects for this. In doubt it contains 0; that is tested. - Class
-gap: a sum of magnitudes like the ECE, with the same interval. It needs the joint cells of
+  DeLong & Clarke-Pearson 1988). Here placements are computed between cells of confidence of equal
+  width in log odds. The interval is normal.
+- ECE: chance adds to both ECEs, and more to the smaller one. So the observed difference is too near
+  0, and resampled differences are even nearer. The interval spans the percentiles of the resampled
+  differences and their reflection at the observed difference (the basic bootstrap interval, Davison
+  & Hinkley 1997, section 5.2), which corrects for this. In doubt it contains 0; that is tested.
+- Class gap: a sum of magnitudes like the ECE, with the same interval. It needs the joint cells of
   every class, so it has none with more than some hundred classes.
 """
 

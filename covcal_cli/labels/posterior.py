@@ -1,18 +1,17 @@
-"""Temperature, offset and ECE by a few labels, with the label-free estimate as a prior.
+"""Fit temperature and offset to a few labels, and estimate the ECE from them.
 
 The confidence in the classifier's label is c = sigmoid(logit(softmax(z / T)_f) + a), with a
 temperature T and an offset a of its log odds. The posterior of (T, a) is built as follows:
 
 1. The mean confidence m(T, a) over the frame is assumed to equal the accuracy. Its prior is
-Student's t with 2
-   degrees of freedom around the label-free estimate (`consensus.combined`). Its width is 3 points
-   where the estimators agree and 8 where they disagree. These are the errors of the estimate on the
-   half *choose* of the benchmark. They hardly depend on ``adapt`` or on the number of classes, so
-   one pair of widths is enough.
+   Student's t with 2 degrees of freedom around the label-free estimate (`consensus.combined`). Its
+   width is 3 points where the estimators agree and 8 where they disagree. These are the errors of
+   the estimate on the half *choose* of the benchmark. They hardly depend on ``adapt`` or on the
+   number of classes, so one pair of widths is enough.
 2. The offset has a normal prior of mean 0.2 and standard deviation 0.4. Of two calibrations with
-the same mean confidence, the flatter one is usually better after a shift. 3. A labelled row
-multiplies the density by c or 1 - c, to the power of its weight. Weights have
-   mean 1: a row that was drawn with a small probability stands for many rows.
+   the same mean confidence, the flatter one is usually better after a shift.
+3. A labelled row multiplies the density by c or 1 - c, to the power of its weight. Weights have
+   mean 1: a row that was drawn with a small probability represents many rows.
 4. The offset is its posterior mean. T is the temperature at which the mean confidence is the
    posterior mean of the accuracy. Without labels, T would be about the T of ``consensus``.
 
@@ -20,16 +19,15 @@ The half *choose* also decided against these variants. A temperature without off
 from 50 labels on (8 % at 200). Unweighted rows are worse from 100 labels on. Wider, narrower and
 more normal priors and mixtures of the estimators change the ECE at 10 labels by less than 2 %.
 
-`label_ece` estimates the ECE of a calibration by the same labels. Bins of a handful of rows tell
-nothing: with 50 labels the binned ECE of a well calibrated confidence is about 15 %. So the
-confidence c is assumed to be off by an offset and a slope of its log odds: rows are right with
-probability sigmoid(a + b logit(c)). The labels, weighted by their design, and a prior that this
-error is small (a of mean 0 and standard deviation 1, b of mean 1 and standard deviation 0.5) give a
-distribution of (a, b). From it follows a distribution of the mean distance over the frame,
-E|c - sigmoid(a + b logit(c))|. Its mean is the ECE. The interval goes from the least distance among
-the likeliest (a, b) to the 95 % quantile. An ECE that comes from shorter waves of the reliability
-curve is missed. For rows that a calibration was fitted to, c must come from a fit without them
-(cross-fitting).
+`label_ece` estimates the ECE of a calibration from the same labels. Bins of a few rows are useless:
+with 50 labels, the binned ECE of a well calibrated confidence is about 15 %. So a model is used
+instead: rows with confidence c are right with probability sigmoid(a + b logit(c)). The prior says
+that the error is small (a has mean 0 and standard deviation 1, b has mean 1 and standard deviation
+0.5). Prior and weighted labels give a distribution of (a, b), and so of the mean distance over the
+frame, E|c - sigmoid(a + b logit(c))|. Its mean is the ECE. The interval goes from the least
+distance among the likeliest (a, b) to the 95 % quantile. The model misses errors that change sign
+several times along the reliability curve. For rows that a calibration was fitted to, c must come
+from a fit without them (cross-fitting).
 """
 
 import math
