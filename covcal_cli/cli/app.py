@@ -22,6 +22,7 @@ from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
 from covcal_cli.cli.compare import compare
 from covcal_cli.cli.console import prepare_streams, say
+from covcal_cli.cli.decide import decide
 from covcal_cli.cli.demo import demo
 from covcal_cli.cli.estimate import estimate
 from covcal_cli.cli.evaluate import evaluate
@@ -145,6 +146,7 @@ _command(_STEPS, "Take every step in one folder.", name="run")(run_command)
 _command(_STEPS, "Run the classifier; write features and logits.")(extract)
 _command(_STEPS, "Fit a temperature, by default without target labels.")(calibrate)
 _command(_STEPS, "Estimate the accuracy on the target.")(estimate)
+_command(_STEPS, "Choose the rows to accept, at a promised error.")(decide)
 _command(_STEPS, "Measure accuracy and calibration on labelled rows.")(evaluate)
 _command(_STEPS, "Write calibrated probabilities of every row.")(apply)
 _command(_STEPS, "Write the model with calibrated probabilities.")(export)

@@ -64,6 +64,14 @@ def pick(
             show_default=False,
         ),
     ] = None,
+    decision: Annotated[
+        Path | None,
+        typer.Option(
+            "--for",
+            metavar="DECIDE.JSON",
+            help="Draw the rows whose labels make the promise of this decision most likely.",
+        ),
+    ] = None,
     networks: NetworksOfFeatures = None,
     seed: Seed = 0,
     force: Force = False,
@@ -85,6 +93,7 @@ def pick(
       covcal pick -n 50
       covcal pick -n 60 --page label.html --images target/
       covcal pick adapted.h5 -n 50 -o to-label.csv --images target/
+      covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
     from covcal_cli.files import as_word
@@ -111,6 +120,7 @@ def pick(
             earlier=after or (),
             images=images,
             page=page,
+            decision=decision,
             force=force,
             progress=progress,
         )

@@ -9,7 +9,7 @@ parts.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,19 @@ from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logits
+from covcal_cli.formats.decision import Decision, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.accuracy import NEAREST
 from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
 from covcal_cli.labels.draws import Batch, Draw, read_draw
 from covcal_cli.labels.page import write_page
-from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks
+from covcal_cli.labels.score import (
+    forecasters_of,
+    in_words,
+    score,
+    score_blocks,
+    words_of_region,
+)
 from covcal_cli.labels.sheet import (
     SHEET,
     Sheet,
@@ -37,6 +44,7 @@ from covcal_cli.labels.sheet import (
     sheet_text,
     with_batch,
 )
+from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 
@@ -96,6 +104,7 @@ def pick(
     earlier: Sequence[str | Path] = (),
     images: str | Path | None = None,
     page: str | Path | None = None,
+    decision: str | Path | None = None,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Picked:
@@ -119,6 +128,9 @@ def pick(
         they are in a folder that the ids are relative to.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
+    decision : str or Path, optional
+        The decide.json whose promise the labels are for. Rows are drawn alike from those that it
+        may accept, and a few from the others.
     force : bool
         Replace existing outputs.
     progress : callable, optional
@@ -130,10 +142,14 @@ def pick(
         If there are fewer rows left, a sheet or the calibration belongs to another file, images
         are those of other rows, or an output cannot be written.
     """
+    made_for: Decision | None = None
+    if decision is not None:
+        calibration = calibration or calibration_of(decision)
+        made_for = read_decision(decision, calibration)
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "it is used only with a calibration (-c)")
     path, output = Path(path), None if output is None else Path(output)
-    inputs = [Path(name) for name in (calibration, networks, images, *earlier) if name is not None]
+    inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
     for written in (output, page):
         if written is not None:
             check_output(Path(written), force=force, inputs=[path, *inputs])
@@ -152,13 +168,18 @@ def pick(
                 f"for at most {left}"
             )
         given = None if calibration is None else _scaled(file, Path(calibration), networks)
-        forecasters = forecasters_of(file, given, settings.seed)
-        frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
-        probabilities = inclusion_rule(frame.score_parts, n)
+        if made_for is None or given is None:
+            forecasters = forecasters_of(file, given, settings.seed)
+            frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
+            words, probabilities = in_words(forecasters), inclusion_rule(frame.score_parts, n)
+        else:
+            forecasters = [given]
+            frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
+            words, probabilities = frame.rule_for(made_for, n, len(before.batches))
         # Compute the probabilities first. They do not depend on the order or on chance.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, predictions, right = frame.drawn(probabilities, rng)
-        batch = Batch(n, left, settings.seed, splits, in_words(forecasters))
+        batch = Batch(n, left, settings.seed, splits, words)
         # Shuffle the rows, so that a person who stops early has labelled every kind of row.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         ids = _ids(target, rows)
@@ -218,6 +239,7 @@ class _Frame:
         self._is_exact = left <= _EXACT_ROWS
         # Store the score minus 1, which has more digits near 1, where most scores are.
         self._less = 0.0 if self._is_exact else 1.0
+        self._is_random, self._is_by_score = False, False  # the order in which rows are drawn
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-len(file.classes))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
@@ -247,7 +269,7 @@ class _Frame:
         """Draw rows; return them in the order of the design, with predicted classes and scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
-            for band in order_of_likeness(self._keys, self._predictions):
+            for band in self._order(rng):
                 for start in range(0, len(band), _CHUNK):
                     places = band[start : start + _CHUNK]
                     yield places, probabilities(self._scores(places))
@@ -264,6 +286,40 @@ class _Frame:
             blocks = score_blocks(self._file, rows[order], self._forecasters)
             right[order] = np.concatenate([scores for _, scores in blocks])
         return rows, self._predictions[places].astype(np.int64), right
+
+    def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
+        """Return the order along which rows are drawn, in parts."""
+        if self._is_random:
+            return [rng.permutation(len(self._keys))]
+        if self._is_by_score:
+            return [np.argsort(-self._keys, kind="stable")]
+        return order_of_likeness(self._keys, self._predictions)
+
+    def rule_for(self, decision: Decision, n: int, batches: int) -> tuple[str, Any]:
+        """Return in words, and as a function of the score, how to draw rows for a decision.
+
+        The rows have the calibration's confidence as their score. A decision on sets alone needs
+        random rows of all. Otherwise rows are drawn along the order of the score, so that the
+        number drawn above every threshold is fixed.
+        """
+        if decision.error is None:
+            self._is_random = True
+            return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))
+        self._is_by_score = True
+        scores = self._scores(slice(None))
+        ranking = Ranking(scores, decision.beliefs)
+        level = level_of_look(decision.certainty, batches + 1)
+        region = best_region(ranking, n, decision.error, level)
+        if region is None:
+            raise CovcalError(
+                f"{n} labels are too few for a promise of at most {decision.error:.4g} wrong: "
+                f"{'ask for ' + str(decision.labels_needed) if decision.labels_needed else 'more'} "
+                "labels (-n), or decide with a larger --error"
+            )
+        p, q = inclusions(n, region.rows, len(scores) - region.rows)
+        return words_of_region(region.threshold), lambda scores: np.where(
+            scores > region.threshold, p, q
+        )
 
     def variance(self, probabilities: Any) -> float:
         """Return the expected variance of the estimate of a total, if the scores are right.

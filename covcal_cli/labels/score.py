@@ -24,6 +24,8 @@ from covcal_cli.progress import Progress, ProgressCallback
 _MOST_FITTED = 20_000  # source rows to fit to; more would not improve a score
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
 _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
+_THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
+_DECISION = re.compile(rf"decision for confidences above ({_THRESHOLD})")
 _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 
 
@@ -122,13 +124,29 @@ def _sentence(parts: Sequence[tuple[str, str]]) -> str:
     return f"{'mean ' if len(parts) > 1 else ''}confidence of {named}"
 
 
+def words_of_region(threshold: float) -> str:
+    """Return in words how rows are drawn for a decision: alike above a threshold, fewer below."""
+    return f"decision for confidences above {threshold!r}"
+
+
+def region_of(words: str) -> float | None:
+    """Return the threshold of a draw for a decision; None of any other draw."""
+    match = _DECISION.fullmatch(words)
+    return None if match is None else float(match[1])
+
+
 def code_of(words: str) -> str:
-    """Return the short code of a score, such as ``c1.94a0.81``."""
+    """Return the short code of a score, such as ``c1.94a0.81``, or ``d0.931`` for a decision."""
+    region = region_of(words)
+    if region is not None:
+        return f"d{region!r}"
     return "".join(f"{whose[0]}{temperature}" for whose, temperature in _NAMED.findall(words))
 
 
 def words_of(code: str) -> str | None:
     """Return the words for a code, or None if the text is not a code."""
+    if re.fullmatch(rf"d{_THRESHOLD}", code):
+        return words_of_region(float(code[1:]))
     if not re.fullmatch(rf"(?:{_CODED.pattern})+", code):
         return None
     by_letter = {whose[0]: whose for whose in _WHOSE.values()}

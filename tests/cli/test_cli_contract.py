@@ -52,6 +52,7 @@ class TestHelp:
             "extract",
             "calibrate",
             "estimate",
+            "decide",
             "evaluate",
             "apply",
             "export",
