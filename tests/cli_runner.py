@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 from unittest import mock
 
 import typer
@@ -97,14 +98,18 @@ def covcal_process(
     itself, as a new Python.
     """
     if not fresh:
-        with TemporaryFile() as out, TemporaryFile() as err:
-            streams = {"stdout": out.fileno(), "stderr": err.fileno()}
-            texts = [str(argument) for argument in arguments]
-            with Forked(
-                texts, **streams, cwd=cwd, env=env, before=before, modules=modules
-            ) as process:
-                code = process.wait()
-            return Outcome(code, *map(_written, (out, err)))
+        # Pipes, since a limit on the size of files would hold for files.
+        (out, stdout), (err, stderr) = os.pipe(), os.pipe()
+        texts = [str(argument) for argument in arguments]
+        streams = {"stdout": stdout, "stderr": stderr}
+        with (
+            ThreadPoolExecutor() as readers,
+            Forked(texts, **streams, cwd=cwd, env=env, before=before, modules=modules) as process,
+        ):
+            os.close(stdout)
+            os.close(stderr)
+            written = readers.map(_all_of, (out, err))
+            return Outcome(process.wait(), *written)
     done = subprocess.run(
         command_line(*arguments, before=before),
         capture_output=True,
@@ -149,9 +154,9 @@ def interrupted(
                 return process.wait(), err.read()
 
 
-def _written(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode()
+def _all_of(descriptor: int) -> str:
+    with os.fdopen(descriptor, encoding="utf-8", newline="") as stream:
+        return stream.read()
 
 
 def _text(stream: io.TextIOWrapper) -> str:

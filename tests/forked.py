@@ -77,8 +77,8 @@ class Forked:
 
     def wait(self, timeout: float = 120) -> int:
         """Return the exit code when it has ended."""
-        self._connection.settimeout(timeout)
         if self._code is None:
+            self._connection.settimeout(timeout)
             self._code = int(self._answer.readline())
         return self._code
 
