@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from benchmark import driver
-from benchmark.families import FAMILIES, HALVES, Case, cases, corrupted_digits
+from benchmark.families import FAMILIES, HALVES, SHIFT_KINDS, Case, cases, corrupted_digits
 from benchmark.harm import cause_of_harm
 from benchmark.labels import CEILINGS, Results, Truth
 from benchmark.run import main
@@ -279,10 +280,17 @@ def test_the_halves_are_whole_families_of_every_kind(
     by_half = {half: cases(tmp_path, half=half) for half in HALVES}
     assert {c.shift for c in by_half["seen"]} == {"U-M", "M-U", "M-M", "M-S", "S-M"}
     assert sum(map(len, by_half.values())) == len(found)
+    new = [case for case in found if case.shift_kind != "mixed"]
+    assert {case.half for case in new} == {"choose", "test"}
     for half in ("choose", "test"):
-        assert len(by_half[half]) >= 55
-        kinds = {FAMILIES[case.family].kind for case in by_half[half]}
-        assert kinds == {"digits", "images", "tables", "text"}
+        kinds = Counter(case.shift_kind for case in new if case.half == half)
+        assert kinds.keys() == set(SHIFT_KINDS) - {"mixed"}
+        assert kinds.total() >= 60
+        assert min(kinds.values()) >= 7
+        assert sum(case.half == half and case.unshifted for case in new) >= 10
+    for half in ("choose", "seen-once"):
+        mixed = {case.family for case in by_half[half]} - {case.family for case in new}
+        assert {FAMILIES[name].kind for name in mixed} == {"digits", "images", "tables", "text"}
 
 
 def test_every_case_can_be_made_by_another_process(
