@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import CompareSettings
     from covcal_cli.errors import CovcalError
+    from covcal_cli.evaluate.diagram import ece, reliability_diagram
     from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-    from covcal_cli.evaluate.of_arrays import ece, reliability_diagram
     from covcal_cli.export.export import export
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.settings import ExtractSettings
@@ -91,7 +91,7 @@ _HOMES = {
     "apply": "apply.apply",
     "calibrated": "calibrate.calibrator",
     "compare": "compare.compare",
-    "ece": "evaluate.of_arrays",
+    "ece": "evaluate.diagram",
     "estimate": "calibrate.estimate",
     "evaluate": "evaluate.evaluate",
     "export": "export.export",
@@ -100,7 +100,7 @@ _HOMES = {
     "pick": "labels.pick",
     "random_labels": "labels.target_labels",
     "read_calibration": "formats.calibration",
-    "reliability_diagram": "evaluate.of_arrays",
+    "reliability_diagram": "evaluate.diagram",
     "report": "report.report",
     "write_document": "records",
 }

@@ -7,7 +7,7 @@ of all other keys. Three checks decide whether a document is read:
 1. The digest must match. A document that was edited or damaged is refused.
 2. Every value must have the type of its field, and lie within its range (`Share`, `Count`, ...).
 3. A record refuses, in ``__post_init__``, values that do not fit each other: it raises ValueError,
-   most simply by `require_ascending` and `require_lengths`.
+   most simply by `require_ascending`.
 
 Keys that no field has are ignored, since a later version may add some. If a key is removed or
 changes its meaning, the schema id changes, and a version that does not know an id refuses it.
@@ -100,14 +100,6 @@ def require_ascending(**values: float | None) -> None:
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
             raise ValueError(f"{name} is {value:.7g}, above {following}, {larger:.7g}")
-
-
-def require_lengths(length: int, **values: Iterable[Any]) -> None:
-    """Raise ValueError unless every list has `length` entries."""
-    for name, entries in values.items():
-        count = len(list(entries))
-        if count != length:
-            raise ValueError(f"{name} has {count} entries, not {length}")
 
 
 # Records that several documents share.

@@ -26,7 +26,6 @@ from covcal_cli.records import (
     parsed_json,
     read_document,
     require_ascending,
-    require_lengths,
     write_document,
 )
 
@@ -224,7 +223,6 @@ class Ranged(Document):
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, value=self.value, high=self.high)
-        require_lengths(2, counts=self.counts)
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,6 @@ RANGES: dict[str, dict[str, Any]] = {
     "by_name.b is 3.5e+38, outside 0 to 1": {"by_name": {"b": 3.5e38}},
     "low is 0.6, above value, 0.5": {"low": 0.6},
     "value is 0.5, above high, 0.4": {"high": 0.4},
-    "counts has 3 entries, not 2": {"counts": [1, 2, 3]},
 }
 
 

@@ -319,7 +319,6 @@ class MetricsAccumulator:
     ) -> None:
         self._names = tuple(name for name in METRICS if name in names)
         self._edges = bin_edges(bins)
-        self._n_classes = n_classes
         self._few = bins * n_classes <= _MAX_CELLS
         self._counts = GroupBins(bins, n_classes if self._few else 1)
         classwise = self._few and not set(_CLASSWISE).isdisjoint(names)

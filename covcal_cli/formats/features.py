@@ -11,7 +11,7 @@ target from `target_labels` alone, which nothing that trains or fits imports.
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,17 +105,7 @@ class Domain:
 
         Row numbers of all the rows, many times what is read of them, are never in memory.
         """
-        n = self.count(*splits)
-        places = None if n <= most else thinned_places(n, most, seed)
-        found, start = [], 0
-        for block in self.split_blocks(*splits):
-            stop = start + len(block)
-            if places is not None:
-                first, last = np.searchsorted(places, (start, stop))
-                block = block[places[first:last] - start]
-            found.append(block)
-            start = stop
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
         """Yield the rows of some splits, ascending, the numbers of a few rows at a time."""
@@ -453,6 +443,20 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
 def thinned_places(n: int, most: int, seed: int) -> Rows:
     """Return which `most` of `n` rows `thinned` takes, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
+
+
+def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
+    """Return what `thinned` takes of the `n` rows in `blocks`, without having all in memory."""
+    places = None if n <= most else thinned_places(n, most, seed)
+    chosen, start = [np.empty(0, dtype=np.int64)], 0
+    for block in blocks:
+        stop = start + len(block)
+        if places is not None:
+            first, last = np.searchsorted(places, (start, stop))
+            block = block[places[first:last] - start]
+        chosen.append(block)
+        start = stop
+    return np.concatenate(chosen)
 
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
