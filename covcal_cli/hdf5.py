@@ -36,15 +36,33 @@ class Dataset:
     def __init__(self, path: Path, name: str, raw: Any) -> None:
         self.path, self.name, self._raw = path, name, raw
         with _readable(path, name):
-            self.shape: tuple[int, ...] = tuple(raw.shape or ())
-            self.ndim = -1 if raw.shape is None else len(self.shape)  # -1: it has no values
+            shape = raw.shape
+            self.shape: tuple[int, ...] = tuple(shape or ())
+            self.ndim = -1 if shape is None else len(self.shape)  # -1: it has no values
             self.dtype: np.dtype[Any] = raw.dtype
-            self.is_text = h5py.check_string_dtype(raw.dtype) is not None
-            self.chunks: tuple[int, ...] | None = raw.chunks
-            self.can_grow = raw.maxshape != raw.shape
-            # Whether numbers are stored in a usual form, the last byte first.
-            self.is_usual = raw.dtype == raw.dtype.newbyteorder("<") and raw.id.get_type().equal(
-                h5py.h5t.py_create(raw.dtype)
+        self.is_text = h5py.check_string_dtype(self.dtype) is not None
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The shape of a chunk; None if the dataset has no chunks."""
+        with _readable(self.path, self.name):
+            sides: tuple[int, ...] | None = self._raw.chunks
+            return sides
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether an axis may become longer."""
+        with _readable(self.path, self.name):
+            return bool(self._raw.maxshape != self._raw.shape)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether numbers are stored in a usual form, the last byte first."""
+        with _readable(self.path, self.name):
+            stored = self._raw.id.get_type()
+            return bool(
+                self.dtype == self.dtype.newbyteorder("<")
+                and stored.equal(h5py.h5t.py_create(self.dtype))
             )
 
     def __len__(self) -> int:
@@ -206,9 +224,10 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
             continue
         seen.add((about.fileno, about.addr))
         if isinstance(member, h5py.Dataset):
-            _require_own(path, place, member)
-            if member.shape is not None:
-                yield place, Dataset(path, f"/{place}", member)
+            dataset = Dataset(path, f"/{place}", member)
+            _require_own(dataset, member.id)
+            if dataset.ndim >= 0:
+                yield place, dataset
         elif isinstance(member, h5py.Group):
             # The last of the list is examined first.
             waiting += [
@@ -219,70 +238,85 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
 
 def _linked(path: Path, place: str, group: Any, name: str) -> Any:
     """Return the group or dataset of a name, and refuse a link to another place."""
+    # h5py's own look-up of a name takes several times as long, and files have dozens of names.
+    encoded = name.encode("utf-8", "surrogateescape")
+    if group.id.links.get_info(encoded).type == h5py.h5l.TYPE_HARD:
+        member = h5py.h5o.open(group.id, encoded)
+        if isinstance(member, h5py.h5g.GroupID):
+            return h5py.Group(member)
+        return h5py.Dataset(member) if isinstance(member, h5py.h5d.DatasetID) else group[name]
     where = f"{place}/{name}".lstrip("/")
     link = group.get(name, getlink=True)
-    if not isinstance(link, h5py.HardLink):
-        target = f"{getattr(link, 'filename', '')}:{getattr(link, 'path', '')}".lstrip(":")
-        raise CovcalError(
-            f"{path}: /{where} is a link to {target}, and links are not followed: write the "
-            "values themselves into the file"
-        )
-    return group[name]
+    target = f"{getattr(link, 'filename', '')}:{getattr(link, 'path', '')}".lstrip(":")
+    raise CovcalError(
+        f"{path}: /{where} is a link to {target}, and links are not followed: write the "
+        "values themselves into the file"
+    )
 
 
-def _require_own(path: Path, place: str, dataset: Any) -> None:
+def _require_own(dataset: Dataset, identifier: Any) -> None:
     """Refuse a dataset that is stored elsewhere, was not written whole, or is far too large."""
-    away = "virtual" if dataset.is_virtual else "stored in another file" if dataset.external else ""
+    where = f"{dataset.path}: {dataset.name}"
+    settings = identifier.get_create_plist()
+    layout = settings.get_layout()
+    away = "stored in another file" if settings.get_external_count() else ""
+    if layout == h5py.h5d.VIRTUAL:
+        away = "virtual"
     if away:
         raise CovcalError(
-            f"{path}: /{place} is {away}, and other files are not read: write the values "
+            f"{where} is {away}, and other files are not read: write the values "
             "themselves into the file"
         )
-    bytes_needed = math.prod(dataset.shape or (0,)) * dataset.dtype.itemsize
-    if bytes_needed == 0:
+    bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if bytes_needed == 0 or dataset.ndim <= 0:  # no values, or a single value
         return
-    stored = dataset.id.get_storage_size()
-    if dataset.chunks is not None:
-        sides = zip(dataset.shape, dataset.chunks, strict=True)
-        chunks = math.prod(-(-side // chunk) for side, chunk in sides)
-        missing = dataset.id.get_num_chunks() < chunks
+    stored = identifier.get_storage_size()
+    sides = settings.get_chunk() if layout == h5py.h5d.CHUNKED else None
+    if sides is not None:
+        lengths = zip(dataset.shape, sides, strict=True)
+        chunks = math.prod(-(-side // length) for side, length in lengths)
+        missing = identifier.get_num_chunks() < chunks
     else:
         missing = stored < bytes_needed
     if missing:
         raise CovcalError(
-            f"{path}: /{place} was never written whole, and reads as zeros: make the file again"
+            f"{where} was never written whole, and reads as zeros: make the file again"
         )
-    _require_checksums(path, place, dataset)
+    if sides is not None:
+        _require_checksums(dataset, identifier, settings, sides)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
-            f"{path}: /{place} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
+            f"{where} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
             "data compresses so; copy the file again or make it again"
         )
 
 
-def _require_checksums(path: Path, place: str, dataset: Any) -> None:
-    """Refuse a dataset with checksums if a chunk is not in its place, or has none."""
-    settings = dataset.id.get_create_plist()
+def _require_checksums(
+    dataset: Dataset, identifier: Any, settings: Any, sides: tuple[int, ...]
+) -> None:
+    """Refuse a dataset with checksums if a chunk is not in its place, or has none.
+
+    `settings` are those that it was created with, `sides` is the shape of a chunk.
+    """
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
     if h5py.h5z.FILTER_FLETCHER32 not in filters:
         return
     switched_off = 1 << filters.index(h5py.h5z.FILTER_FLETCHER32)
-    bytes_needed = math.prod(dataset.chunks) * dataset.dtype.itemsize + _CHECKSUM_BYTES
+    bytes_needed = math.prod(sides) * dataset.dtype.itemsize + _CHECKSUM_BYTES
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
         """Note the place of a chunk; anything but None ends the iteration."""
         places.add(chunk.chunk_offset)
-        sides = zip(chunk.chunk_offset, dataset.chunks, dataset.shape, strict=True)
-        fits = all(start % length == 0 and start < side for start, length, side in sides)
+        starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
+        fits = all(start % length == 0 and start < side for start, length, side in starts)
         whole = chunk.size == bytes_needed or len(filters) > 1  # compressed
         return None if fits and whole and not chunk.filter_mask & switched_off else True
 
-    damaged = dataset.id.chunk_iter(is_damaged)
-    if damaged or len(places) < dataset.id.get_num_chunks():
-        raise CovcalError(
-            f"{path}: /{place} has damaged chunks: copy the file again or make it again"
-        )
+    damaged = identifier.chunk_iter(is_damaged)
+    where = f"{dataset.path}: {dataset.name}"
+    if damaged or len(places) < identifier.get_num_chunks():
+        raise CovcalError(f"{where} has damaged chunks: copy the file again or make it again")
 
 
 def _plain_attributes(attributes: Any) -> Iterator[tuple[str, Plain]]:

@@ -101,10 +101,17 @@ def covcal_process(
         # Pipes, since a limit on the size of files would hold for files.
         (out, stdout), (err, stderr) = os.pipe(), os.pipe()
         texts = [str(argument) for argument in arguments]
-        streams = {"stdout": stdout, "stderr": stderr}
         with (
             ThreadPoolExecutor() as readers,
-            Forked(texts, **streams, cwd=cwd, env=env, before=before, modules=modules) as process,
+            Forked(
+                texts,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd,
+                env=env,
+                before=before,
+                modules=modules,
+            ) as process,
         ):
             os.close(stdout)
             os.close(stderr)
@@ -142,16 +149,22 @@ def interrupted(
     texts = [str(argument) for argument in arguments]
     with TemporaryFile() as out:
         read, write = os.pipe()
-        with os.fdopen(read, encoding="utf-8") as err:
-            streams = {"stdout": out.fileno(), "stderr": write}
-            with Forked(
-                texts, **streams, cwd=cwd, before=obeying + hook, modules=modules
-            ) as process:
-                os.close(write)
-                assert err.readline() == "ready\n"
-                time.sleep(0.2)  # into the middle of what follows the word
-                os.kill(process.pid, signal.SIGINT)
-                return process.wait(), err.read()
+        with (
+            os.fdopen(read, encoding="utf-8") as err,
+            Forked(
+                texts,
+                stdout=out.fileno(),
+                stderr=write,
+                cwd=cwd,
+                before=obeying + hook,
+                modules=modules,
+            ) as process,
+        ):
+            os.close(write)
+            assert err.readline() == "ready\n"
+            time.sleep(0.2)  # into the middle of what follows the word
+            os.kill(process.pid, signal.SIGINT)
+            return process.wait(), err.read()
 
 
 def _all_of(descriptor: int) -> str:

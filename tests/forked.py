@@ -208,10 +208,10 @@ def _become_covcal(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
         code = end.code
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    for stream in (sys.stdout, sys.stderr):
+    for written in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
-                stream.flush()
+            if written is not None:
+                written.flush()
         except OSError:
             code = 120  # as Python does
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
