@@ -130,7 +130,7 @@ def evaluate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure how honest the confidence is, where target labels are known.
+    """Measure whether the confidence is right, where target labels are known.
 
     Groups are a column of the file, class (the true one) or predicted. A gate whose
     interval contains the limit does not fail: it is not proved, and its sentence says
@@ -302,7 +302,8 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     classes = ClassGaps.of(evaluation.classes.get(first, ()), level)
     if classes.n > 1:
         worst = "" if classes.worst is None else f"; {printable(classes.worst)}"
-        answer["Classes"] = f"{classes.count}{worst}"
+        after = "" if first == NONE else f"after {printable(first)}, "
+        answer["Classes"] = f"{after}{classes.count}{worst}"
     return answer
 
 

@@ -102,7 +102,9 @@ def label(
             ]
         )
     written = output or path
-    console.wrote(written, f"covcal calibrate {as_word(written)}, or covcal pick it for more")
+    # A calibration of this folder, if there is one, was fitted without these labels.
+    replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
+    console.wrote(written, f"covcal calibrate {as_word(written)}{replace}")
 
 
 def _summary(labelling: "Labelling") -> str:

@@ -107,6 +107,8 @@ def pick(
         settings = PickSettings(
             rows=count, seed=seed, splits=SPLITS if ALL in names else tuple(dict.fromkeys(names))
         )
+    if output.suffix.lower() in (".html", ".htm"):
+        raise typer.BadParameter("is a sheet: for a page, pass --page", param_hint="--output")
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"
@@ -136,7 +138,7 @@ def pick(
         console.note("the page shows the ids of rows only: pass --images TARGET to show images")
     read = f"covcal label {as_word(path)}"
     if not to_stdout:
-        following = f"fill in its column label, then {read} {as_word(output)}"
+        following = f"fill in the column label, then {read} {as_word(output)}"
         console.wrote(output, following if page is None else None)
     if page is not None:
         saved = as_word(picked.sheet.path.name)

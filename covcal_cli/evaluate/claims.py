@@ -112,14 +112,24 @@ class ClassGaps:
             if not self.off:
                 return f"all {self.n} predicted classes are within {limit}"
             are = _are(self.off)
-            return f"{len(self.off)} of {self.n} predicted classes {are} off by over {limit}"
+            return (
+                f"{len(self.off)} of {self.n} predicted classes {are} off by over {limit} "
+                f"({self._directions})"
+            )
         unknown = f"the rows cannot decide for {len(self.undecided)}"
         if not self.off:
             return f"no predicted class is proved to be off by over {limit}; {unknown} of {self.n}"
         return (
             f"at least {len(self.off)} of {self.n} predicted classes {_are(self.off)} off by over "
-            f"{limit}; {unknown}"
+            f"{limit} ({self._directions}); {unknown}"
         )
+
+    @property
+    def _directions(self) -> str:
+        """In how many classes that are off the confidence is too high, and too low."""
+        too_high = sum((group.mean_confidence or 0) > (group.accuracy or 0) for group in self.off)
+        words = {"too high": too_high, "too low": len(self.off) - too_high}
+        return ", ".join(f"{n} {word}" for word, n in words.items() if n)
 
 
 def points(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
-from covcal_cli.evaluate.bootstrap import RESAMPLES, Interval
+from covcal_cli.evaluate.bootstrap import LEVEL, RESAMPLES, Interval
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import Limit, apply_limits, gate_level
 from covcal_cli.evaluate.metrics import MAIN, METRICS
@@ -213,15 +213,16 @@ def _of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
     if verdict.is_open and verdict.low is not None and verdict.high is not None:
         outcome = "not proved"
         interval = (verdict.low, verdict.high)
-        middle = _middle(verdict.metric, verdict.value, interval)
+        middle = _middle(verdict.metric, verdict.value, interval, level or LEVEL)
         numbers += f"; {_too_few(n, middle, interval, verdict.limit)}"
         least = METRICS[verdict.metric].better == "higher"
         sign = -1 if least else 1
         found = verdict.limit + sign * detectable(interval, level or 0.0)
         if 0 < found < METRICS[verdict.metric].highest:
             numbers += (
-                f". {n} rows find {_label(verdict.metric)} {_shown(verdict.metric, found)} or "
-                f"{'lower' if least else 'higher'} in 4 of 5 cases"
+                f". With {n} rows, this gate fails in 4 of 5 cases if the true "
+                f"{_label(verdict.metric)} is {_shown(verdict.metric, found)} or "
+                f"{'lower' if least else 'higher'}"
             )
     return _result(gate, outcome, verdict.calibration, numbers)
 
@@ -268,7 +269,9 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
     if change.is_open and change.low is not None and change.high is not None:
         outcome = "not proved"
         found = change.limit + detectable((change.low, change.high), level or 0.0)
-        numbers += f"; {n} rows find a change of {shown(found)} in 4 of 5 cases"
+        numbers += (
+            f"; with {n} rows, this gate fails in 4 of 5 cases if the true change is {shown(found)}"
+        )
     if change.baseline != change.calibration:
         numbers += f"; called {printable(change.baseline)} in the baseline"
     return _result(gate, outcome, change.calibration, numbers)
@@ -301,9 +304,16 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
     return f"{numbers} ({100 * level:.3g} % interval {low} to {high})"
 
 
-def _middle(metric: str, value: float, interval: Interval) -> float:
-    """Return the best guess of the true value, because chance adds to an observed sum of gaps."""
-    return sum(interval) / 2 if METRICS[metric].interval == "gaps" else value
+def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
+    """Return the best guess of the true value, because chance adds to an observed sum of gaps.
+
+    It is the middle of the interval at 95 %, so that it does not depend on the number of gates.
+    """
+    if METRICS[metric].interval != "gaps":
+        return value
+    share = quantile(LEVEL) / quantile(level)
+    low, high = (value + share * (end - value) for end in interval)
+    return (max(0.0, low if interval[0] > 0 else 0.0) + high) / 2
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:

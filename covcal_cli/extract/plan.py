@@ -407,7 +407,7 @@ def base_preprocessing(
     if settings.preprocessing.is_default:
         return Preprocessing(), (
             "you gave no preprocessing, so images are only brought to the shape of the model's "
-            "input: compare the line images above with the preprocessing of training"
+            "input: compare with training (covcal inspect shows it as images)"
         )
     return Preprocessing(), None
 

@@ -94,7 +94,7 @@ def difference_estimate(
     low, high = accuracy, accuracy
     if variance > 0:  # it is 0 if every row is labelled
         low, high = _interval(accuracy, mean * (1 - mean) / variance, right, level)
-    interval = f"{short_percent(level)}, for the rows that were drawn from"
+    interval = f"{short_percent(level)} by labels, for all rows that pick could draw"
     return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
 
 

@@ -142,7 +142,7 @@ def label(
 def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
     """Return the class of every line of a sheet, `UNKNOWN_LABEL` if a label is empty."""
     if not any(sheet.labels):
-        raise CovcalError(f"{sheet.path} has no labels yet: fill in its column label")
+        raise CovcalError(f"{sheet.path} has no labels yet: fill in the column label")
     order = np.argsort(rows)
     predicted = np.empty(len(rows), dtype=np.int64)
     predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
