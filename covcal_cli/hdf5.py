@@ -176,6 +176,12 @@ class File(Group):
         self.close()
 
 
+def root_attributes(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Return the attributes of a file that are texts or single numbers; examine no dataset."""
+    with _opened(path, remedy) as raw, _readable(path, "/"):
+        return dict(_plain_attributes(raw.attrs))
+
+
 def _opened(path: Path, remedy: str) -> Any:
     require_file(path, remedy=remedy)
     try:

@@ -24,7 +24,7 @@ from covcal_cli.formats.features import (
     UNMARKED_SHA256,
     FeatureFile,
 )
-from covcal_cli.hdf5 import File
+from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input
 
 # The files that a command reads when none is named; the first that exists.
@@ -163,8 +163,7 @@ def unmarked_sha256(path: Path) -> str:
     Adding labels to a file does not change its identity.
     """
     try:
-        with File(path, remedy=REMEDY) as file:
-            marked = file.attrs.get(UNMARKED_SHA256)
+        marked = root_attributes(path, remedy=REMEDY).get(UNMARKED_SHA256)
     except CovcalError:  # not an HDF5 file, or a damaged one
         marked = None
     return sha256_of(path) if marked is None else str(marked)

@@ -114,13 +114,13 @@ def test_all_rows_tell_at_every_batch(name: str, kind: str, tmp_path: Path) -> N
     printed, meant = PRINTED[name]
     model, data = same(tmp_path, kind), save(tmp_path, printed)
     files = []
-    for batch in ("1" if kind == "alone" else "5", "16", "240"):
+    for batch in ("1" if kind == "alone" else "5", "240"):
         output = ["-o", f"f{batch}.h5", "--batch", batch]
         done = covcal("extract", *model, *data, *output, cwd=tmp_path).require_success()
         assert (WORDS.get(name, "no word of doubt") in done.err) == (name in WORDS)
         files.append((tmp_path / f"f{batch}.h5").read_bytes())
-    assert files[0] == files[1] == files[2]
-    with h5py.File(tmp_path / "f16.h5") as file:
+    assert files[0] == files[1]
+    with h5py.File(tmp_path / "f240.h5") as file:
         found = file["source/logits"][:]
         assert file.attrs["tail"] == ("none" if meant is None else "softmax")
         assert ("features" in file["source"]) == ("alone" not in kind)

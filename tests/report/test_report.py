@@ -299,8 +299,7 @@ def test_the_estimates_are_those_of_the_first_calibration(folder: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--seed", "3"),
-        ("--bins", "10"),
+        ("--seed", "3", "--bins", "10"),
         ("--split", "validation", "--bootstrap", "20"),
         ("--bootstrap", "0"),
     ],
