@@ -309,4 +309,5 @@ def test_no_other_module_reads_json() -> None:
         for path in sorted(root.rglob("*.py"))
         if re.search(r"\bjson\.loads?\(", path.read_text())
     ]
-    assert found == ["records.py"]
+    # Lines of other people's JSON may hold NaN. Their reader has a limit and an error of its own.
+    assert found == ["json_lines.py", "records.py"]

@@ -3,12 +3,22 @@
 Rows are ranked by their calibrated confidence. Without labels, the largest share is accepted whose
 expected error is within the limit at the low end of the estimated accuracy. With labels that were
 drawn for a decision (``covcal pick --for``), thresholds are tested by an exact bound
-(`maths.tails`), in an order that no label decides (`maths.acceptance`).
+in an order that no label decides (`maths.acceptance`).
 
 Labels that the calibration was fitted to make no promise, because they raise the confidence of
 rows that are known to be right. Rows of the test split are neither read nor promised.
+
+A set of classes holds the likeliest class, and every class with at least a certain calibrated
+probability, the cut. This is LAC (Sadinle, Lei & Wasserman 2019), and no set is empty.
+
+- Without labels, the cut is the largest one at which the sets hold, on average, the wanted share of
+  the probability.
+- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) leaves out at
+  most the floor((n + 1) (1 - C)) - 1 right classes with the least probability. The coverage holds
+  on average over draws. With a certainty, the number left out is the one that an exact test allows.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +27,6 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Labels, Rows
-from covcal_cli.decide.sets import cut_by_labels, cut_by_mass, mean_size
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.matched_temperature import match_accuracy
@@ -32,14 +41,15 @@ from covcal_cli.labels.score import region_of
 from covcal_cli.maths.acceptance import (
     Plan,
     Ranking,
+    Sampling,
     best_region,
     inclusions,
     level_of_look,
+    most_wrong,
     plan,
     sampling,
 )
 from covcal_cli.maths.odds import confidences
-from covcal_cli.maths.tails import Sampling, most_wrong
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import Input, require_one_of
 
@@ -361,8 +371,8 @@ def _sets(
     """Return the rule for sets of classes."""
     coverage = settings.coverage or 0.0
     if labelled is None or not labelled.is_uniform:
-        cut = cut_by_mass(sample.probabilities, coverage)
-        return SetRule(coverage, cut, mean_size(sample.probabilities, cut), 0, None)
+        cut = _cut_by_mass(sample.probabilities, coverage)
+        return SetRule(coverage, cut, _mean_size(sample.probabilities, cut), 0, None)
     draw, population = labelled.draw, labelled.draw.population
     blocks = [
         scaled.forecast(target, rows).probabilities.T for rows in target.blocks(draw.rows, "logits")
@@ -373,8 +383,8 @@ def _sets(
         drawn = [labelled.sampling(i, -1.0) for i in labelled.used]
         level = level_of_look(settings.certainty, len(labelled.used))
         allowed = most_wrong(population, drawn, 1 - coverage, level, these_rows=settings.these_rows)
-    cut = cut_by_labels(scores, coverage, allowed)
-    size = mean_size(sample.probabilities, cut)
+    cut = _cut_by_labels(scores, coverage, allowed)
+    size = _mean_size(sample.probabilities, cut)
     certainty = settings.certainty if settings.certain_sets else None
     return SetRule(coverage, cut, size, int(draw.labelled.sum()), certainty)
 
@@ -435,3 +445,35 @@ def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:
             if chance >= likely:
                 return replace(decision, labels_needed=labels, promised_share=share)
     return decision
+
+
+def _cut_by_mass(probabilities: Float64s, coverage: float) -> float:
+    """Return the largest cut whose sets hold a share of the probability, on average."""
+    top = probabilities.max(axis=1)
+    rest = probabilities.copy()
+    rest[np.arange(len(rest)), rest.argmax(axis=1)] = 0
+    values = np.sort(rest, axis=None)[::-1]
+    needed = coverage * len(top) - top.sum()
+    if needed <= 0:
+        return 1.0
+    place = int(np.searchsorted(np.cumsum(values), needed))
+    return float(values[min(place, len(values) - 1)])
+
+
+def _cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
+    """Return the cut that leaves out so few right classes of labelled rows as `coverage` needs.
+
+    `scores` are the probabilities of the right classes, shape (n,). `allowed` is the number that
+    may be left out, if it is known.
+    """
+    if allowed is None:
+        allowed = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9) - 1
+    if allowed < 0:
+        return 0.0
+    return float(np.sort(scores)[min(allowed, len(scores) - 1)])
+
+
+def _mean_size(probabilities: Float64s, cut: float) -> float:
+    """Return the mean number of classes in a set."""
+    sizes = (probabilities >= cut).sum(axis=1)
+    return float(np.maximum(sizes, 1).mean())

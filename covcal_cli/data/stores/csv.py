@@ -18,8 +18,15 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, is_reserved
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
-from covcal_cli.data.stores.text_lines import is_compressed, open_text, short_lines
+from covcal_cli.data.stores.store import (
+    WINDOW_BYTES,
+    Entry,
+    Piece,
+    Store,
+    is_compressed,
+    open_text,
+    short_lines,
+)
 
 _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}

@@ -19,8 +19,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.rows import PATH_NAMES, is_reserved
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
-from covcal_cli.data.stores.text_lines import open_text, short_lines
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, open_text, short_lines
 
 _VALUE_BYTES = 64  # the memory that Python needs for a number and its key
 _KEPT = 257  # characters of a text that is no label, id or path; longer texts are no groups

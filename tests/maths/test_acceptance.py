@@ -5,8 +5,7 @@ import pytest
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.labels.design import drawn_along
-from covcal_cli.maths.acceptance import sampling
-from covcal_cli.maths.tails import Sampling, most_wrong
+from covcal_cli.maths.acceptance import Sampling, most_wrong, sampling
 
 LEVEL = 0.1
 DRAWS = 400
