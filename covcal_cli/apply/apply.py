@@ -19,6 +19,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_one_of
@@ -68,6 +69,7 @@ def apply(
     settings: ApplySettings = DEFAULTS,
     *,
     networks: str | Path | None = None,
+    decision: str | Path | None = None,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Applied:
@@ -88,6 +90,8 @@ def apply(
     networks : str or Path, optional
         The adapted file with the networks, for a method on aligned logits and a file without them.
         Needed only if that file is not where the calibration says.
+    decision : str or Path, optional
+        A decide.json of the calibration: adds which rows are accepted, and sets of classes.
     force : bool
         Replace an existing output.
     progress : callable, optional
@@ -107,7 +111,9 @@ def apply(
     if isinstance(output, Path):
         write = format_of(output)
         check_output(
-            output, force=force, inputs=[path, document, *([networks] if networks else [])]
+            output,
+            force=force,
+            inputs=[path, document, *(Path(name) for name in (networks, decision) if name)],
         )
     calibration = read_calibration(document)
     with FeatureFile(path) as file:
@@ -126,6 +132,7 @@ def apply(
             rows=_chosen_rows(domain, settings.split),
             scaled=ScaledLogits(calibration.scaling, aligned),
             with_probabilities=not settings.confidence_only,
+            decision=None if decision is None else read_decision(decision, document),
             progress=progress or silent,
         )
         if isinstance(output, Path):
@@ -156,6 +163,7 @@ class _CalibratedRows:
     scaled: ScaledLogits
     with_probabilities: bool
     progress: ProgressCallback
+    decision: Decision | None = None
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 
@@ -166,6 +174,8 @@ class _CalibratedRows:
             self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype,
             self.with_probabilities,
             provenance,
+            with_decision=self.decision is not None and self.decision.error is not None,
+            with_sets=self.decision is not None and self.decision.sets is not None,
             integer_ids=file.attributes.get(f"{self.domain.name}_ids") == "integers",
         )
 
@@ -187,8 +197,18 @@ class _CalibratedRows:
         if self.scaled.scaling.can_move_the_top:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
+        accept, members, decision = None, None, self.decision
+        if decision is not None and decision.error is not None:
+            accept = decision.accepts(confidence)
+        if decision is not None and decision.sets is not None:
+            members = decision.sets.members(probabilities)
         return AppliedRows(
-            self._ids(rows), labels, confidence, probabilities if self.with_probabilities else None
+            self._ids(rows),
+            labels,
+            confidence,
+            probabilities if self.with_probabilities else None,
+            accept,
+            members,
         )
 
     def _ids(self, rows: Rows) -> NDArray[np.bytes_]:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Booleans, Float32s, Labels
 from covcal_cli.errors import CovcalError, printable
+from covcal_cli.formats.decision import ACCEPT, REVIEW
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
 
@@ -38,6 +40,8 @@ class AppliedRows:
     label_index: Labels  # predicted by the classifier; calibration never changes it
     confidence: Float32s  # calibrated probability of that label
     probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
+    accept: Booleans | None = None  # shape (m,), by a decision on rows
+    members: Booleans | None = None  # shape (m, K): classes of the set, by a decision on sets
 
     def __len__(self) -> int:
         return len(self.label_index)
@@ -53,6 +57,8 @@ class Layout:
     with_probabilities: bool
     # Hashes and names of the inputs, for formats that can store them.
     provenance: Mapping[str, str | int | float]
+    with_decision: bool = False
+    with_sets: bool = False
     integer_ids: bool = False  # whether the ids of the input were integers
 
     def columns(self) -> list[str]:
@@ -64,7 +70,27 @@ class Layout:
         names: Sequence[str] = self.classes if self.with_probabilities else ()
         if len(set(names)) < len(names):
             names = [str(index) for index in range(len(names))]
-        return ["id", "label", "label_index", "confidence", *(f"prob_{name}" for name in names)]
+        columns = ["id", "label", "label_index", "confidence"]
+        return [*columns, *(f"prob_{name}" for name in names), *self.texts]
+
+    @property
+    def texts(self) -> list[str]:
+        """Names of the columns of text after the numbers of a table."""
+        return ["decision"] * self.with_decision + ["set"] * self.with_sets
+
+    def texts_of(self, block: AppliedRows) -> list[list[str]]:
+        """Return the texts of a block, column by column; the classes of a set are joined by |."""
+        texts = []
+        if block.accept is not None:
+            texts.append([ACCEPT if accepted else REVIEW for accepted in block.accept.tolist()])
+        if block.members is not None:
+            texts.append(
+                [
+                    "|".join(self.classes[index] for index in np.flatnonzero(row).tolist())
+                    for row in block.members
+                ]
+            )
+        return texts
 
 
 # Size of a row group before compression. Many small groups would make the footer larger than the
@@ -84,7 +110,8 @@ def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) ->
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
     types = [of_ids, pyarrow.string(), pyarrow.int64()]
-    types += [pyarrow.float32()] * (len(names) - len(types))
+    types += [pyarrow.float32()] * (len(names) - len(types) - len(layout.texts))
+    types += [pyarrow.string()] * len(layout.texts)
     schema = pyarrow.schema(
         list(zip(names, types, strict=True)),
         metadata={"covcal": json.dumps(dict(layout.provenance), sort_keys=True)},
@@ -92,7 +119,7 @@ def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) ->
     classes = pyarrow.array(list(layout.classes), pyarrow.string())
     with parquet.ParquetWriter(path, schema, use_dictionary=["label"]) as writer:
         for group in _groups(blocks, layout):
-            writer.write_table(_arrow_table(pyarrow, schema, classes, group))
+            writer.write_table(_arrow_table(pyarrow, schema, classes, group, layout))
 
 
 def _groups(blocks: Iterable[AppliedRows], layout: Layout) -> Iterator[list[AppliedRows]]:
@@ -107,7 +134,9 @@ def _groups(blocks: Iterable[AppliedRows], layout: Layout) -> Iterator[list[Appl
         yield group
 
 
-def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRows]) -> Any:
+def _arrow_table(
+    pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRows], layout: Layout
+) -> Any:
     ids = [value for block in group for value in block.ids.tolist()]
     index = np.concatenate([block.label_index for block in group])
     columns = [
@@ -119,6 +148,8 @@ def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRow
     parts = [block.probabilities for block in group if block.probabilities is not None]
     if parts:
         columns += list(np.concatenate([part.T for part in parts], axis=1))
+    texts = zip(*(layout.texts_of(block) for block in group), strict=True)
+    columns += [pyarrow.array(list(chain(*column)), pyarrow.string()) for column in texts]
     return pyarrow.table(columns, schema=schema)
 
 
@@ -133,6 +164,10 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
         "label_index": np.dtype("<i8"),
         "confidence": np.dtype("<f4"),
     }
+    # The shape of a row in arrays that have one.
+    widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
+    dtypes |= {"accept": np.dtype("?")} if layout.with_decision else {}
+    dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
         # A zip archive takes one member at a time, but each block has all fields. So the widest
@@ -151,7 +186,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
                 _keep(block, waiting)
         for name, dtype in dtypes.items():
             text = np.dtype(f"<U{dtype.itemsize}") if name == "id" else dtype
-            with _member(archive, name, text, (layout.rows,)) as member:
+            with _member(archive, name, text, (layout.rows, *widths.get(name, ()))) as member:
                 for values in _kept(waiting[name], dtype):
                     member.write(_raw(_decoded(values, text) if name == "id" else values, text))
         whole = {"classes": np.array(layout.classes)} | {
@@ -177,6 +212,10 @@ def _keep(block: AppliedRows, waiting: dict[str, IO[bytes]]) -> None:
     waiting["id"].write(block.ids.tobytes())
     waiting["label_index"].write(_raw(block.label_index, "<i8"))
     waiting["confidence"].write(_raw(block.confidence, "<f4"))
+    if block.accept is not None:
+        waiting["accept"].write(_raw(block.accept, "?"))
+    if block.members is not None:
+        waiting["set"].write(_raw(block.members, "?"))
 
 
 def _kept(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[AnyArray]:
@@ -212,6 +251,10 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
         writer.allocate("confidence", (n,))
         if layout.with_probabilities:
             writer.allocate("probabilities", (n, len(layout.classes)))
+        if layout.with_decision:
+            writer.allocate("accept", (n,), np.uint8)
+        if layout.with_sets:
+            writer.allocate("set", (n, len(layout.classes)), np.uint8)
         start = 0
         for block in blocks:
             stop = start + len(block)
@@ -220,6 +263,10 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
             writer.fill("confidence", start, block.confidence)
             if block.probabilities is not None:
                 writer.fill("probabilities", start, block.probabilities)
+            if block.accept is not None:
+                writer.fill("accept", start, block.accept.astype(np.uint8))
+            if block.members is not None:
+                writer.fill("set", start, block.members.astype(np.uint8))
             start = stop
         writer.complete()
 
@@ -301,13 +348,24 @@ def write_csv(
     stream.write(b",".join(columns) + b"\n")
     size = max(1, _BLOCK_VALUES // len(layout.columns()))
     for block in blocks:
+        columns_of_text = layout.texts_of(block)
         for start in range(0, len(block), size):
             rows = slice(start, start + size)
             ids = _quoted_ids(block.ids[rows], shown)
             values = block.confidence[rows, None]
             if block.probabilities is not None:
                 values = np.concatenate([values, block.probabilities[rows]], axis=1)
-            stream.write(_lines(_bytes_of(ids), labels[block.label_index[rows]], values))
+            texts = [
+                np.array([b"," + _quoted(show(text.encode())) for text in column[rows]])
+                for column in columns_of_text
+            ]
+            lines = _lines(
+                _bytes_of(ids),
+                labels[block.label_index[rows]],
+                values,
+                [_bytes_of(column) for column in texts],
+            )
+            stream.write(lines)
 
 
 def for_screens(text: bytes) -> bytes:
@@ -329,16 +387,21 @@ def _quoted_ids(
     return np.array(list(map(_quoted, ids.tolist()))) if _SPECIAL.search(ids.tobytes()) else ids
 
 
-def _lines(ids: AnyArray, labels: AnyArray, values: Float32s) -> bytes:
-    """Return the lines of rows: bytes of the ids, of the labels, and numbers, shape (m, C)."""
+def _lines(
+    ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
+) -> bytes:
+    """Return the lines of rows: bytes of ids and labels, numbers, (m, C), and bytes of texts."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),
         ("numbers", _NUMBER, values.shape[1]),
+        *((f"text{i}", "u1", text.shape[1]) for i, text in enumerate(texts)),
         ("end", "u1"),
     ]
     lines = np.empty(len(ids), dtype=np.dtype(line))
     lines["id"], lines["label"], lines["end"] = ids, labels, ord("\n")
+    for i, text in enumerate(texts):
+        lines[f"text{i}"] = text
     _fill(lines["numbers"], values)
     return lines.tobytes().translate(None, _UNUSED)
 

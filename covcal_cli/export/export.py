@@ -28,6 +28,7 @@ from covcal_cli.export.forecaster import (
 from covcal_cli.files import check_output, sha256_of
 from covcal_cli.forecast.forecaster import AlignedNetworks
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.decision import read_decision
 
 _PREFIX = "covcal."
 
@@ -39,6 +40,7 @@ def export(
     *,
     weights: str | Path | None = None,
     networks: str | Path | None = None,
+    decision: str | Path | None = None,
     model_output: str | None = None,
     trust_model: bool = False,
     force: bool = False,
@@ -59,6 +61,8 @@ def export(
         Weights for the module that ``module:function`` returns.
     networks : Path, optional
         The adapted file, if it is no longer where the calibration says; for fl methods only.
+    decision : Path, optional
+        A decide.json of the calibration: adds the output ``accept``.
     model_output : str, optional
         For a model with several outputs: the output that holds the classes. By default the output
         that was extracted, found by the names of phi and the logits in the features file.
@@ -88,6 +92,7 @@ def export(
     if path.suffix.lower() != kind.exported:
         raise CovcalError(f"{path}: {kind.words} is exported as {kind.exported}: pass another -o")
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
+    inputs += [] if decision is None else [Path(decision)]
     check_output(path, force=force, inputs=inputs)
     calibration = read_calibration(document)
     if not calibration.model["sha256"]:
@@ -95,6 +100,9 @@ def export(
             f"{document} was fitted on a table of outputs and does not name a model: extract the "
             "model, calibrate that file, and export"
         )
+    accept_above = None
+    if decision is not None:
+        accept_above = read_decision(decision, document).accept_above
     accuracy = calibration.source_accuracy
     if accuracy is not None and accuracy.class_order is not None and not force:
         raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
@@ -117,7 +125,7 @@ def export(
     # Find phi and the logits as extraction read them.
     aligned = calibrated_networks(calibration, document, networks)
     merge = Merge(
-        Forecaster(calibration.scaling, aligned.arrays if aligned else None),
+        Forecaster(calibration.scaling, aligned.arrays if aligned else None, accept_above),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
         output=path,

@@ -20,6 +20,7 @@ from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
 # Names of the added outputs; `free_name` changes a name that the model already uses.
 ADDED = ("probabilities", "label", "confidence")
+ACCEPT = "accept"  # added by a decision
 _STORED_ROWS = 256
 
 
@@ -30,6 +31,13 @@ class Forecaster:
     scaling: Scaling
     # /networks of an adapted file; None if the classifier's own logits are scaled.
     networks: Networks | None
+    # Rows with a larger confidence are accepted, by a decision; None without any.
+    accept_above: float | None = None
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Names of the outputs that are added."""
+        return ADDED if self.accept_above is None else (*ADDED, ACCEPT)
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""

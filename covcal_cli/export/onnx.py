@@ -27,7 +27,7 @@ from covcal_cli.classifiers.onnx.file import (
 )
 from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.masks import valid_rows
@@ -331,7 +331,9 @@ class OnnxExporter:
         appended.
         """
         output, folder = merge.output, self._file.folder
-        added = tuple(free_name(name, names_in(self._file.model.graph)) for name in ADDED)
+        added = tuple(
+            free_name(name, names_in(self._file.model.graph)) for name in merge.forecaster.added
+        )
         model = _merged(original, merge, added)
         tensors = external_tensors(model)
         weights = output.with_name(f"{output.name}.data") if tensors else None
@@ -394,7 +396,7 @@ def _append_forecaster(
     classes: int,
     names: Sequence[str],
 ) -> None:
-    probabilities, label, confidence = names
+    probabilities, label, confidence, *accept = names
     scaling, of = forecaster.scaling, {"original": logits}
     if forecaster.networks is not None:
         of["aligned"] = add_aligned_logits(build, features, forecaster.networks)
@@ -415,13 +417,17 @@ def _append_forecaster(
         build.node("Mean", *parts, output=probabilities)
     add_label(build, judged, label)
     add_confidence(build, judged, probabilities, classes, confidence)
+    if forecaster.accept_above is not None:
+        threshold = build.floats(forecaster.accept_above)
+        build.node("Greater", confidence, threshold, output=accept[0])
 
 
 def _declared(
     names: Sequence[str], rows: int | str | None, classes: int
 ) -> list[onnx.ValueInfoProto]:
-    kinds = (onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT)
-    shapes: tuple[list[int | str | None], ...] = ([rows, classes], [rows], [rows])
+    types = onnx.TensorProto
+    kinds = (types.FLOAT, types.INT64, types.FLOAT, types.BOOL)[: len(names)]
+    shapes: list[list[int | str | None]] = [[rows, classes], *([rows] for _ in names[1:])]
     return [
         helper.make_tensor_value_info(name, kind, shape)
         for name, kind, shape in zip(names, kinds, shapes, strict=True)
@@ -457,11 +463,12 @@ def _of_stored(
         feeds[_FEATURES] = stored.features
         sizes = ["N", original.n_features]
         inputs.append(helper.make_tensor_value_info(_FEATURES, onnx.TensorProto.FLOAT, sizes))
-    graph = helper.make_graph([], "forecaster", inputs, _declared(ADDED, "N", classes))
+    graph = helper.make_graph([], "forecaster", inputs, _declared(forecaster.added, "N", classes))
     opset = opset_of(source) or _NEW_OPSET
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=source.ir_version
     )
-    _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, ADDED)
-    found: list[AnyArray] = original.file.session(model.SerializeToString()).run(ADDED, feeds)
+    added = forecaster.added
+    _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, added)
+    found: list[AnyArray] = original.file.session(model.SerializeToString()).run(added, feeds)
     return found

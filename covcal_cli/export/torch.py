@@ -26,7 +26,7 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
 from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.scaling import ForecasterName
@@ -293,7 +293,7 @@ class CalibratedModule(nn.Module):
     ) -> None:
         super().__init__()
         self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)
-        self._kept, self._added = kept, added
+        self._kept, self._added, self._accept_above = kept, added, forecaster.accept_above
         self._features, self._logits = features, logits
         self._is_single, self._are_logged = is_single, are_logged
 
@@ -322,7 +322,10 @@ class CalibratedModule(nn.Module):
         features = read_found(self._features, reader.values) if self._features else None
         probabilities = self.forecaster(features, logits)
         confidence = probabilities.gather(1, label[:, None])[:, 0]
-        return outputs | dict(zip(self._added, (probabilities, label, confidence), strict=True))
+        values = [probabilities, label, confidence]
+        if self._accept_above is not None:
+            values.append(confidence > self._accept_above)
+        return outputs | dict(zip(self._added, values, strict=True))
 
 
 # The merge.
@@ -389,7 +392,7 @@ class TorchExporter:
         """Write the merged model after it passed all checks, else write nothing."""
         # Find phi and the logits that extraction read in the traced program.
         program, rows, kept = self._program, original.rows, tuple(self.outputs)
-        added = tuple(free_name(name, {*kept}) for name in ADDED)
+        added = tuple(free_name(name, {*kept}) for name in merge.forecaster.added)
         graph = as_graph(program, rows)
         with torch.inference_mode():
             reader = ValueReader(graph)

@@ -53,13 +53,14 @@ def prove(
     if not finite.any():
         raise no_number(answers.where)
     # Compare the added outputs with NumPy, on the original's phi and logits and on stored rows.
-    *after, probabilities, label, confidence = merged
+    after, added_outputs = merged[: -len(forecaster.added)], merged[-len(forecaster.added) :]
+    probabilities, label, confidence, *accept = added_outputs
     expected = forecaster.probabilities(answers.features, logits)
     added = [values[finite] for values in (probabilities, label, confidence)]
     errors, label_is_not_top = [_probability_error(added, expected[finite])], 0
     if stored is not None:
         expected = forecaster.probabilities(stored.features, stored.logits)
-        errors.append(_probability_error(of_stored(stored), expected))
+        errors.append(_probability_error(of_stored(stored)[:3], expected))
         own = expected[np.arange(len(expected)), stored.logits.argmax(axis=1)]
         label_is_not_top = int(np.count_nonzero(expected.max(axis=1) > own))
     agreement = Agreement(
@@ -80,6 +81,13 @@ def prove(
         raise CovcalError(
             f"{answers.where}: the model's own outputs change by {agreement.output_error:.1g} "
             f"(relative) when the calibration is merged in, so nothing was written: {remedy}"
+        )
+    if forecaster.accept_above is not None and not np.array_equal(
+        accept[0], confidence > np.float32(forecaster.accept_above)
+    ):
+        raise CovcalError(
+            f"{answers.where}: the merged model accepts other rows than its confidence says, so "
+            f"nothing was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(

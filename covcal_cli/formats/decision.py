@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Floats, Labels
+from covcal_cli.arrays import Booleans, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of, sha256_of
 from covcal_cli.records import (
@@ -95,15 +95,14 @@ class Decision(Document):
         if self.is_promise and self.labels is None:
             raise ValueError("a promise without labels")
 
+    @property
+    def accept_above(self) -> float:
+        """The threshold of the score; 1, which no score exceeds, where no row is accepted."""
+        return 1.0 if self.threshold is None else self.threshold
+
     def accepts(self, scores: Floats) -> Booleans:
         """Return which rows are accepted, by their scores."""
-        if self.threshold is None:
-            return np.zeros(len(scores), dtype=np.bool_)
-        return np.asarray(scores > self.threshold)
-
-    def accepts_labels(self, probabilities: Floats, labels: Labels) -> Booleans:
-        """Return which rows are accepted, by calibrated probabilities, (m, K), and labels."""
-        return self.accepts(probabilities[np.arange(len(labels)), labels])
+        return np.asarray(scores > self.accept_above)
 
     @property
     def beliefs(self) -> list[Float64s]:

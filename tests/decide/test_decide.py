@@ -10,7 +10,7 @@ import pytest
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal, printed_json
-from tests.labels.labelling import fill
+from tests.labels.labelling import fill, lines_of
 from tests.made_files import made_domain, write_features
 
 SIZES = (400, 400, 200)
@@ -196,3 +196,26 @@ def test_sets_hold_the_wanted_share_of_classes(folder: Path) -> None:
         members = rule.members(rows["probabilities"])
         assert members.any(axis=1).all()
         assert members[np.arange(len(labels)), labels].mean() > 0.82
+
+
+def test_apply_writes_the_decision_in_every_format(folder: Path) -> None:
+    covcal("decide", "--error", 0.2, "--set", 0.9, "-q", cwd=folder).require_success()
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    assert 0 < decision.share < 1
+    for name in ("p.csv", "p.npz", "p.h5"):
+        covcal("apply", "--decide", "decide.json", "-o", name, cwd=folder).require_success()
+    with np.load(folder / "p.npz") as rows:
+        accept, members, confidence = rows["accept"], rows["set"], rows["confidence"]
+    np.testing.assert_array_equal(accept, decision.accepts(confidence))
+    lines = lines_of(folder / "p.csv")
+    assert [line["decision"] == "accept" for line in lines] == accept.tolist()
+    with FeatureFile(folder / "features.h5") as file:
+        names = ["|".join(np.array(file.classes)[row].tolist()) for row in members]
+    assert [line["set"] for line in lines] == names
+    with h5py.File(folder / "p.h5") as file:
+        np.testing.assert_array_equal(file["accept"][:], accept)
+        np.testing.assert_array_equal(file["set"][:], members)
+    covcal("calibrate", "--method", "none", "-fq", cwd=folder).require_success()
+    done = covcal("apply", "--decide", "decide.json", "-o", "x.csv", "-q", cwd=folder)
+    assert "another calibration" in done.error_line()
+    assert not (folder / "x.csv").exists()
