@@ -15,7 +15,7 @@ SHARES: dict[str, tuple[float, ...]] = {
 
 def thinned_rows(labels: Values, shares: Sequence[float], rng: np.random.Generator) -> Values:
     """Return the numbers of the rows that remain if each class keeps a share of its rows."""
-    shares_of_rows = np.ones(int(labels.max()) + 1)
-    given = shares[: len(shares_of_rows)]
-    shares_of_rows[: len(given)] = given
-    return np.flatnonzero(rng.random(len(labels)) < shares_of_rows[labels])
+    class_shares = np.ones(int(labels.max()) + 1)
+    listed = shares[: len(class_shares)]
+    class_shares[: len(listed)] = listed
+    return np.flatnonzero(rng.random(len(labels)) < class_shares[labels])
