@@ -102,6 +102,15 @@ def require_ascending(**values: float | None) -> None:
             raise ValueError(f"{name} is {value:.7g}, above {following}, {larger:.7g}")
 
 
+def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a map at `place` holds a value of its annotation for every name."""
+    values = _checked(dict, content, place)
+    for name, kind in kinds.items():
+        if name not in values:
+            raise ValueError(f"{place}.{name} is missing")
+        _decoded(kind, values[name], f"{place}.{name}", Path())
+
+
 # Records that several documents share.
 
 

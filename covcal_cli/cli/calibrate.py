@@ -99,6 +99,7 @@ def calibrate(
         check_output(output, force=force, inputs=[path, Path(target_prior)])
     calibration = api.calibrate(path, settings)
     notes = (*notes_on_named(file), *calibration.notes)
+    hint = _next(path, output)  # it reads the file, so it comes before anything is written
     if to_stdout:
         console.result(document_text(calibration, Path("cal.json")))
     else:
@@ -110,7 +111,7 @@ def calibrate(
     console.warn(calibration.warnings)
     if not to_stdout:
         about = f"covcal inspect {as_word(output)} shows all candidates and checks"
-        console.wrote(output, _next(path, output), about=about)
+        console.wrote(output, hint, about=about)
 
 
 def _next(path: Path, output: Path) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from covcal_cli.errors import printable
+
 if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration, Candidate
     from covcal_cli.records import Guard
@@ -22,7 +24,8 @@ def answer(calibration: "Calibration") -> str:
         "Reason": calibration.reason if calibration.method_used != calibration.method else "",
         "Checks": checks(_checks_of(calibration)),
     }
-    return "\n".join(f"{name:<{_NAMES}}{text}" for name, text in facts.items() if text)
+    lines = (f"{name:<{_NAMES}}{text}" for name, text in facts.items() if text)
+    return "\n".join(map(printable, lines))
 
 
 def details(calibration: "Calibration") -> str:

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import typer
 
-from covcal_cli.errors import CovcalError, message
+from covcal_cli.errors import CovcalError, message, printable
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 WIDTH = 80
@@ -44,7 +44,7 @@ class Console:
 
     def screen(self, text: str) -> None:
         """Print the command's result for people to stdout: sentences wrapped, alarms in colour."""
-        lines = "\n".join(_wrapped(line, sys.stdout) for line in text.split("\n"))
+        lines = "\n".join(_wrapped(printable(line), sys.stdout) for line in text.split("\n"))
         if _coloured(sys.stdout):
             lines = _ALARMS.sub(rf"{_RED}\g<0>{_PLAIN}", lines)
         self.result(lines)

@@ -22,8 +22,9 @@ _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 def aligned(facts: Mapping[str, str]) -> str:
     """Return a line per fact: what it is about, and what it says from one column on."""
-    width = max(map(len, facts))
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in facts.items())
+    lines = [(printable(name), printable(text)) for name, text in facts.items()]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
 def text(table: "Table") -> str:

@@ -694,7 +694,7 @@ def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArr
 
     Only probabilities, or their `logarithms`, say how large a missing value can be.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows
     missing = np.isnan(parts)
     sums = np.nansum(parts, axis=1)

@@ -14,7 +14,15 @@ from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.maths.scaling import Forecasters, Scaling
-from covcal_cli.records import Document, Input, at, write_document
+from covcal_cli.records import (
+    Count,
+    Document,
+    Input,
+    Within,
+    at,
+    require_ascending,
+    write_document,
+)
 
 Predictions = Literal["original", "own"]
 
@@ -135,7 +143,7 @@ class MetricsRecord(Document):
     schema: ClassVar[str] = "covcal.metrics/1"
 
     metrics: Mapping[str, Mapping[str, float | None]]  # metrics of every calibration, by name
-    n: int  # rows that were measured
+    n: Count  # rows that were measured
     split: str
     predictions: str
     edges: tuple[float, ...] = field(metadata=at("bins.edges"))
@@ -147,6 +155,26 @@ class MetricsRecord(Document):
     aligned_temperatures: Mapping[str, float] = field(default_factory=dict)  # of blends
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, values in self.metrics.items():
+            if (n := values.get("n", self.n)) != self.n:
+                raise ValueError(f"metrics.{name}.n is {n}, and n is {self.n}")
+            for metric, value in values.items():
+                if metric in METRICS and value is not None:
+                    _range_of(metric).require(f"metrics.{name}.{metric}", value)
+        for name, intervals in self.intervals.items():
+            for metric, ends in intervals.items():
+                if len(ends) != 2:
+                    raise ValueError(f"intervals.{name}.{metric} has {len(ends)} entries, not 2")
+                require_ascending(low=ends[0], high=ends[1])
+                for end in ends if metric in METRICS else ():
+                    _range_of(metric).require(f"intervals.{name}.{metric}", end)
+
+
+def _range_of(metric: str) -> Within:
+    """Return the possible values of a metric."""
+    return Within(METRICS[metric].lowest, METRICS[metric].highest)
 
 
 def metrics_document(

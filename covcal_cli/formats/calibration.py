@@ -4,9 +4,8 @@ The calibrated confidence is that of the label which the ORIGINAL classifier pre
 forecaster would predict another (MATHEMATICS, section 6).
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -16,29 +15,42 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of
 from covcal_cli.maths.scaling import Forecasters, Scaling
 from covcal_cli.maths.source_accuracy import SourceAccuracy
-from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import (
     Count,
     Document,
     Guard,
     Input,
+    NonNegative,
     Number,
     Positive,
     Share,
     Within,
     at,
     read_document,
+    require_ascending,
+    require_fields,
 )
 
 _SHARES_TOLERANCE = 1e-6
-# The largest values of `WeightHealth`, where they have one.
-_LARGEST_WEIGHTS = {
-    "ess_share": 1.0,
-    "ess_fit_share": 1.0,
-    "clipped_share": 1.0,
-    "largest_share": 1.0,
-    "domain_auc": 1.0,
-    "discriminator_error": 1.0,
+# The numbers that the maps of a calibration hold, with their ranges; a map may be null.
+_INTERVAL = {"accuracy": Share, "accuracy_low": Share, "accuracy_high": Share}
+_NUMBERS: Mapping[str, Mapping[str, Any]] = {
+    "fit": {"rows": Count, "errors": Count, "loss": NonNegative, "loss_before": NonNegative},
+    "weights": {
+        "n": Count,
+        "ess": NonNegative,
+        "ess_share": Share,
+        "ess_fit": NonNegative,
+        "ess_fit_share": Share,
+        "mean_weight": NonNegative,
+        "clipped_share": Share,
+        "largest_share": Share,
+        "domain_auc": Share,
+        "discriminator_error": Share,
+    },
+    "bound": {"weighted_error": NonNegative, "discriminator_error": Share},
+    "estimates": {"target_confidence_before": Share | None, "target_confidence": Share | None},
+    "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
 _LARGEST_OFFSET = 100.0  # of log odds: beyond it a float32 probability is 0 or 1
 _LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
@@ -161,7 +173,11 @@ def read_calibration(path: str | Path) -> Calibration:
     calibration = read_document(
         Calibration, path, remedy="make it with covcal calibrate", again="calibrate again"
     )
-    fault = _fault(calibration)
+    try:
+        _require_numbers(calibration)
+        fault = _fault(calibration)
+    except ValueError as error:
+        fault = str(error)
     if fault is not None:
         raise CovcalError(f"{path} is damaged ({fault}): calibrate again")
     inputs = (
@@ -169,6 +185,29 @@ def read_calibration(path: str | Path) -> Calibration:
         for entry in calibration.inputs
     )
     return replace(calibration, inputs=tuple(inputs))
+
+
+def _require_numbers(calibration: Calibration) -> None:
+    """Raise ValueError, which names the key, unless the maps hold their numbers."""
+    estimates = calibration.estimates
+    labelled = estimates.get("labelled")
+    if calibration.labelled_rows is not None and labelled is None:
+        raise ValueError("estimates.labelled is missing")
+    maps = {
+        "fit": calibration.fit,
+        "weights": calibration.weights,
+        "bound": calibration.bound,
+        "estimates": estimates,
+        "estimates.labelled": labelled,
+    }
+    for place, content in maps.items():
+        if content is not None:
+            require_fields(place, content, _NUMBERS[place])
+    for place, content in (("estimates", estimates), ("estimates.labelled", labelled)):
+        if content is not None and "accuracy" in content:
+            require_fields(place, content, _INTERVAL)
+            low, high = content["accuracy_low"], content["accuracy_high"]
+            require_ascending(accuracy_low=low, accuracy=content["accuracy"], accuracy_high=high)
 
 
 def _fault(calibration: Calibration) -> str | None:
@@ -195,16 +234,6 @@ def _fault(calibration: Calibration) -> str | None:
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"
-    if calibration.weights is not None:
-        for name in (entry.name for entry in fields(WeightHealth)):
-            value = calibration.weights.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return f"weights.{name} is not a number"
-            if not 0 <= value <= (_LARGEST_WEIGHTS.get(name, math.inf)) + _SHARES_TOLERANCE:
-                return f"weights.{name} is {value:g}"
-    for name, value in calibration.estimates.items():
-        if "confidence" in name and isinstance(value, int | float) and not 0 <= value <= 1.001:
-            return f"estimates.{name} is {value:g}"
     shares = calibration.target_prior.shares
     if shares is not None:
         if len(shares) != len(calibration.classes):

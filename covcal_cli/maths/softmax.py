@@ -48,7 +48,8 @@ def to_float32(logits: AnyArray) -> Float32s:
     float32 has too few digits left for the logits. In such rows the highest logit is subtracted
     first, in float64.
     """
-    with np.errstate(over="ignore"):  # masks too low for float32
+    # Masks too low for float32, and infinite logits, which the caller refuses.
+    with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)
         if logits.dtype in (np.float16, np.float32):
             return single
