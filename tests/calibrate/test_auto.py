@@ -73,7 +73,7 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     found, plain = calibrate(path), calibrate(path, CalibrateSettings(method="temp"))
     assert found.method_used == "temp"
     assert found.forecaster_temperature == plain.forecaster_temperature
-    assert "within 3 points of the mean confidence" in found.reason
+    assert "within 7 points of the mean confidence" in found.reason
     shares = tmp_path / "prior.json"
     names = [f"class {number}" for number in range(5)]
     shares.write_text(json.dumps(dict(zip(names, SKEWED, strict=True))))
@@ -284,8 +284,8 @@ def test_the_reason_beside_every_candidate_is_true(
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     for candidate in calibration.candidates:
         assert candidate.expected_ece is not None
-        if candidate.why == "chosen: within 3 points of the estimate":
-            assert candidate.expected_ece < 0.03
+        if candidate.why == "chosen: the estimate does not show that its confidence is wrong":
+            assert candidate.expected_ece < 0.07
         elif candidate.why == "chosen: its confidence is the estimate":
             assert candidate.matched
         elif candidate.why == "chosen: too few source errors to raise confidence":
