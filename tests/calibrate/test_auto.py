@@ -238,7 +238,7 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
     assert f"too high by about {gap:.0f} points" in texts["Confidence"]
     assert texts["Temperature"].endswith("method consensus (chosen by auto)")
     assert texts["Reason"] == calibration.reason
-    assert texts["Checks"] == "3 of 4 passed; failed: estimators disagree"
+    assert texts["Checks"] == "5 of 6 passed; failed: estimators disagree"
     assert "covcal inspect cal.json shows all candidates and checks" in done.err
     assert "effective sample size" not in done.out + done.err
 

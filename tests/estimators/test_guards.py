@@ -211,7 +211,7 @@ def test_combined_is_the_rule(
     classes: int, drift: float, fell: bool, used: list[str], unused: list[str]
 ) -> None:
     """By hand: the estimators used, 1.2 times the fall, and the interval."""
-    inputs, _ = made_inputs(classes=classes)
+    inputs, _ = made_inputs(classes=classes, moved=0.0)
     if drift:  # rows of one more class
         rows = inputs.target_logits[inputs.target_predictions == 0]
         logits = np.concatenate([inputs.target_logits, *[rows] * 3])
