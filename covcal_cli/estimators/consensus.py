@@ -254,10 +254,7 @@ def disagreement(estimates: Sequence[Estimate], confidence: float, *, keeps: boo
         side = "below" if highest.accuracy <= confidence else "above"
         text += f", both {side} the mean confidence of {confidence:.1%} after temperature scaling"
     else:
-        text += (
-            ". Without labels, covcal cannot tell lower accuracy from lower confidence or a "
-            "change in class frequencies: label some target rows with covcal pick"
-        )
+        text += ". Only labels show which is right: label some target rows with covcal pick"
     return Guard(DISAGREE, distance, MAX_DISAGREEMENT, close or on_one_side, text)
 
 
