@@ -1,4 +1,4 @@
-"""Tables and lines as text for a terminal, and tables as Markdown."""
+"""Render tables and lines as text for a terminal, and tables as Markdown."""
 
 import re
 import textwrap
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # it needs NumPy, and --help does not
 _GAP = "  "
 _LONGEST_NAME, _LEAST_TEXT = 30, 20  # columns
 
-_MARKS = re.compile(r"[\\`*_\[\]|~]")  # that begin markup within a cell
+_MARKS = re.compile(r"[\\`*_\[\]|~]")  # characters that begin markup within a cell
 _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
@@ -30,8 +30,9 @@ def aligned(facts: Mapping[str, str]) -> str:
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
-    Where it is wider, headings are broken between words, and then the longest column of text. If
-    that does not help, columns go into further tables, each with the leading columns of text.
+    If it is wider, first headings are broken between words, then the longest column of text. If
+    that does not help, columns are moved into further tables, each with the leading columns of
+    text.
     """
     lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
@@ -54,7 +55,7 @@ def text(table: "Table") -> str:
 
 
 def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
-    """Return columns with headings broken between words, and the longest of `texts` to its room."""
+    """Return columns with headings broken between words, and the longest text column narrowed."""
     found = []
     for heading, *cells in columns:
         widest = max(map(len, [*heading.split(), *cells]))
@@ -67,7 +68,7 @@ def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[li
 
 
 def _drawn(columns: Sequence[Sequence[str]], left: Sequence[bool]) -> str:
-    """Return one table: the headings, a rule, and a line per row or several."""
+    """Return one table: the headings, a rule, and one or more lines per row."""
     widths = [_width(column) for column in columns]
     rows = []
     for cells in zip(*columns, strict=True):
@@ -86,7 +87,7 @@ def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 
 def _cells(text: str) -> int:
-    """Return the columns that a text takes on a terminal, where some characters take two."""
+    """Return the width of a text on a terminal, where some characters take two columns."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
@@ -114,6 +115,6 @@ def markdown(table: "Table") -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Return a text of any origin as Markdown shows it: no markup, no HTML, no other cell."""
+    """Return any text escaped for a Markdown cell: no markup, no HTML, no new cell."""
     shown = _MARKS.sub(r"\\\g<0>", printable(text))
     return _TAG.sub("&lt;", _ENTITY.sub("&amp;", shown))

@@ -1,7 +1,7 @@
-"""The page: HTML, CSS and SVG in one file, without scripts, fonts or the network.
+"""Make the page: HTML, CSS and SVG in one file, without scripts, fonts or the network.
 
 It is readable on a phone and on paper. A diagram shows the direction of a gap by colour and by
-hatching, so that colour-blind readers and black-and-white printers keep it. An empty bin is not
+hatching, so that it works for colour-blind readers and in black and white. An empty bin is not
 drawn.
 """
 
@@ -50,7 +50,7 @@ def swatch(kind: str) -> str:
 
 
 def reliability_diagram(name: str, metrics: Metrics) -> str:
-    """Return accuracy by confidence, the gap between them, and the rows per bin."""
+    """Return a diagram as SVG: accuracy by confidence, their gap, and the rows per bin."""
     bins = metrics.bins
     most = int(bins.counts.max())
     parts = [
@@ -128,8 +128,8 @@ _SCALE_WIDTH, _SCALE_LEFT, _SCALE_SPAN, _ROW = 360, 16, 328, 46
 
 
 def estimate_diagram(content: ReportContent) -> str:
-    """Return confidence before and after beside the estimated accuracy and its range."""
-    assert content.estimation is not None  # the page asks only then
+    """Return a diagram as SVG: confidence before and after, and the estimated accuracy."""
+    assert content.estimation is not None  # the page draws it only then
     best = content.estimation.estimates[0]
     estimates = content.calibration.estimates
     after = estimates.get("target_confidence")

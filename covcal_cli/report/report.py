@@ -29,8 +29,9 @@ def report(
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
 
-    If target rows have labels, the page shows measurements, otherwise estimates, and says which.
-    Estimates use the settings of the first calibration. The same input gives the same bytes.
+    If target rows have labels, the page shows measurements, otherwise estimates, and says which of
+    the two. Estimates use the settings of the first calibration. The same input gives the same
+    bytes.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Draw the history of watched periods over time: a page like the report, or an SVG picture.
 
-Marks are placed in shares of the width, and texts keep their size, so that one drawing serves the
-page on a phone, the page on a desk, and the picture. No mark differs by its colour only.
+Positions are percentages of the width, but texts keep their size. So one drawing fits phones,
+desktop screens and the picture. Marks never differ by colour only.
 """
 
 import math
@@ -65,7 +65,7 @@ figure.trend { max-width: none; margin: .5rem 0 1rem; }
 
 @dataclass(frozen=True)
 class Timeline:
-    """The periods to draw, the latest of a history."""
+    """The periods to draw: the latest periods of a history."""
 
     periods: Sequence[Period]
     earlier: int = 0  # periods that are not drawn
@@ -89,7 +89,7 @@ class Timeline:
         return periods
 
     def x(self, period: Period) -> float:
-        """Return the position of a period, in percent of the width."""
+        """Return the position of a period in percent of the width."""
         return self.at(self.places[period.measured.period] + 0.5)
 
     def at(self, place: float) -> float:
@@ -283,7 +283,7 @@ class _Drawing:
 
 @dataclass(frozen=True)
 class _Field:
-    """Where a figure's marks go: x in percent of the width, y in pixels."""
+    """The field of a figure and its scales: x in percent of the width, y in pixels."""
 
     trend: Timeline
     height: int
@@ -319,7 +319,7 @@ class _Field:
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line, with a dot where a period stands alone and, of a `dotted` one, for each."""
+        """Yield a line, with a dot for each isolated period; if `dotted`, for every period."""
 
         def known(one: Period) -> float:
             return value(one) or 0.0
@@ -354,7 +354,7 @@ class _Field:
             )
 
     def _changes(self) -> Iterator[str]:
-        """Yield a line where a calibration takes over from another."""
+        """Yield a line at each change of the calibration."""
         for number, periods in enumerate(self.trend.calibrations.values(), start=1):
             x = self.trend.at(self.trend.places[periods[0].measured.period])
             bottom = self.height + _TOP
@@ -418,7 +418,7 @@ def _estimated(one: Period) -> float | None:
 
 
 def _band(field: _Field) -> Iterator[str]:
-    """Yield the interval of the estimate; that of a period alone is as wide as a third of it."""
+    """Yield the interval of the estimate as a band; an isolated period is a third as wide."""
     for run in field.trend.runs(_estimated):
         ends = [(one, one.measured.estimate) for one in run]
         points = [(field.trend.x(one), known) for one, known in ends if known is not None]

@@ -36,7 +36,7 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return what the first calibration is worth on the target."""
+    """Return the verdict on the first calibration."""
     if content.evaluation is None:
         return _expected(content)
     return _measured(content, content.evaluation)
@@ -114,7 +114,7 @@ def _left_out(evaluation: Evaluation) -> str:
 
 
 def _errors(evaluation: Evaluation, name: str) -> list[str]:
-    """Return how far off the confidence is, before and after."""
+    """Return a sentence on the calibration error before and after."""
     sentences = []
     for calibration in dict.fromkeys((NONE, name)):
         before = calibration == NONE and name != NONE
@@ -139,7 +139,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return what the rows prove about the calibration against the uncalibrated classifier."""
+    """Return what the rows prove about the calibration compared with none."""
     if not changes:
         return []
     worse, better = (
