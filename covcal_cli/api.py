@@ -9,9 +9,9 @@
     calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
     probabilities = calibrator.predict_proba(new_logits)
 
-What stands in `__all__` is public and keeps its meaning within a major version; a result may gain
-fields. Everything else in the package is private and may change. Importing this module loads
-nothing heavy: a name brings its packages when it is first used.
+The names in `__all__` are public and keep their meaning within a major version; results may gain
+fields. Everything else in the package is private and may change. Importing this module is cheap,
+because a name loads its packages when it is first used.
 """
 
 from importlib import import_module
@@ -113,7 +113,7 @@ def calibrate(
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 
-    No target label is read, except those that ``covcal label`` put in, or as many as
+    No target label is read, except labels of ``covcal label``, or as many as
     ``CalibrateSettings(labels=50)`` asks for.
 
     Parameters
@@ -139,7 +139,7 @@ def calibrate(
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module when it is first asked for."""
+    """Load a public name from its module when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"covcal's API has no {name!r}: it has {', '.join(__all__)}")
     found = getattr(import_module(f"covcal_cli.{_HOMES[name]}"), name)

@@ -1,12 +1,12 @@
-"""Read HDF5 files of any origin, and refuse those whose numbers cannot be trusted.
+"""Read untrusted HDF5 files, and refuse files whose numbers cannot be trusted.
 
 An HDF5 file can refer to other files (links, external storage, virtual datasets); if those are
 missing, HDF5 reads zeros without an error. A file can also list arrays that were never written, or
 that need far more memory than the file has bytes. Therefore every file is examined when it is
-opened, and refused for any of these.
+opened, and refused in all these cases.
 
-Chunks with a checksum (fletcher32) are checked by HDF5 whenever they are read. Here it is checked
-that each such chunk is in its place, and that none has its checksum switched off.
+Chunks with a checksum (fletcher32) are checked by HDF5 whenever they are read. This module checks
+that each such chunk exists, and that no chunk has its checksum switched off.
 
 Damage is reported in one line; h5py's exceptions never leave this module.
 """
@@ -79,7 +79,7 @@ class Dataset:
     def texts(self) -> list[str]:
         """Return the values of one axis of fixed-length UTF-8 bytes."""
         if self.ndim != 1 or self.dtype.kind != "S":
-            raise CovcalError(f"{self.path}: {self.name} is no list of texts: make it again")
+            raise CovcalError(f"{self.path}: {self.name} is not a list of texts: make it again")
         try:
             return [bytes(value).decode("utf-8") for value in self[:]]
         except UnicodeDecodeError as error:
@@ -89,7 +89,7 @@ class Dataset:
 class Group(Mapping[str, Any]):
     """A group of an open file: groups and `Dataset` by name, also by paths such as ``a/b``.
 
-    `datasets` are those of the whole file that were examined, by path without a first slash.
+    `datasets` are all examined datasets of the file, by path without a leading slash.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class File(Group):
     Raises
     ------
     CovcalError
-        If it is not a readable HDF5 file, refers to other files or places, or holds arrays that
-        were not written or are too large to be real.
+        If the file is not readable HDF5, refers to other files or places, or holds arrays that were
+        not written or are implausibly large.
     """
 
     def __init__(self, path: Path, *, remedy: str, handle: Any = None) -> None:
@@ -165,7 +165,7 @@ class File(Group):
             raise
 
     def close(self) -> None:
-        """Close the file, if this opened it."""
+        """Close the file if this object opened it."""
         if self._closes:
             self._raw.close()
 
@@ -209,7 +209,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def _readable(path: Path, name: str) -> Iterator[None]:
-    """Turn what h5py raises for a damaged file into one line that names the place."""
+    """Turn h5py's exceptions for a damaged file into one line that names the place."""
     try:
         yield
     except _DAMAGE as error:
@@ -220,7 +220,7 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
-    """Yield every dataset, in the order of their names, and refuse what a file must not hold."""
+    """Yield every dataset in the order of names; refuse what a file must not contain."""
     seen = set()  # several names may lead to one object, and a group may contain itself
     waiting = [("", file)]
     while waiting:
@@ -235,7 +235,7 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
             if dataset.ndim >= 0:
                 yield place, dataset
         elif isinstance(member, h5py.Group):
-            # The last of the list is examined first.
+            # The list is a stack: its last entry is examined first.
             waiting += [
                 (f"{place}/{name}".lstrip("/"), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
@@ -312,7 +312,7 @@ def _require_checksums(
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
-        """Note the place of a chunk; anything but None ends the iteration."""
+        """Note the place of a chunk; any result except None ends the iteration."""
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)

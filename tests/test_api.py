@@ -539,7 +539,7 @@ class TestArguments:
         [
             (np.r_[np.nan, np.zeros(599)], "source_labels: row 0 is nan"),
             (np.array([None, "a"] * 300, dtype=object), "of one type, not of NoneType, str"),
-            (np.array(["a", "b", "\udcff"] * 200), "no Unicode text"),
+            (np.array(["a", "b", "\udcff"] * 200), "not Unicode text"),
         ],
     )
     def test_labels_that_are_none(self, labels: NDArray[Any], message: str) -> None:

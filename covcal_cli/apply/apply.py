@@ -26,19 +26,19 @@ from covcal_cli.records import require_one_of
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# With fewer classes NumPy reduces over them fastest when they are the first axis, with more when
-# they are the last.
+# With fewer classes NumPy reduces fastest over classes on the first axis, with more classes on the
+# last axis.
 _FEW_CLASSES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplySettings:
-    """Which rows ``covcal apply`` writes, and how much of each."""
+    """The settings of ``covcal apply``."""
 
     domain: DomainName = "target"
-    split: str = ALL  # or train, validation or test
+    split: str = ALL  # all, train, validation or test
     confidence_only: bool = False  # leave out the probabilities of the classes
-    # Accept a file whose images were preprocessed in another way than the calibration's.
+    # Accept a file whose preprocessing differs from the calibration's.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Applied:
     """The numbers of one run of ``covcal apply``."""
 
     rows: int
-    mean_confidence: float  # calibrated; an estimate of the accuracy on these rows
+    mean_confidence: float  # calibrated mean confidence, which estimates the accuracy on these rows
     label_is_not_top: int  # rows in which another class is likelier than the label
     method_used: str
     temperature: float  # T_f
@@ -156,7 +156,7 @@ def apply(
 
 @dataclass
 class _CalibratedRows:
-    """The rows to write, and what is summed while they are written."""
+    """The rows to write, and the sums over them."""
 
     domain: Domain
     rows: Rows | range
@@ -231,7 +231,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers; those of all rows take no memory."""
+    """Return row numbers; for all rows this is a range, which needs no memory."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -261,14 +261,14 @@ def _provenance(
     return provenance
 
 
-# A block of rows is computed in float32, which is fast and is how it is stored. Sums over many rows
+# Blocks of rows are computed in float32, which is fast and is the stored type. Sums over many rows
 # are float64.
 
 
 def calibrated_rows(
     domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
-    """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
+    """Return the labels (m,), their confidence (m,) and the calibrated probabilities (m, K)."""
     logits, scaling = domain.logits(rows), scaled.scaling
     if not scaling.can_move_the_top:
         labels, distances, axis = _distances(logits)
@@ -287,7 +287,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    for index in reversed(range(len(distances))):  # of equal logits the first one wins
+    for index in reversed(range(len(distances))):  # if logits are equal, the first class wins
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
 

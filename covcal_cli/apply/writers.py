@@ -3,9 +3,9 @@
 Each format is a function that writes block after block, and an entry in `FORMATS`. Memory does not
 grow with the number of rows.
 
-CSV is composed in NumPy. A line is first a record of fixed size. Bytes that a name or a number does
-not need hold 255, which no UTF-8 text contains, and are deleted from the finished block. This is
-about six times faster than formatting the numbers one by one, and gives the same text.
+CSV is composed in NumPy. Each line starts as a record of fixed size. Unused bytes in it are 255,
+which no UTF-8 text contains, and are deleted from the finished block. This is about six times
+faster than formatting the numbers one by one, and gives the same text.
 """
 
 import json
@@ -37,7 +37,7 @@ class AppliedRows:
     """A block of m calibrated rows."""
 
     ids: NDArray[np.bytes_]  # UTF-8, of fixed length
-    label_index: Labels  # predicted by the classifier; calibration never changes it
+    label_index: Labels  # the classifier's label, which calibration never changes
     confidence: Float32s  # calibrated probability of that label
     probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
     accept: Booleans | None = None  # shape (m,), by a decision on rows
@@ -93,10 +93,10 @@ class Layout:
         return texts
 
 
-# Size of a row group before compression. Many small groups would make the footer larger than the
-# rows.
+# Bytes of a row group before compression. With many small groups the footer would be larger than
+# the rows.
 _GROUP_BYTES = 32 << 20
-_COPY_BYTES = 1 << 20  # copied at a time into an NPZ
+_COPY_BYTES = 1 << 20  # bytes copied at a time into an NPZ
 
 
 def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
@@ -105,7 +105,7 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write row groups of some 32 MiB, and the provenance as JSON under ``covcal``."""
+    """Write row groups of about 32 MiB, and the provenance as JSON under the key ``covcal``."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
@@ -170,8 +170,9 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # A zip archive takes one member at a time, but each block has all fields. So the widest
-        # array goes directly into the archive, and the narrow arrays wait in unnamed files.
+        # A zip archive is written one member at a time, but each block has all fields. So the
+        # widest array goes directly into the archive, and the narrow arrays first go into temporary
+        # files.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -236,7 +237,7 @@ def _raw(values: Any, dtype: Any) -> bytes:
 
 
 def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write datasets as schema ``covcal.applied/1`` has them.
+    """Write the datasets of schema ``covcal.applied/1``.
 
     ``id`` (n,) UTF-8 bytes, ``label_index`` (n,) i8, ``confidence`` (n,) f4, ``probabilities``
     (n, K) f4 unless left out, and ``classes`` (K,); provenance and ``complete`` are root
@@ -292,17 +293,17 @@ def format_of(path: Path) -> Write:
     return write
 
 
-_BLOCK_VALUES = 1 << 14  # numbers composed at a time
+_BLOCK_VALUES = 1 << 14  # numbers that are composed at a time
 _SPECIAL = re.compile(rb'[",\n\r]')  # a field that holds one of them must be quoted
 _UNUSED = b"\xff"
-_DIGITS = 9  # with which every float32 is read back to the last bit
+_DIGITS = 9  # enough digits to read every float32 back exactly
 
 # A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
-        ("start", "<u4"),  # the comma, and of a fraction "0." and a first zero
-        ("zeros", "<u2"),  # two more
-        ("first", "<u2"),  # the first digit, and in front of an exponent the point
+        ("start", "<u4"),  # the comma; for a small number also "0." and the first zero
+        ("zeros", "<u2"),  # two more zeros
+        ("first", "<u2"),  # the first digit; in the form with an exponent also the point
         ("middle", "<u4"),  # four digits
         ("last", "<u4"),  # four digits
         ("exponent", "<u4"),
@@ -312,19 +313,20 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Return texts as integers of the same bytes, filled up with `_UNUSED`."""
+    """Return texts as integers with the same bytes, padded with `_UNUSED`."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-# How numbers look by their decade: index d has 10^-d <= value < 10^(1-d).
+# The parts of a number by its decade: index d has 10^-d <= value < 10^(1-d).
 _DECADES = range(39)
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# The decade by the exponent of a float32, and from where on it is the next larger one.
+# For each exponent of a float32: the decade, and the value from which the next larger decade
+# begins.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])
@@ -339,7 +341,7 @@ def write_csv(
 ) -> None:
     """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
 
-    Numbers have nine significant digits. `shown` turns names and ids into what a screen can show.
+    Numbers have nine significant digits. `shown` makes names and ids printable.
     """
     show = shown or bytes
     names = [_quoted(show(name.encode())) for name in layout.classes]
@@ -369,7 +371,7 @@ def write_csv(
 
 
 def for_screens(text: bytes) -> bytes:
-    """Return UTF-8 as a terminal can show it; see `covcal_cli.errors.printable`."""
+    """Return UTF-8 made printable for a terminal; see `covcal_cli.errors.printable`."""
     if text.isascii() and text.decode("ascii").isprintable():
         return text
     return printable(text.decode("utf-8", errors="replace")).encode("utf-8")
@@ -410,7 +412,7 @@ def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
     """Return texts as bytes, shape (m, width), with `_UNUSED` behind the end of each."""
     width = texts.dtype.itemsize
     codes = np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), width)
-    if codes[:, -1].all():  # all are as long as the longest
+    if codes[:, -1].all():  # all texts have the same length
         return codes
     behind = np.arange(width) >= np.char.str_len(texts)[:, None]
     return np.where(behind, np.uint8(_UNUSED[0]), codes)
@@ -432,8 +434,9 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS[np.minimum(upper - first * np.uint32(10_000), 9999)]
     numbers["last"] = _FOUR_DIGITS[digits - upper * np.uint32(10_000)]
     numbers["exponent"] = _EXPONENTS[decades]
-    # One by one: a tenth digit of 5 that the product may round wrongly, a carry into the next
-    # decade, and whatever is no probability or below the smallest normal float32.
+    # Some numbers are formatted one by one: those whose tenth digit is a 5, which the product may
+    # round wrongly; those that round into the next decade; and values outside [0, 1] or below the
+    # smallest normal float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

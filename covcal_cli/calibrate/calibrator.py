@@ -469,11 +469,11 @@ def _labels(
 
 
 def _texts(names: AnyArray) -> list[str]:
-    """Return the classes as texts; refuse a name that is no Unicode text."""
+    """Return the classes as texts; refuse a name that is not Unicode text."""
     texts = [str(name) for name in names]
     for text in texts:
         if not text.isprintable() and any(0xD800 <= ord(letter) < 0xE000 for letter in text):
-            raise ValueError(f"class {text!r} is no Unicode text: rename it")
+            raise ValueError(f"class {text!r} is not Unicode text: rename it")
     return texts
 
 

@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method that is worse than the better baseline by more than this does harm.
+# A method harms a shift if it is worse than the better baseline by more than this.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How good the estimates of the accuracy are; every shift has the same weight."""
+    """The quality of the estimates of the accuracy; every shift has the same weight."""
 
     shifts: int
     error: float  # mean |estimate - truth|
@@ -46,12 +46,12 @@ class Comparison:
     metric over seeds, and every shift has the same weight.
     """
 
-    metric: Metric  # that ranks
+    metric: Metric  # the ranking metric
     methods: tuple[str, ...]
     records: Mapping[str, tuple[Record, ...]]  # by shift, one per seed
 
     def of(self, shifts: Collection[str]) -> "Comparison":
-        """Return the comparison on some of the shifts."""
+        """Return the comparison restricted to some shifts."""
         if set(shifts) >= set(self.records):
             return self
         return replace(self, records={s: r for s, r in self.records.items() if s in shifts})
@@ -74,7 +74,7 @@ class Comparison:
         }
 
     def score(self, shift: str, method: str) -> float | None:
-        """Return a method's mean of the ranking metric, or None where it did not run."""
+        """Return a method's mean of the ranking metric, or None if it did not run."""
         entry = self.shifts[shift].get(method)
         return None if entry is None else entry.means.get(self.metric.name)
 
@@ -149,9 +149,9 @@ class Comparison:
         return {shift: comparable.ranks(shift) for shift in self.shifts}
 
     def regret(self, method: str) -> float:
-        """Return how much worse a method is than the best single method of each shift, on average.
+        """Return the mean difference between a method and the best single method of each shift.
 
-        Nobody knows the best method of a shift beforehand.
+        In practice the best method of a shift is unknown.
         """
         by_shift = [self.losses(shift) for shift in self.shifts]
         return statistics.fmean(
@@ -160,7 +160,7 @@ class Comparison:
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return how much worse a method is than the better baseline; negative if it is better."""
+        """Return a method's loss minus that of the better baseline; positive if it is worse."""
         losses = self.losses(shift)
         baselines = [losses[name] for name in BASELINES if name in losses]
         return losses[method] - min(baselines) if method in losses and baselines else None
@@ -177,12 +177,12 @@ class Comparison:
     # The choices and estimates that the calibrations record.
 
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the number of seeds by the method that was used, the most frequent first."""
+        """Return the number of seeds per chosen method, the most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
 
     def failed(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the number of seeds by the check that failed, the most frequent first."""
+        """Return the number of seeds per failed check, the most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         names = (g.name for fit in fits if fit is not None for g in fit.guards if not g.passed)
         return dict(Counter(names).most_common())
@@ -197,9 +197,10 @@ class Comparison:
         return accuracy, low, high
 
     def coverage(self, truth: Callable[[Record], float] | None = None) -> Coverage | None:
-        """Return how good the estimates of the accuracy are; None where no file allowed any.
+        """Return the quality of the estimates of the accuracy; None if there are no estimates.
 
-        `truth` returns the true accuracy of a run; the default is that on the labelled test rows.
+        `truth` returns the true accuracy of a run; by default it is the accuracy on the labelled
+        test rows.
         """
         true = truth or _measured_accuracy
         by_shift = {
@@ -261,7 +262,7 @@ def compare(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Adapt, calibrate and evaluate every file with every seed; reuse the records of done runs.
+    """Adapt, calibrate and evaluate every file with every seed; reuse the records of finished runs.
 
     Parameters
     ----------
@@ -269,16 +270,17 @@ def compare(
         Features files whose target test rows have labels, or adapted files, which are not adapted
         again. A shift has the name of its file.
     folder : str or Path
-        For adapted files and records, which the next call uses again. It is made if it is missing.
+        Folder for adapted files and records, which the next call reuses. It is made if it is
+        missing.
     settings : CompareSettings
     progress : callable, optional
-        Called with a `Progress` whenever a run is done.
+        Called with a `Progress` after each run.
 
     Raises
     ------
     CovcalError
         If two files have one name, or a run fails as a whole, for example without labels. The
-        records of done runs stay.
+        records of finished runs are kept.
     """
     shifts = _named(paths)
     runs = [
@@ -294,14 +296,14 @@ def compare_runs(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Compare on given runs, where every seed of a shift may have its own file.
+    """Compare methods on a list of runs; every seed of a shift may have its own file.
 
     The record of a run is named after its file and seed, so no two runs may share both.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():
         raise CovcalError(
-            f"{folder} is a file, and compare needs a folder for its records: name another"
+            f"{folder} is a file, but compare needs a folder for its records: name another path"
         )
     done: dict[Run, Record] = {}
     tell(Progress("compare", 0, len(runs)))
@@ -321,8 +323,8 @@ def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
     for path in map(Path, paths):
         if path.stem in shifts:
             raise CovcalError(
-                f"{shifts[path.stem]} and {path} are both called {path.stem}, and a shift has the "
-                "name of its file: rename one"
+                f"{shifts[path.stem]} and {path} are both called {path.stem}, but a shift has the "
+                "name of its file: rename one of them"
             )
         shifts[path.stem] = path
     if not shifts:

@@ -50,10 +50,10 @@ _SKIPPED = ("skipped", "skipped_reasons")
 class MergeReport:
     """The counts of a merge."""
 
-    # All by the domain's name.
-    files: Mapping[str, int]  # how many files hold rows
-    rows: Mapping[str, Mapping[str, int]]  # how many rows each split has
-    skipped: Mapping[str, int]  # how many rows could not be read
+    # All mappings are by the domain's name.
+    files: Mapping[str, int]  # number of files with rows
+    rows: Mapping[str, Mapping[str, int]]  # number of rows in each split
+    skipped: Mapping[str, int]  # number of unreadable rows
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
@@ -62,7 +62,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
     Raises
     ------
     CovcalError
-        If the files do not belong together, or a shard is missing or there twice.
+        If the files do not belong together, or a shard is missing or given twice.
     """
     if not paths:
         raise CovcalError("there is nothing to merge: give the features files of the parts")
@@ -118,7 +118,7 @@ def join_domains(
 ) -> MergeReport:
     """Write the rows that files of one run hold of each domain.
 
-    `also` writes more into the file; it is given the parts of each domain.
+    `also` writes more into the file; its argument is the parts of each domain.
     """
     with ExitStack() as stack:
         # A domain is the join of its parts in all files.
@@ -155,7 +155,7 @@ def join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # A file without rows does not know what turns the logits into the output.
+            # A file without rows does not record what turns the logits into the output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),
@@ -186,7 +186,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
-    # Each shard says how many rows all shards have together.
+    # Each shard records the number of rows in all shards together.
     chosen = int(shards[0]["chosen"][()])
     for part, shard in zip(parts, shards, strict=True):
         if shard["chosen"][()] != chosen:

@@ -1,8 +1,9 @@
 """Parts of a domain's rows: stored while a run extracts them, and joined into one features file.
 
 A `Part` holds some of the rows: the rows that a run has done so far, a shard, or a whole domain of
-another file. `Join` writes the rows of all parts in order and in blocks of one size. HDF5 lays a
-file out in the order of writing, so the same rows give the same bytes, whatever their parts are.
+another file. `Join` writes the rows of all parts in order and in blocks of one size. HDF5 lays out
+a file in the order of writing, so the same rows give the same bytes, however they are divided into
+parts.
 
 While a run extracts, its part grows beside the output, in a hidden folder ``.NAME.parts``, so that
 ``--resume`` can continue a killed run. For each domain the folder holds one file of raw numbers per
@@ -10,12 +11,12 @@ array, and a journal with one line of JSON per batch. The line is written after 
 batch and has their checksum:
 
 - A killed process loses at most the batch that it was working on.
-- After a power cut, numbers may be missing that the journal names. Then the checksum is wrong, and
-  that batch and all later ones are run again.
+- After a power cut, numbers that the journal names may be missing. Then the checksum is wrong, and
+  that batch and all later batches are run again.
 
-``config.json`` holds what the numbers depend on. A run with other settings is never continued.
-Files are joined only if they have the same model, classes and options; an error names the first
-difference.
+``config.json`` holds everything that the numbers depend on. A run with other settings is never
+continued. Files are joined only if they have the same model, classes and options; an error names
+the first difference.
 """
 
 import hashlib
@@ -58,9 +59,9 @@ _SYNC_SECONDS = 10.0
 class Part:
     """Some rows of a domain, in memory or in a file."""
 
-    path: Path  # of the data, for messages
+    path: Path  # path of the data, for messages
     rows: Rows | range  # the numbers of the rows in the domain, ascending
-    # What a features file holds of the rows, by dataset. Slices are read one after the other.
+    # The datasets of a features file for these rows, by name. Slices are read one after the other.
     content: Mapping[str, Any]
     columns: Sequence[str]  # the names of the datasets ``columns/NAME``
     skipped: Sequence[tuple[int, str, str]]  # number, id and reason of each unreadable row
@@ -78,10 +79,10 @@ class Join:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
         self.rows = dict.fromkeys(SPLITS, 0)  # rows written so far, by split
-        self._digests: dict[str, Any] = {}  # of the written values, by dataset
+        self._digests: dict[str, Any] = {}  # digests of the written values, by dataset
         # Number, id and reason of each unreadable row.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
-        # A part without rows has run no batch, so it may not know the number of features.
+        # A part without rows may not know the number of features, because it has run no batch.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
         self._widths = _common("columns of numbers", [(part, part.widths) for part in with_rows])
         self._columns = _common(
@@ -166,7 +167,7 @@ def content_sha256(
 
 
 def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
-    """Return the value that all parts share; refuse the first part with another value."""
+    """Return the value that all parts share; refuse parts that differ."""
     first, value = values[0]
     for part, other in values:
         if other != value:
@@ -175,7 +176,7 @@ def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
 
 
 def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
-    """Return the error that two files differ in `what`: it is `a` in `one` and `b` in `two`."""
+    """Return the error that files `one` and `two` differ in `what`, with the values `a` and `b`."""
     texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
     return CovcalError(
         f"{one} and {two} differ in their {what} ({texts[0]} and {texts[1]}): extract both with "
@@ -186,9 +187,9 @@ def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
     """Return the folder for the parts of `output`, and a note about an earlier run.
 
-    `config` holds everything that the numbers depend on, by names that a user knows. `resume`
-    continues an earlier run with an equal `config`, and refuses another one. Without `resume` the
-    parts of an earlier run are removed.
+    `config` holds everything that the numbers depend on, under names that a user knows. `resume`
+    continues an earlier run with an equal `config`, and refuses a run with a different one. Without
+    `resume` the parts of an earlier run are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -223,7 +224,7 @@ def _folder(output: Path) -> Path:
 def _earlier(folder: Path) -> dict[str, Any] | None:
     try:
         config = json_of(folder / _CONFIG)
-    except (OSError, ValueError):  # the run was killed before it had done any row
+    except (OSError, ValueError):  # the run was killed before its first row
         return None
     return config if isinstance(config, dict) else None
 
@@ -253,7 +254,7 @@ class DomainSpool:
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
         self.widths = dict(widths)  # columns of each array
-        self.done = 0  # rows done, from the front of the chosen rows: run or skipped
+        self.done = 0  # number of chosen rows done, from the first on: run or skipped
         self.kept = 0  # rows that were run
         self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
@@ -270,7 +271,7 @@ class DomainSpool:
         `done` counts the rows done so far, with this batch. `skipped` has the number and reason of
         each unreadable row of the batch.
         """
-        # Numbers come first: a line of the journal promises that its numbers are there.
+        # Write the numbers first: a line of the journal guarantees that its numbers exist.
         checksum = 0
         for name, file in self._files.items():
             if name in arrays:
@@ -291,14 +292,14 @@ class DomainSpool:
             self._synced = time.monotonic()
 
     def numbers(self) -> dict[str, "RawRows"]:
-        """Return the rows that were run, by array, to be read slice by slice."""
+        """Return the rows that were run, by array, readable in slices."""
         return {
             name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
     def _recover(self) -> None:
-        """Keep the whole batches, and cut off everything after them."""
+        """Keep the complete batches, and cut off everything after them."""
         for file in (*self._files.values(), self._journal):
             file.seek(0)
         whole = 0
@@ -311,7 +312,7 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Take over one line of the journal if all its numbers are there."""
+        """Accept one line of the journal if all its numbers exist."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -331,7 +332,7 @@ class DomainSpool:
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
-        """Return whether a line of the journal can follow the lines before it."""
+        """Return whether a line of the journal is consistent with the lines before it."""
         if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
             return False
         counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
@@ -339,7 +340,7 @@ class DomainSpool:
             return False
         if not isinstance(skipped, list) or not all(map(_is_skipped, skipped)):
             return False
-        # Each row that is done was run or skipped.
+        # Each finished row was either run or skipped.
         return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
 
     def __enter__(self) -> Self:
@@ -355,7 +356,7 @@ class DomainSpool:
 
 
 def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
-    """Return the checksum of a batch's numbers together with the line in the journal."""
+    """Return the checksum over a batch's numbers and its line in the journal."""
     return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
 
 
@@ -369,7 +370,7 @@ class RawRows:
 
     path: Path
     shape: tuple[int, int]
-    convert: Callable[[Float32s], Float32s] | None = None  # is applied to every slice
+    convert: Callable[[Float32s], Float32s] | None = None  # applied to every slice
 
     def blocks(self) -> Iterator[Float32s]:
         """Yield all rows in order, a few MiB at a time."""
@@ -416,7 +417,7 @@ _WORDS = {
 
 
 def require_origin(file: FeatureFile) -> None:
-    """Refuse a file that does not say enough about its origin to be merged."""
+    """Refuse to merge a file that lacks information on its origin."""
     if file.is_adapted:
         raise CovcalError(
             f"{file.path} is an adapted file: merge features files, then adapt the result"
@@ -424,7 +425,7 @@ def require_origin(file: FeatureFile) -> None:
     missing = [name for name in (*COMMON, *_ROOT_NUMBERS, "tail") if name not in file.attributes]
     if missing:
         raise CovcalError(
-            f"{file.path} does not say its {missing[0]}: extract it again with this version"
+            f"{file.path} does not record its {missing[0]}: extract it again with this version"
         )
     for name in _ROOT_NUMBERS:
         if isinstance(file.attributes[name], str):
@@ -440,7 +441,7 @@ def _setting(value: Any, expected: Any) -> str:
 
 
 def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
-    """Refuse a file that comes from another model or other options."""
+    """Refuse a file that was made with a different model or different options."""
     require_same_settings(first, file.path, file.classes, file.attributes)
     for name in HEAD:
         heads = [opened.handle.get(f"head/{name}") for opened in (first, file)]
@@ -470,7 +471,7 @@ def require_same_settings(
         if expected is None or value is None or expected == value:
             continue
         if name == "tail" and "None" in (expected, value):
-            continue  # a file without rows does not know its tail
+            continue  # a file without rows does not record its tail
         if name == "preprocessing":
             raise CovcalError(
                 f"{first.path} and {path} differ in their preprocessing (the second has "
