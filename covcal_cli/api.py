@@ -142,9 +142,9 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its module when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"covcal's API has no {name!r}: it has {', '.join(__all__)}")
-    found = getattr(import_module(f"covcal_cli.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"covcal_cli.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

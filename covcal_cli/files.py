@@ -74,12 +74,12 @@ class _Writing:
     def is_at(self, path: Path) -> bool:
         """Return whether `path` is the file that was created and locked."""
         try:
-            found = path.lstat()
+            status = path.lstat()
         except OSError:
             return False
         if self.lock is None:
             return True
-        return os.path.samestat(found, os.fstat(self.lock))
+        return os.path.samestat(status, os.fstat(self.lock))
 
     def end(self) -> None:
         """Remove the sibling unless it was renamed, and release the lock."""

@@ -126,8 +126,8 @@ def _preprocessing(text: object) -> Lines:
 def _plain(value: Any) -> str:
     """Return a setting as readable text."""
     if isinstance(value, dict):
-        kept = (f"{name} {_plain(one)}" for name, one in value.items() if one not in (None, []))
-        return f"({', '.join(kept)})"
+        parts = (f"{name} {_plain(part)}" for name, part in value.items() if part not in (None, []))
+        return f"({', '.join(parts)})"
     if isinstance(value, list):
         return " ".join(map(_plain, value))
     if isinstance(value, bool):
@@ -138,10 +138,10 @@ def _plain(value: Any) -> str:
 def _described(
     schema: str, classes: Sequence[str], rows: Lines, attributes: Mapping[str, Any]
 ) -> Lines:
-    shown = [
+    facts = [
         (name, str(value)) for name, value in sorted(attributes.items()) if name not in _HIDDEN
     ]
-    return [("schema", schema), ("classes", _classes(classes)), *rows, *shown]
+    return [("schema", schema), ("classes", _classes(classes)), *rows, *facts]
 
 
 def _domain(domain: Domain) -> tuple[str, str]:
@@ -160,12 +160,12 @@ _PREFIX = "covcal."
 def _exported(path: Path) -> dict[str, str]:
     """Describe what export wrote into a model; nothing for other models."""
     if path.suffix.lower() == ".pt2":
-        found = _of_archive(path)
+        metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":
-        found = _of_onnx(path)
+        metadata = _of_onnx(path)
     else:
         return {}
-    return {name: value for name, value in found.items() if name.startswith(_PREFIX)}
+    return {name: value for name, value in metadata.items() if name.startswith(_PREFIX)}
 
 
 def _of_archive(path: Path) -> dict[str, str]:
@@ -328,8 +328,8 @@ _DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {
 
 
 def _classes(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_CLASSES])
-    return f"{len(names)}: {shown}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
+    first = ", ".join(names[:_SHOWN_CLASSES])
+    return f"{len(names)}: {first}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
 
 
 def _inputs(inputs: Sequence[Input]) -> Lines:

@@ -150,11 +150,11 @@ class Document:
 D = TypeVar("D", bound=Document)
 
 
-def require_one_of(what: str, value: str, known: Iterable[str]) -> None:
+def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
     """Refuse a value that is not among the `known` values, and list these."""
-    known = tuple(known)
-    if value not in known:
-        raise CovcalError(f"there is no {what} {value!r}: take {', '.join(known)}")
+    choices = tuple(choices)
+    if value not in choices:
+        raise CovcalError(f"there is no {what} {value!r}: take {', '.join(choices)}")
 
 
 def require_at_least(what: str, value: float, least: float) -> None:

@@ -126,9 +126,9 @@ def _require_adaptable(file: FeatureFile) -> int:
         for split in ("train", "validation"):
             domain.require_rows(split)
     labels = source.labels(source.rows("train"))
-    found = np.unique(labels[labels >= 0])
-    if len(found) < 2:
-        which = f"only class {file.classes[found[0]]}" if len(found) else "no label"
+    present = np.unique(labels[labels >= 0])
+    if len(present) < 2:
+        which = f"only class {file.classes[present[0]]}" if len(present) else "no label"
         raise CovcalError(
             f"{file.path} has {which} among the source's train rows: extract a source that is "
             "labelled with two classes or more"

@@ -166,17 +166,17 @@ class Aligner:
     @torch.no_grad()
     def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
         """Return progress numbers for the screen: means over members, on a few validation rows."""
-        shown = {}
+        numbers = {}
         labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
-        known = labels >= 0
-        if known.any():
+        is_labelled = labels >= 0
+        if is_labelled.any():
             psi, head = self._current()
-            inputs = spread_rows(self._rows.source.validation, PROBE_ROWS)[known]
-            wrong = head(psi(inputs[None])).argmax(dim=2) != labels[known]
-            shown["source error"] = f"{100 * float(wrong.double().mean()):.0f} %"
+            inputs = spread_rows(self._rows.source.validation, PROBE_ROWS)[is_labelled]
+            wrong = head(psi(inputs[None])).argmax(dim=2) != labels[is_labelled]
+            numbers["source error"] = f"{100 * float(wrong.double().mean()):.0f} %"
         if "ess_share" in checks:
-            shown["effective rows"] = f"{100 * float(checks['ess_share'].mean()):.0f} %"
-        return shown
+            numbers["effective rows"] = f"{100 * float(checks['ess_share'].mean()):.0f} %"
+        return numbers
 
     def _average(self) -> None:
         if self._settings.averaging == 0.0:

@@ -157,14 +157,14 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     Logits are of shape (M, n, K), labels of shape (M, n); rows with label -1 are ignored. The
     squared loss is the Brier score, summed over classes.
     """
-    known = labels >= 0
+    is_labelled = labels >= 0
     safe = labels.clamp(min=0)
     if loss == "squared":
         truth = functional.one_hot(safe, logits.shape[2]).to(logits.dtype)
         rows = (torch.softmax(logits, dim=2) - truth).square().sum(dim=2)
     else:
         rows = -torch.log_softmax(logits, dim=2).gather(2, safe.unsqueeze(2)).squeeze(2)
-    return (rows * known).sum(dim=1) / known.sum(dim=1).clamp(min=1)
+    return (rows * is_labelled).sum(dim=1) / is_labelled.sum(dim=1).clamp(min=1)
 
 
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:

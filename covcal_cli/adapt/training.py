@@ -192,8 +192,8 @@ def train_discriminators(
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
         stale = torch.where(better, 0, stale + 1)
-        shown = {"error": f"{float(error.mean()):.3f} (0.25: it cannot separate the domains)"}
-        progress(Progress("discriminators", start + steps, total, shown))
+        numbers = {"error": f"{float(error.mean()):.3f} (0.25: it cannot separate the domains)"}
+        progress(Progress("discriminators", start + steps, total, numbers))
         if bool((stale >= settings.patience).all()):
             break
     return best, least
@@ -220,8 +220,8 @@ def _reports(
         psi = aligned.psi(rows.source.validation[None, start : start + size])
         on_source.append(discriminator(psi).squeeze(2).cpu().numpy())
         logits = aligned.head(psi).cpu().numpy()
-        known = labels[start : start + size]
-        errors.append(np.stack([brier_errors(member, known) for member in logits]))
+        part_labels = labels[start : start + size]
+        errors.append(np.stack([brier_errors(member, part_labels) for member in logits]))
     on_target: list[Float32s] = []
     agrees: list[Tensor] = []
     for start in range(0, len(predictions), size):
@@ -269,11 +269,11 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows whose error
     is NaN are left out; without labelled rows both results are NaN.
     """
-    known = np.isfinite(errors)
-    if not known.any():
+    is_labelled = np.isfinite(errors)
+    if not is_labelled.any():
         return math.nan, math.nan
-    weights = weights[known]
-    products = weights * errors[known]
+    weights = weights[is_labelled]
+    products = weights * errors[is_labelled]
     plain, variance = float(products.mean()), float(weights.var())
     if variance == 0.0:
         return plain, plain

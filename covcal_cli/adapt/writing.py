@@ -58,7 +58,7 @@ def write_adapted(
         for name, value in file.attributes.items()
         if name not in ("schema", "complete", UNMARKED_SHA256)
     }
-    made: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "preset": settings.preset,
         "seed": seed,
         "members": settings.members,
@@ -70,7 +70,7 @@ def write_adapted(
         FEATURES_SHA256: file.sha256(),
     }
     with HDF5Writer(
-        partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | made
+        partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | attributes
     ) as writer:
         for place, dataset in file.handle.datasets.items():
             part, _, name = place.partition("/")

@@ -117,8 +117,8 @@ def _summary(report: "AdaptReport") -> str:
 
 def _range(values: Iterable[float], unit: str = " %") -> str:
     """Return a range of values as text; equal values as one number."""
-    shown = [f"{value:,.0f}" for value in sorted(values)]
-    ends = shown[:1] if shown[0] == shown[-1] else [shown[0], shown[-1]]
+    texts = [f"{value:,.0f}" for value in sorted(values)]
+    ends = texts[:1] if texts[0] == texts[-1] else [texts[0], texts[-1]]
     return f"{' to '.join(ends)}{unit}"
 
 

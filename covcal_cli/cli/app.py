@@ -185,8 +185,8 @@ def _completion() -> Any:
 
 def _show_completion(shell: Shell | None) -> None:
     if shell is not None:
-        made = _completion().get_completion_script
-        print(made(prog_name="covcal", complete_var=_COMPLETE, shell=shell.value))
+        script_of = _completion().get_completion_script
+        print(script_of(prog_name="covcal", complete_var=_COMPLETE, shell=shell.value))
         raise typer.Exit
 
 
@@ -300,11 +300,11 @@ def _ended(error: BaseException) -> int:
 def _suggesting(text: str) -> str:
     """Return a message on an option without pydantic's prefix, and with the nearest choice."""
     text = text.removeprefix("Value error, ")
-    found = re.fullmatch("'(.*)' is not one of (.*)", text)
-    if found is None:
+    match = re.fullmatch("'(.*)' is not one of (.*)", text)
+    if match is None:
         return text
-    choices = {choice.lower(): choice for choice in re.findall("'([^']*)'", found[2])}
-    like = get_close_matches(found[1].lower(), choices, n=1)
+    choices = {choice.lower(): choice for choice in re.findall("'([^']*)'", match[2])}
+    like = get_close_matches(match[1].lower(), choices, n=1)
     return f"{text.rstrip('.')}: did you mean {choices[like[0]]}?" if like else text
 
 

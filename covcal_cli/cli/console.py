@@ -138,14 +138,14 @@ class _Lines:
 
 def _numbers(step: Progress, room: int) -> str:
     """Return as many of the step's numbers as fit on the line."""
-    shown = ""
+    text = ""
     for name, value in step.losses.items():
         number = value if isinstance(value, str) else f"{value:.3f}"
-        longer = f"{shown}{'  ' if shown else ''}{name} {number}"
+        longer = f"{text}{'  ' if text else ''}{name} {number}"
         if len(longer) > room:
             break
-        shown = longer
-    return shown
+        text = longer
+    return text
 
 
 def say(kind: str, text: str) -> None:
@@ -191,8 +191,8 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
-    found = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
-    return "".join("-" if unit == ord("─") else f"\\u{unit:04x}" for unit in found), error.end
+    codes = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    return "".join("-" if unit == ord("─") else f"\\u{unit:04x}" for unit in codes), error.end
 
 
 def _coloured(stream: TextIO) -> bool:

@@ -91,12 +91,12 @@ def label(
     )
     console.screen(_summary(labelling))
     if labelling.empty:
-        one = labelling.empty == 1
+        is_single = labelling.empty == 1
         console.warn(
             [
-                f"{labelling.empty} row{' has' if one else 's have'} no label yet: until then the "
-                "rows you labelled are treated as a random part of their batch; nothing "
-                "checks this"
+                f"{labelling.empty} row{' has' if is_single else 's have'} no label yet: until "
+                "then the rows you labelled are treated as a random part of their batch; nothing checks "
+                "this"
             ]
         )
     written = output or path

@@ -56,15 +56,15 @@ def text(table: "Table") -> str:
 
 def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
     """Return columns with headings broken between words, and the longest text column narrowed."""
-    found = []
+    narrowed = []
     for heading, *cells in columns:
         widest = max(map(len, [*heading.split(), *cells]))
-        found.append([_filled(heading, widest), *cells])
-    if texts and _total(found) > WIDTH:
-        longest = max(texts, key=lambda index: _width(found[index]))
-        room = max(WIDTH - _total(found) + _width(found[longest]), _LEAST_TEXT)
-        found[longest] = [_filled(cell, room, break_words=True) for cell in found[longest]]
-    return found
+        narrowed.append([_filled(heading, widest), *cells])
+    if texts and _total(narrowed) > WIDTH:
+        longest = max(texts, key=lambda index: _width(narrowed[index]))
+        room = max(WIDTH - _total(narrowed) + _width(narrowed[longest]), _LEAST_TEXT)
+        narrowed[longest] = [_filled(cell, room, break_words=True) for cell in narrowed[longest]]
+    return narrowed
 
 
 def _drawn(columns: Sequence[Sequence[str]], left: Sequence[bool]) -> str:
@@ -116,5 +116,5 @@ def markdown(table: "Table") -> str:
 
 def in_markdown(text: str) -> str:
     """Return any text escaped for a Markdown cell: no markup, no HTML, no new cell."""
-    shown = _MARKS.sub(r"\\\g<0>", printable(text))
-    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", shown))
+    escaped = _MARKS.sub(r"\\\g<0>", printable(text))
+    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", escaped))

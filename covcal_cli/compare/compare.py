@@ -210,24 +210,24 @@ class Comparison:
         by_shift = {shift: pairs for shift, pairs in by_shift.items() if pairs}
         if not by_shift:
             return None
-        held = {
+        contained = {
             shift: statistics.fmean(
                 estimate.low <= accuracy <= estimate.high for estimate, accuracy in pairs
             )
             for shift, pairs in by_shift.items()
         }
         return Coverage(
-            shifts=len(held),
+            shifts=len(contained),
             error=statistics.fmean(
                 statistics.fmean(abs(estimate.accuracy - accuracy) for estimate, accuracy in pairs)
                 for pairs in by_shift.values()
             ),
-            held=statistics.fmean(held.values()),
+            held=statistics.fmean(contained.values()),
             width=statistics.fmean(
                 statistics.fmean(estimate.high - estimate.low for estimate, _ in pairs)
                 for pairs in by_shift.values()
             ),
-            missed=tuple(shift for shift, share in held.items() if share < 0.5),
+            missed=tuple(shift for shift, share in contained.items() if share < 0.5),
         )
 
 

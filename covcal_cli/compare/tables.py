@@ -88,8 +88,8 @@ def harm_heads(comparison: Comparison) -> list[str]:
 
 def caption(comparison: Comparison) -> str:
     """Return the legend of the table: what its numbers, columns and method names mean."""
-    shown = comparison.metric.report or comparison.metric.screen
-    name = comparison.metric.name if shown is None else shown.label
+    display = comparison.metric.report or comparison.metric.screen
+    name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
     over = (
         f", mean and standard deviation over {comparison.seeds} seeds"
@@ -167,8 +167,8 @@ def _score(comparison: Comparison, shift: str, method: str, plus_minus: str) -> 
 
 def percent(comparison: Comparison) -> bool:
     """Return whether the ranking metric is shown in percent."""
-    shown = comparison.metric.report or comparison.metric.screen
-    return shown is None or shown.percent
+    display = comparison.metric.report or comparison.metric.screen
+    return display is None or display.percent
 
 
 def number(comparison: Comparison, value: float) -> str:

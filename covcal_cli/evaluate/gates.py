@@ -217,8 +217,8 @@ def _of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
         numbers += f"; {_too_few(n, middle, interval, verdict.limit)}"
         least = METRICS[verdict.metric].better == "higher"
         sign = -1 if least else 1
-        found = verdict.limit + sign * detectable(interval, level or 0.0)
-        if 0 < found < METRICS[verdict.metric].highest:
+        detected = verdict.limit + sign * detectable(interval, level or 0.0)
+        if 0 < detected < METRICS[verdict.metric].highest:
             numbers += (
                 f". With {n} rows, this gate fails in 4 of 5 cases if the true "
                 f"{_label(verdict.metric)} is {_shown(verdict.metric, found)} or "
@@ -257,14 +257,14 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
 def _of_change(change: Change, level: float | None, n: int) -> GateResult:
     """Return the result of a regression gate."""
     gate = f"{change.metric} worse by <= {change.limit:g}"
-    shown = functools.partial(_shown, change.metric, unlike=change.limit)
+    as_text = functools.partial(_shown, change.metric, unlike=change.limit)
     direction = "worse" if change.worse_by > 0 else "better"
-    by = "unchanged" if change.worse_by == 0 else f"{direction} by {shown(abs(change.worse_by))}"
-    numbers = f"{_label(change.metric)} {shown(change.before)} -> {shown(change.value)}, {by}"
+    by = "unchanged" if change.worse_by == 0 else f"{direction} by {as_text(abs(change.worse_by))}"
+    numbers = f"{_label(change.metric)} {as_text(change.before)} -> {as_text(change.value)}, {by}"
     outcome: Outcome = "failed" if change.exceeded else "passed"
     if change.low is not None and change.high is not None:
         rows = "the same rows" if change.same_rows else "other rows"
-        numbers += f" ({shown(change.low)} to {shown(change.high)}, {rows})"
+        numbers += f" ({as_text(change.low)} to {as_text(change.high)}, {rows})"
     numbers += f", allowed {_shown(change.metric, change.limit)}"
     if change.is_open and change.low is not None and change.high is not None:
         outcome = "not proved"
@@ -296,11 +296,11 @@ def _gate(verdict: Verdict) -> str:
 
 def _numbers(verdict: Verdict, level: float | None) -> str:
     """Return a value with its interval and the interval's level."""
-    shown = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
-    numbers = f"{_label(verdict.metric)} {shown(verdict.value)}"
+    as_text = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
+    numbers = f"{_label(verdict.metric)} {as_text(verdict.value)}"
     if verdict.low is None or verdict.high is None or level is None:
         return numbers
-    low, high = shown(verdict.low).removesuffix(" %"), shown(verdict.high)
+    low, high = as_text(verdict.low).removesuffix(" %"), as_text(verdict.high)
     return f"{numbers} ({100 * level:.3g} % interval {low} to {high})"
 
 

@@ -58,21 +58,21 @@ class NodeBuilder:
 
     def node(self, op: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Append one node with one output; if `output` is None, the output gets a free name."""
-        made = output or self._new_name(op)
-        name = f"{made}_node" if output else made
-        self.graph.node.append(helper.make_node(op, inputs, [made], name=name, **attributes))
-        return made
+        tensor = output or self._new_name(op)
+        name = f"{tensor}_node" if output else tensor
+        self.graph.node.append(helper.make_node(op, inputs, [tensor], name=name, **attributes))
+        return tensor
 
     def constant(self, value: AnyArray) -> str:
         """Append a constant."""
-        made = self._new_name("constant")
-        tensor = numpy_helper.from_array(np.asarray(value, order="C"), made)
+        constant_name = self._new_name("constant")
+        tensor = numpy_helper.from_array(np.asarray(value, order="C"), constant_name)
         self.graph.initializer.append(tensor)
         if self._lists_constants:
             self.graph.input.append(
-                helper.make_tensor_value_info(made, tensor.data_type, tensor.dims)
+                helper.make_tensor_value_info(constant_name, tensor.data_type, tensor.dims)
             )
-        return made
+        return constant_name
 
     def floats(self, value: AnyArray | float) -> str:
         """Append a float32 constant."""
@@ -279,10 +279,10 @@ class OnnxOriginal:
         floats = build.as_float(scores)
         if tail.is_single:
             # A single number z for two classes means the logits 0 and z, or a probability.
-            one = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
+            first = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
             if self._outputs.are_logged:
-                one = build.node("Sub", build.floats(1.0), floats)
-            scores = floats = build.node("Concat", one, floats, axis=1)
+                first = build.node("Sub", build.floats(1.0), floats)
+            scores = floats = build.node("Concat", first, floats, axis=1)
         judged = scores if tail.is_double else floats
         if self._outputs.are_logged:
             floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST_FLOAT32)))
@@ -350,9 +350,12 @@ class OnnxExporter:
             partial.write_bytes(data)
             answers = original.answers()
             session = self._file.session(data, folder=partial.parent.absolute())
-            found = session.run([*self.outputs, *added], original.batch)
+            merged_outputs = session.run([*self.outputs, *added], original.batch)
             agreement = prove(
-                answers, merge, found, lambda rows: _of_stored(original, merge.forecaster, rows)
+                answers,
+                merge,
+                merged_outputs,
+                lambda rows: _of_stored(original, merge.forecaster, rows),
             )
             if weights is not None:
                 for tensor in tensors:  # the file gets its final name at the end

@@ -89,16 +89,16 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found
 
     This is one node if one holds everything. A model with several heads has one node per head.
     """
-    found: list[Found] = []
+    nodes: list[Found] = []
     start, width = 0, expected.shape[1]
     while start < width:
         best = _first_part(values, expected[:, start:])
         if best is None:
             return ()
         part, columns = best
-        found.append(part)
+        nodes.append(part)
         start += columns
-    return tuple(found)
+    return tuple(nodes)
 
 
 def read_found(found: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
@@ -156,8 +156,8 @@ def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
             graph = TS2EPConverter(module, tuple(rows), {}).convert().module()
     else:
         graph = trace(program, module, rows).module()
-    found: fx.GraphModule = graph
-    return found
+    module_graph: fx.GraphModule = graph
+    return module_graph
 
 
 def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
@@ -361,18 +361,20 @@ class TorchOriginal:
 
     def answers(self) -> Answers:
         """Return the model's outputs on the random inputs."""
-        given = self.outputs[self._class_output]
-        shown = to_numpy(given)
+        tensor = self.outputs[self._class_output]
+        output = to_numpy(tensor)
         return Answers(
             where=self.program.where,
             features=self.features,
             logits=self.settled.logits(self.made),
             outputs=[to_numpy(value) for value in self.outputs.values()],
-            shown=[shown],
-            is_rounded=shown.dtype == np.float64 or self.settled.are_logged,
+            shown=[output],
+            is_rounded=output.dtype == np.float64 or self.settled.are_logged,
             # Tracing splits operators that torch fuses in eager mode, such as attention. They then
             # round differently.
-            output_tolerance=proof.tolerance(np.dtype(np.float16 if given.itemsize == 2 else "f4")),
+            output_tolerance=proof.tolerance(
+                np.dtype(np.float16 if tensor.itemsize == 2 else "f4")
+            ),
         )
 
 
@@ -442,13 +444,13 @@ class TorchExporter:
 def _find(
     program: Program, values: Mapping[str, Tensor], expected: Float32s, what: str
 ) -> tuple[Found, ...]:
-    found = find_values(values, expected)
-    if not found:
+    nodes = find_values(values, expected)
+    if not nodes:
         raise CovcalError(
             f"{program.where}: the {what} that were extracted are not among the tensors of the "
             "traced program: export it to ONNX and calibrate that, or use covcal apply"
         )
-    return found
+    return nodes
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
@@ -469,12 +471,14 @@ def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]
     """Run the merged part without the classifier, from phi and logits."""
     features = None if stored.features is None else torch.from_numpy(stored.features)
     with torch.inference_mode():
-        found = TorchForecaster(forecaster)(features, torch.from_numpy(stored.logits)).numpy()
+        probabilities = TorchForecaster(forecaster)(
+            features, torch.from_numpy(stored.logits)
+        ).numpy()
     label = stored.logits.argmax(axis=1)
-    return found, label, found[np.arange(len(label)), label]
+    return probabilities, label, probabilities[np.arange(len(label)), label]
 
 
 def to_numpy(value: Tensor) -> AnyArray:
     """Return a tensor as an array; bfloat16, which NumPy does not have, as float32."""
-    kept = value.detach()
-    return (kept.float() if kept.dtype == torch.bfloat16 else kept).numpy()
+    detached = value.detach()
+    return (detached.float() if detached.dtype == torch.bfloat16 else detached).numpy()

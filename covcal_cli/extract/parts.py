@@ -279,12 +279,12 @@ class DomainSpool:
                 checksum = zlib.crc32(rows.data, checksum)
                 file.write(rows.data)
                 file.flush()
-        kept = self.kept + (done - self.done - len(skipped))
-        checksum = _with_counts(checksum, done, kept, skipped)
-        entry = {"done": done, "kept": kept, "crc": checksum, "skipped": skipped}
+        n_run = self.kept + (done - self.done - len(skipped))
+        checksum = _with_counts(checksum, done, n_run, skipped)
+        entry = {"done": done, "kept": n_run, "crc": checksum, "skipped": skipped}
         self._journal.write(json.dumps(entry).encode() + b"\n")
         self._journal.flush()
-        self.done, self.kept = done, kept
+        self.done, self.kept = done, n_run
         self.skipped += skipped
         if time.monotonic() - self._synced > _SYNC_SECONDS:
             for file in (*self._files.values(), self._journal):

@@ -113,9 +113,9 @@ class Domain:
         """Yield the row numbers of some splits, ascending, in blocks."""
         wanted = [SPLITS.index(name) for name in splits]
         for start in range(0, self.n, _SPLIT_ROWS):
-            held = np.isin(self.split[start : start + _SPLIT_ROWS], wanted)
-            if held.any():
-                yield np.flatnonzero(held).astype(np.int64) + start
+            is_wanted = np.isin(self.split[start : start + _SPLIT_ROWS], wanted)
+            if is_wanted.any():
+                yield np.flatnonzero(is_wanted).astype(np.int64) + start
 
     def counts(self) -> str:
         """Return the rows per split in words, for messages."""
@@ -228,13 +228,13 @@ class Domain:
         return n
 
     def _require_type(self, name: str, kinds: str, axes: str) -> None:
-        found = self._group[name]
-        if not isinstance(found, Dataset):
+        dataset = self._group[name]
+        if not isinstance(dataset, Dataset):
             raise self._error(name, "is a group, not a dataset: extract again")
-        if found.dtype.kind not in kinds or found.ndim != len(axes):
+        if dataset.dtype.kind not in kinds or dataset.ndim != len(axes):
             raise self._error(
                 name,
-                f"is {found.dtype} with {found.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
+                f"is {dataset.dtype} with {dataset.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
                 f"({', '.join(axes)}) are needed: extract again",
             )
 
@@ -267,9 +267,9 @@ class Domain:
         bad = np.argwhere(wrong)
         if len(bad):
             row, value = int(rows[bad[0][axis]]), values[tuple(bad[0])]
-            known = self.ids(np.array([row], dtype=np.int64))[0]
+            row_id = self.ids(np.array([row], dtype=np.int64))[0]
             raise self._error(
-                name, f"row {row} ({known}) holds {value}: every value must be a finite number"
+                name, f"row {row} ({row_id}) holds {value}: every value must be a finite number"
             )
 
     def _error(self, name: str, what: str) -> CovcalError:
@@ -338,17 +338,17 @@ class FeatureFile:
     @property
     def reading(self) -> dict[str, Any]:
         """How the model was read, as far as the file records it; see `Calibration.reading`."""
-        found = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if found.get("tail") == "None":  # in a file without rows
-            del found["tail"]
-        if "preprocessing" in found:
+        reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
+        if reading.get("tail") == "None":  # in a file without rows
+            del reading["tail"]
+        if "preprocessing" in reading:
             try:
-                found["preprocessing"] = parsed_json(str(found["preprocessing"]))
+                reading["preprocessing"] = parsed_json(str(reading["preprocessing"]))
             except ValueError as error:
                 raise CovcalError(
                     f"{self.path}: the attribute preprocessing is not JSON: extract again"
                 ) from error
-        return found
+        return reading
 
     @property
     def handle(self) -> File:
@@ -384,9 +384,9 @@ class FeatureFile:
     def _checked_schema(self) -> str:
         schema = self._file.attrs.get("schema")
         if not isinstance(schema, str) or schema not in (FEATURES_SCHEMA, ADAPTED_SCHEMA):
-            found = "no schema" if schema is None else f"schema {schema!r}"
+            actual = "no schema" if schema is None else f"schema {schema!r}"
             raise CovcalError(
-                f"{self.path} has {found}; this version reads {FEATURES_SCHEMA} and "
+                f"{self.path} has {actual}; this version reads {FEATURES_SCHEMA} and "
                 f"{ADAPTED_SCHEMA}: make it with covcal extract"
             )
         if self._file.attrs.get("complete") != 1:
@@ -410,10 +410,10 @@ class FeatureFile:
     def _class_names(self) -> list[str]:
         if "classes" not in self._file:
             raise CovcalError(f"{self.path}: /classes is missing: extract again")
-        found = self._file["classes"]
-        if not isinstance(found, Dataset):
+        names = self._file["classes"]
+        if not isinstance(names, Dataset):
             raise CovcalError(f"{self.path}: /classes is not a list of names: extract again")
-        return found.texts()
+        return names.texts()
 
     def _require_agreement(self) -> None:
         domains = [domain for domain in (self.source, self.target) if domain is not None]
@@ -433,10 +433,10 @@ class FeatureFile:
                 )
 
     def _group(self, name: str) -> tuple[Path, str, Group, int]:
-        found = self._file[name]
-        if not isinstance(found, Group):
+        group = self._file[name]
+        if not isinstance(group, Group):
             raise CovcalError(f"{self.path}: /{name} is a dataset, not a group: extract again")
-        return self.path, name, found, len(self.classes)
+        return self.path, name, group, len(self.classes)
 
 
 def thinned(rows: Rows, most: int, seed: int) -> Rows:
@@ -511,15 +511,15 @@ def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
         return np.empty(shape, dtype=dataset.dtype)
     if int(rows[-1]) - int(rows[0]) < max(most, 2 * len(rows)):
         return _span(dataset, rows, axis)
-    found = np.empty(shape, dtype=dataset.dtype)
+    values = np.empty(shape, dtype=dataset.dtype)
     first = 0
     while first < len(rows):
         last = int(np.searchsorted(rows, rows[first] + most))
-        found[(slice(None),) * axis + (slice(first, last),)] = _span(
+        values[(slice(None),) * axis + (slice(first, last),)] = _span(
             dataset, rows[first:last], axis
         )
         first = last
-    return found
+    return values
 
 
 def _span(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:

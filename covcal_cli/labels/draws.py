@@ -232,9 +232,13 @@ def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
     The copy stores the sha256 of the file without any draw. By this hash, calibrations and adapted
     files recognise the file.
     """
-    kept = {name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES}
-    kept[UNMARKED_SHA256] = file.sha256()
-    with HDF5Writer(partial, schema=file.schema, classes=file.classes, attributes=kept) as writer:
+    attributes = {
+        name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES
+    }
+    attributes[UNMARKED_SHA256] = file.sha256()
+    with HDF5Writer(
+        partial, schema=file.schema, classes=file.classes, attributes=attributes
+    ) as writer:
         for place, dataset in file.handle.datasets.items():
             if place != "classes" and not place.startswith(f"{MARKED}/"):
                 writer.copy(place, dataset)

@@ -103,15 +103,15 @@ def label(
         votes: dict[int, dict[int, int]] = {}
         for number, sheet in enumerate(read):
             draw, rows = with_batch(file, draw, sheet)
-            given = _classes_of(file, sheet, rows)
-            for row, index in zip(rows.tolist(), given, strict=True):
-                known = votes.setdefault(row, {})
+            classes_of_lines = _classes_of(file, sheet, rows)
+            for row, index in zip(rows.tolist(), classes_of_lines, strict=True):
+                votes_of_row = votes.setdefault(row, {})
                 if index != UNKNOWN_LABEL:
-                    known[number] = index
+                    votes_of_row[number] = index
         twice, agreed, kappa = _agreement(votes)
         sources = [path, *(sheet.path for sheet in read)]
         new = _resolved(file.require_target(), file.classes, votes, old, sources, resolve, force)
-        dropped = sum(bool(known) and row not in new for row, known in votes.items())
+        dropped = sum(bool(votes_of_row) and row not in new for row, votes_of_row in votes.items())
         labels = {row: index for row, index in old.items() if row not in votes} | new
         empty = len(votes) - dropped - len(new)
         if empty and not partial:

@@ -41,8 +41,8 @@ def write_page(
     if images is not None:
         from covcal_cli.labels.pictures import pictures
 
-        shown = pictures(Path(images), sheet.ids)
-        uris, unreadable = shown.uris, shown.unreadable
+        thumbnails = pictures(Path(images), sheet.ids)
+        uris, unreadable = thumbnails.uris, thumbnails.unreadable
     text = page(sheet_text(sheet), classes, uris, name=sheet.path.name)
     write_text(path, text, force=force)
     return unreadable

@@ -207,7 +207,7 @@ def pick(
             if page is not None:
                 unreadable = write_page(Path(page), sheet, classes, images, force=force)
         variance = frame.variance(probabilities)
-        of_before = score(file, before.rows, given, seed=settings.seed, progress=silent).right
+        of_before = score(file, before.rows, scaled, seed=settings.seed, progress=silent).right
         batches = [*_variances_before(before, of_before), (n, variance)]
         of_all = Z * _combined_deviation(batches) / population
         at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
@@ -336,8 +336,10 @@ class _Frame:
 
 
 def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> ScaledLogits:
-    given = None if networks is None else Path(networks)
-    (scaled,) = scaled_logits(file, read_named([document], given), [document], given).values()
+    networks_path = None if networks is None else Path(networks)
+    (scaled,) = scaled_logits(
+        file, read_named([document], networks_path), [document], networks_path
+    ).values()
     return scaled
 
 
@@ -367,8 +369,8 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
-        held = before.batch == number
-        s, pi = doubtful[held], before.inclusion[held]
+        in_batch = before.batch == number
+        s, pi = doubtful[in_batch], before.inclusion[in_batch]
         variances.append((batch.drawn, float(((1 / pi - 1) / pi * s * (1 - s)).sum())))
     return variances
 

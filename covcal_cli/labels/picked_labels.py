@@ -85,19 +85,24 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     def joined(columns: Sequence[AnyArray]) -> AnyArray:
         return np.concatenate(columns)[order]
 
-    held = [draw for _, draw, _ in parts]
+    draws_of_files = [draw for _, draw, _ in parts]
     # The number of rows of each batch in the files before.
-    sizes = [[batch.drawn for batch in draw.batches] for draw in held]
+    sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
     return Draw(
         rows=joined(places),
-        inclusion=joined([draw.inclusion for draw in held]),
-        batch=joined([draw.batch for draw in held]),
+        inclusion=joined([draw.inclusion for draw in draws_of_files]),
+        batch=joined([draw.batch for draw in draws_of_files]),
         stratum=joined(
-            [draw.stratum + first[draw.batch] for draw, first in zip(held, before, strict=True)]
+            [
+                draw.stratum + first[draw.batch]
+                for draw, first in zip(draws_of_files, before, strict=True)
+            ]
         ),
-        labels=joined([draw.labels for draw in held]),
-        batches=tuple(map(_joined_batch, zip(*(draw.batches for draw in held), strict=True))),
+        labels=joined([draw.labels for draw in draws_of_files]),
+        batches=tuple(
+            map(_joined_batch, zip(*(draw.batches for draw in draws_of_files), strict=True))
+        ),
     )
 
 

@@ -410,8 +410,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
             raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
-    given = [line for line in range(len(sheet)) if sheet.labels[line]]
-    labels = [sheet.labels[line] for line in given]
+    labelled = [line for line in range(len(sheet)) if sheet.labels[line]]
+    labels = [sheet.labels[line] for line in labelled]
     if np.array_equal(sheet.places, np.arange(len(sheet))):
         if _is_sorted(labels) and 2 / _arrangements(labels) < _LEAST_CHANCE:
             raise CovcalError(
@@ -422,7 +422,7 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
     # The lines were moved. With their labels these agree with the classifier more often than the
     # labels that stand where pick wrote the lines.
     now = before = 0
-    for line in given:
+    for line in labelled:
         stayed = _is_same_class(sheet.labels[int(sheet.places[line])], predicted[line])
         moved = _is_same_class(sheet.labels[line], predicted[line])
         now, before = now + (moved and not stayed), before + (stayed and not moved)

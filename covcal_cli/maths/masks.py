@@ -61,10 +61,10 @@ def valid_rows(logits: Floats) -> Booleans:
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
     """Return the root mean square of row-centred logits, (n, K), without the masks `out`."""
-    kept = ~out
-    counts = kept.sum(axis=1)
-    values = np.where(kept, logits, 0.0).astype(np.float64)
+    unmasked = ~out
+    counts = unmasked.sum(axis=1)
+    values = np.where(unmasked, logits, 0.0).astype(np.float64)
     values -= (values.sum(axis=1) / counts)[:, None]
-    squares = np.einsum("nk,nk,nk->n", values, values, kept)
+    squares = np.einsum("nk,nk,nk->n", values, values, unmasked)
     masses = np.ones(len(values)) if weights is None else weights
     return float(np.sqrt((masses * squares).sum() / (masses * counts).sum()))

@@ -132,17 +132,21 @@ def metrics_table(evaluation: Evaluation) -> str:
 def differences_table(evaluation: Evaluation) -> str:
     """Return how much calibrations differ on the same rows."""
     rows = []
-    for one in evaluation.differences:
-        shown = METRICS[one.metric].report
-        percent = shown is not None and shown.percent
+    for difference in evaluation.differences:
+        display = METRICS[difference.metric].report
+        percent = display is not None and display.percent
         value, low, high = (
             f"{100 * number:+.2f} %" if percent else f"{number:+.4f}"
-            for number in (one.value, one.low, one.high)
+            for number in (difference.value, difference.low, difference.high)
         )
         rows.append(
             [
-                *(one.calibration, one.against, shown.label if shown else one.metric),
-                *(value, f"{low} to {high}", _DIRECTIONS[one.direction]),
+                *(
+                    difference.calibration,
+                    difference.against,
+                    display.label if display else difference.metric,
+                ),
+                *(value, f"{low} to {high}", _DIRECTIONS[difference.direction]),
             ]
         )
     header = ["calibration", "against", "metric", "difference", "interval", "proved"]

@@ -209,14 +209,14 @@ def _counted(count: int, what: str) -> str:
 
 def _periods_table(trend: Timeline) -> str:
     rows = []
-    for one in reversed(trend.periods[-_MOST_LISTED:]):
-        found = one.measured
-        gap = "-" if one.distance is None else f"{100 * one.distance:+.1f}"
+    for period in reversed(trend.periods[-_MOST_LISTED:]):
+        numbers = period.measured
+        gap = "-" if period.distance is None else f"{100 * period.distance:+.1f}"
         rows.append(
             [
-                *(found.period, one.verdict, f"{found.confidence:.1%}"),
-                *(_with_interval(found.estimate), _with_interval(found.measured), gap),
-                *(str(found.rows), one.why),
+                *(numbers.period, period.verdict, f"{numbers.confidence:.1%}"),
+                *(_with_interval(numbers.estimate), _with_interval(numbers.measured), gap),
+                *(str(numbers.rows), period.why),
             ]
         )
     columns = ("period", "verdict", "confidence", "estimated", "measured", "gap", "rows", "why")
@@ -243,7 +243,7 @@ def _calibrations_table(trend: Timeline) -> str:
 
 # Figures as SVG.
 
-_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without what is above and below
+_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without the space above and below
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56  # of a picture, and the height of its key
 _EVIDENCE_NOTE = (
@@ -256,7 +256,7 @@ _EVIDENCE_NOTE = (
 class _Drawing:
     """One figure: the labels of its axis, and its field."""
 
-    words: str  # a description
+    words: str  # a description for screen readers
     height: int
     axis: str
     field: str
@@ -382,13 +382,15 @@ def _in_use(number: int, periods: Sequence[Period]) -> str:
     return safe(f"calibration {number} ({first.calibration.method}) from {first.measured.period}")
 
 
-def _hint(one: Period) -> str:
-    found = one.measured
-    estimated = "" if found.estimate is None else f", estimated {_with_interval(found.estimate)}"
-    measured = "" if found.measured is None else f", measured {_with_interval(found.measured)}"
+def _hint(period: Period) -> str:
+    numbers = period.measured
+    estimated = (
+        "" if numbers.estimate is None else f", estimated {_with_interval(numbers.estimate)}"
+    )
+    measured = "" if numbers.measured is None else f", measured {_with_interval(numbers.measured)}"
     return (
-        f"{found.period}: confidence {found.confidence:.1%}{estimated}{measured}, {found.rows} "
-        f"rows; {one.verdict}"
+        f"{numbers.period}: confidence {numbers.confidence:.1%}{estimated}{measured}, "
+        f"{numbers.rows} rows; {period.verdict}"
     )
 
 
@@ -412,9 +414,9 @@ def _accuracy(trend: Timeline) -> _Drawing:
     return field.drawing(words, ticks, marks)
 
 
-def _estimated(one: Period) -> float | None:
-    found = one.measured.estimate
-    return None if found is None else found.accuracy
+def _estimated(period: Period) -> float | None:
+    estimate = period.measured.estimate
+    return None if estimate is None else estimate.accuracy
 
 
 def _band(field: _Field) -> Iterator[str]:
@@ -431,15 +433,15 @@ def _band(field: _Field) -> Iterator[str]:
 
 
 def _measured(field: _Field) -> Iterator[str]:
-    for one in field.trend.periods:
-        known = one.measured.measured
-        if known is None:
+    for period in field.trend.periods:
+        accuracy = period.measured.measured
+        if accuracy is None:
             continue
-        x, top, bottom = field.trend.x(one), field.y(known.high), field.y(known.low)
+        x, top, bottom = field.trend.x(period), field.y(accuracy.high), field.y(accuracy.low)
         yield (
             f'<line class="measured" x1="{x:.3f}%" x2="{x:.3f}%" y1="{top:.1f}" y2="{bottom:.1f}"/>'
         )
-        yield _mark(x, field.y(known.accuracy), f'<path class="measured point" d="{_DIAMOND}"/>')
+        yield _mark(x, field.y(accuracy.accuracy), f'<path class="measured point" d="{_DIAMOND}"/>')
 
 
 _DIAMOND, _TRIANGLE = "M0 -5L5 0L0 5L-5 0Z", "M0 -6L6 5L-6 5Z"

@@ -276,19 +276,19 @@ def finish_placing(folder: Path) -> None:
     if not journal.kept:
         return
     _keep(folder, journal.kept)
-    made = own_path(folder, NEXT)
-    if (made / JOURNAL).exists():
+    next_folder = own_path(folder, NEXT)
+    if (next_folder / JOURNAL).exists():
         # The report names its files by their paths, so it must be made again.
-        coming = {path.name for path in Journal(made).files()} - {REPORT}
+        coming = {path.name for path in Journal(next_folder).files()} - {REPORT}
         for path in journal.files():
             if path.name not in coming:
                 path.unlink(missing_ok=True)
         for name in sorted(coming):
-            if (made / name).exists():
-                (made / name).replace(folder / name)
-        (made / REPORT).unlink(missing_ok=True)
-        (made / JOURNAL).replace(folder / JOURNAL)
-    shutil.rmtree(made, ignore_errors=True)
+            if (next_folder / name).exists():
+                (next_folder / name).replace(folder / name)
+        (next_folder / REPORT).unlink(missing_ok=True)
+        (next_folder / JOURNAL).replace(folder / JOURNAL)
+    shutil.rmtree(next_folder, ignore_errors=True)
 
 
 def _keep(folder: Path, names: Mapping[str, str]) -> None:

@@ -63,13 +63,13 @@ class SourceRows:
             return None
         if self.sketch is None:
             inputs = EstimatorInputs(self.logits, self.labels, logits, self.temperature)
-            found = Estimates(inputs, self.prior).combined
+            estimate = Estimates(inputs, self.prior).combined
             of = "the calibration's source rows"
         else:
-            found = self._from_sketch(self.sketch, logits)
+            estimate = self._from_sketch(self.sketch, logits)
             of = "the sketch of the calibration's source rows"
-        contradicted = not all(guard.passed for guard in found.guards)
-        return PeriodAccuracy(found.accuracy, found.low, found.high, of, contradicted)
+        contradicted = not all(guard.passed for guard in estimate.guards)
+        return PeriodAccuracy(estimate.accuracy, estimate.low, estimate.high, of, contradicted)
 
     def _from_sketch(self, sketch: Reference, logits: Floats) -> Estimate:
         n_classes = logits.shape[1]
@@ -96,7 +96,7 @@ class SourceRows:
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     """Return the source rows of a calibration, or rows made from its reference data."""
     prior = calibration.target_prior.shares
-    given = None if prior is None else np.array(prior)
+    frequencies = None if prior is None else np.array(prior)
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -106,16 +106,16 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
             labels = source.labels(rows)
             rows = thinned(rows[labels >= 0], most, calibration.seed)
             labels = source.labels(rows)
-            return SourceRows(source.logits(rows), labels, None, reference.temperature, given)
-    kept, n_classes = reference.source, len(calibration.classes)
-    share = min(1.0, (MAX_VALUES // n_classes) / (kept.right + kept.wrong))
-    right, wrong = round(share * kept.right), round(share * kept.wrong)
+            return SourceRows(source.logits(rows), labels, None, reference.temperature, frequencies)
+    sketch, n_classes = reference.source, len(calibration.classes)
+    share = min(1.0, (MAX_VALUES // n_classes) / (sketch.right + sketch.wrong))
+    right, wrong = round(share * sketch.right), round(share * sketch.wrong)
     odds = np.concatenate(
-        [_spread(kept.right_odds.values, right), _spread(kept.wrong_odds.values, wrong)]
+        [_spread(sketch.right_odds.values, right), _spread(sketch.wrong_odds.values, wrong)]
     )
     labels = np.repeat([0, 1], [right, wrong])
     logits = _top_against_rest(odds, n_classes, reference.temperature)
-    return SourceRows(logits, labels, reference, reference.temperature, given)
+    return SourceRows(logits, labels, reference, reference.temperature, frequencies)
 
 
 def _class_frequencies(sketch: Reference, logits: Floats) -> Guard | None:
@@ -131,17 +131,17 @@ def _class_frequencies(sketch: Reference, logits: Floats) -> Guard | None:
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
     """Yield the estimates by both clusterings, if the reference has clusters."""
-    source, kept = sketch.source, sketch.source.clusters
+    source, clusters = sketch.source, sketch.source.clusters
     # Two classes: only one number per row, too few for clusters.
-    if kept is None or logits.shape[1] == 2:
+    if clusters is None or logits.shape[1] == 2:
         return
-    centres = Centres(np.array(kept.classes), kept.centres.values)
+    centres = Centres(np.array(clusters.classes), clusters.centres.values)
     some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
     right = source.right / (source.right + source.wrong)
-    held = kept.shares.values.astype(np.float64)
+    sizes_of_classes = clusters.shares.values.astype(np.float64)
     for name, sizes, before in (
-        (CLUSTERING, None, kept.strays),
-        (FIXED_CLUSTERING, held, kept.held_strays),
+        (CLUSTERING, None, clusters.strays),
+        (FIXED_CLUSTERING, sizes_of_classes, clusters.held_strays),
     ):
         now = strays(some, centres, sizes)
         accuracy = right + before - float(now.mean())

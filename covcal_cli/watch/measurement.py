@@ -168,11 +168,13 @@ def measured(
             allow_other_preprocessing=standard.allow_other_preprocessing,
         )[""]
         digest = sha256_of(path)
-        known = None
+        by_labels = None
         if by is None:
-            known = _by_labels(file, 1 - false_alarms, standard.calibration.seed)
+            by_labels = _by_labels(file, 1 - false_alarms, standard.calibration.seed)
         for cut in cuts(target, name, by, every):
-            yield replace(_of_period(path, digest, target, cut, scaled, standard), measured=known)
+            yield replace(
+                _of_period(path, digest, target, cut, scaled, standard), measured=by_labels
+            )
 
 
 def _by_labels(file: FeatureFile, level: float, seed: int) -> PeriodAccuracy | None:
@@ -194,8 +196,8 @@ def _of_period(
     confidence = calibrated_confidence(target, rows, scaled)
     some = thinned(np.arange(len(rows)), most_points(target, reference.coordinates.of), seed)
     compared = _compared(target, rows[some], reference)
-    found = None if compared is None else moments(compared)
-    auc_source, auc_target, effective = distances(reference, found)
+    own_moments = None if compared is None else moments(compared)
+    auc_source, auc_target, effective = distances(reference, own_moments)
     return Measured(
         period=cut.name,
         file=path,
@@ -217,10 +219,10 @@ def _of_period(
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
     """Return the rows' coordinates, shape (m, p); None if the file does not have the features."""
-    kept = reference.coordinates
-    if kept.of == "features" and target.n_features != len(kept.axes.mean.values):
+    coordinates = reference.coordinates
+    if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
-    return kept.axes.located(points(target, rows, kept.of))
+    return coordinates.axes.located(points(target, rows, coordinates.of))
 
 
 def distances(
@@ -234,8 +236,8 @@ def distances(
     if found is None or found.rows < _LEAST_ROWS:
         return None, None, None
     of_source = squared_distance(reference.coordinates.source, found)
-    kept = reference.coordinates.target
-    of_target = None if kept is None else _auc(squared_distance(kept, found))
+    target = reference.coordinates.target
+    of_target = None if target is None else _auc(squared_distance(target, found))
     rows = reference.source.right + reference.source.wrong
     return _auc(of_source), of_target, rows * math.exp(-of_source)
 
@@ -265,8 +267,8 @@ def signals_of(
     if density is not None and compared is not None:
         values[DENSITY_RATIO] = compared @ density.values
     classes = [one for one in reference.signals if one.class_number is not None]
-    found = margins(logits, [int(one.class_number or 0) for one in classes])
-    values |= {one.name: row for one, row in zip(classes, found, strict=True)}
+    of_classes = margins(logits, [int(one.class_number or 0) for one in classes])
+    values |= {one.name: row for one, row in zip(classes, of_classes, strict=True)}
     for one in reference.signals:
         if one.axis is not None and compared is not None:
             values[one.name] = compared[:, one.axis]

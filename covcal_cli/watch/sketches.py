@@ -219,11 +219,11 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
     rest[rows, predictions] = -np.inf
     second = rest.max(axis=1).astype(np.float64)
     lowest = -float(np.finfo(np.float32).max)
-    found = np.empty((len(classes), len(logits)))
+    values = np.empty((len(classes), len(logits)))
     for place, number in enumerate(classes):
         others = np.where(predictions == number, second, top)
-        found[place] = logits[:, number] - np.maximum(others, lowest)
-    return found
+        values[place] = logits[:, number] - np.maximum(others, lowest)
+    return values
 
 
 def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
