@@ -95,8 +95,8 @@ def label(
         console.warn(
             [
                 f"{labelling.empty} row{' has' if is_single else 's have'} no label yet: until "
-                "then the rows you labelled are treated as a random part of their batch; nothing checks "
-                "this"
+                "then the rows you labelled are treated as a random part of their batch; nothing "
+                "checks this"
             ]
         )
     written = output or path
