@@ -57,7 +57,7 @@ class Dataset:
 
     @property
     def is_usual(self) -> bool:
-        """Whether numbers are stored in a usual form, the last byte first."""
+        """Whether numbers are stored in the usual little-endian form."""
         with _readable(self.path, self.name):
             stored = self._raw.id.get_type()
             return bool(
@@ -243,7 +243,7 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
 
 
 def _linked(path: Path, place: str, group: Any, name: str) -> Any:
-    """Return the group or dataset of a name, and refuse a link to another place."""
+    """Return the group or dataset with a name; refuse a link to another place."""
     # h5py's own look-up of a name takes several times as long, and files have dozens of names.
     encoded = name.encode("utf-8", "surrogateescape")
     if group.id.links.get_info(encoded).type == h5py.h5l.TYPE_HARD:
@@ -261,7 +261,7 @@ def _linked(path: Path, place: str, group: Any, name: str) -> Any:
 
 
 def _require_own(dataset: Dataset, identifier: Any) -> None:
-    """Refuse a dataset that is stored elsewhere, was not written whole, or is far too large."""
+    """Refuse a dataset that is stored elsewhere, incompletely written or far too large."""
     where = f"{dataset.path}: {dataset.name}"
     settings = identifier.get_create_plist()
     layout = settings.get_layout()
@@ -300,9 +300,9 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
 def _require_checksums(
     dataset: Dataset, identifier: Any, settings: Any, sides: tuple[int, ...]
 ) -> None:
-    """Refuse a dataset with checksums if a chunk is not in its place, or has none.
+    """Refuse a dataset with checksums if a chunk is missing or has no checksum.
 
-    `settings` are those that it was created with, `sides` is the shape of a chunk.
+    `settings` are the settings of its creation, and `sides` is the shape of a chunk.
     """
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
     if h5py.h5z.FILTER_FLETCHER32 not in filters:

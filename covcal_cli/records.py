@@ -4,10 +4,10 @@ A document is a frozen dataclass with a schema id. Its fields become keys, in th
 with metadata from `at` becomes a key of an inner object. The last key, ``content_sha256``, is the
 digest of all other keys. A document must pass three checks to be read:
 
-1. The digest must match. A document that was edited or damaged is refused.
-2. Every value must have the type of its field, and lie within its range (`Share`, `Count`, ...).
-3. A record refuses, in ``__post_init__``, values that do not fit each other: it raises ValueError,
-   most simply by `require_ascending`.
+1. The digest must match. A document that was edited or damaged is refused. 2. Every value must have
+the type of its field, and lie within its range (`Share`, `Count`, ...). 3. Values that do not fit
+each other are refused: a record raises ValueError in ``__post_init__``, for example by
+`require_ascending`.
 
 Unknown keys are ignored, because a later version may add keys. If a key is removed or changes its
 meaning, the schema id changes. A version refuses schema ids that it does not know.
