@@ -221,7 +221,7 @@ def _of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
         if 0 < detected < METRICS[verdict.metric].highest:
             numbers += (
                 f". With {n} rows, this gate fails in 4 of 5 cases if the true "
-                f"{_label(verdict.metric)} is {_shown(verdict.metric, found)} or "
+                f"{_label(verdict.metric)} is {_shown(verdict.metric, detected)} or "
                 f"{'lower' if least else 'higher'}"
             )
     return _result(gate, outcome, verdict.calibration, numbers)
@@ -268,9 +268,10 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
     numbers += f", allowed {_shown(change.metric, change.limit)}"
     if change.is_open and change.low is not None and change.high is not None:
         outcome = "not proved"
-        found = change.limit + detectable((change.low, change.high), level or 0.0)
+        detected = change.limit + detectable((change.low, change.high), level or 0.0)
         numbers += (
-            f"; with {n} rows, this gate fails in 4 of 5 cases if the true change is {shown(found)}"
+            f"; with {n} rows, this gate fails in 4 of 5 cases if the true change is "
+            f"{as_text(detected)}"
         )
     if change.baseline != change.calibration:
         numbers += f"; called {printable(change.baseline)} in the baseline"

@@ -167,13 +167,13 @@ def pick(
                 f"{path} has {left} target {' and '.join(splits)} rows left to label{others}: ask "
                 f"for at most {left}"
             )
-        given = None if calibration is None else _scaled(file, Path(calibration), networks)
-        if made_for is None or given is None:
-            forecasters = forecasters_of(file, given, settings.seed)
+        scaled = None if calibration is None else _scaled(file, Path(calibration), networks)
+        if made_for is None or scaled is None:
+            forecasters = forecasters_of(file, scaled, settings.seed)
             frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
             words, probabilities = in_words(forecasters), inclusion_rule(frame.score_parts, n)
         else:
-            forecasters = [given]
+            forecasters = [scaled]
             frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
             words, probabilities = frame.rule_for(made_for, n, len(before.batches))
         # Compute the probabilities first. They do not depend on the order or on chance.
