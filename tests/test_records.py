@@ -282,8 +282,8 @@ HOSTILE = {
     "[Infinity]": "holds Infinity, which is not a finite number",
     f"[{'9' * 300}]": "holds a number of 300 digits",
     f"[{'9' * 9000}]": "holds a number of 9000 digits",
-    r'["\ud800"]': r"holds '\ud800', which is no Unicode text",
-    r'{"\udc00x": 1}': r"holds '\udc00x', which is no Unicode text",
+    r'["\ud800"]': r"holds '\ud800', which is not Unicode text",
+    r'{"\udc00x": 1}': r"holds '\udc00x', which is not Unicode text",
 }
 
 
