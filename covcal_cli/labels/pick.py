@@ -147,7 +147,7 @@ def pick(
         calibration = calibration or calibration_of(decision)
         made_for = read_decision(decision, calibration)
     if networks is not None and calibration is None:
-        raise UnusedOptionError("--networks", "it is used only with a calibration (-c)")
+        raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
     path, output = Path(path), None if output is None else Path(output)
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
     for written in (output, page):

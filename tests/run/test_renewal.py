@@ -402,9 +402,9 @@ def test_options_that_are_none_are_named() -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (("--mean", "0.5"), "--mean: the earlier run has set it: leave it out"),
-        (("-o", "other"), "--output: the earlier run has set it: leave it out"),
-        (("--logits",), "--logits: the earlier run has set it: leave it out"),
+        (("--mean", "0.5"), "--mean: the earlier run set this option: leave it out"),
+        (("-o", "other"), "--output: the earlier run set this option: leave it out"),
+        (("--logits",), "--logits: the earlier run set this option: leave it out"),
         (("new.npz",), "NEWTARGET: give NEWTARGET alone with --from"),
     ],
 )
