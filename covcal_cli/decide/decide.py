@@ -371,8 +371,8 @@ def _sets(
     """Return the rule for sets of classes."""
     coverage = settings.coverage or 0.0
     if labelled is None or not labelled.is_uniform:
-        cut = _cut_by_mass(sample.probabilities, coverage)
-        return SetRule(coverage, cut, _mean_size(sample.probabilities, cut), 0, None)
+        cut = cut_by_mass(sample.probabilities, coverage)
+        return SetRule(coverage, cut, mean_size(sample.probabilities, cut), 0, None)
     draw, population = labelled.draw, labelled.draw.population
     blocks = [
         scaled.forecast(target, rows).probabilities.T for rows in target.blocks(draw.rows, "logits")
@@ -383,8 +383,8 @@ def _sets(
         drawn = [labelled.sampling(i, -1.0) for i in labelled.used]
         level = level_of_look(settings.certainty, len(labelled.used))
         allowed = most_wrong(population, drawn, 1 - coverage, level, these_rows=settings.these_rows)
-    cut = _cut_by_labels(scores, coverage, allowed)
-    size = _mean_size(sample.probabilities, cut)
+    cut = cut_by_labels(scores, coverage, allowed)
+    size = mean_size(sample.probabilities, cut)
     certainty = settings.certainty if settings.certain_sets else None
     return SetRule(coverage, cut, size, int(draw.labelled.sum()), certainty)
 
@@ -447,7 +447,7 @@ def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:
     return decision
 
 
-def _cut_by_mass(probabilities: Float64s, coverage: float) -> float:
+def cut_by_mass(probabilities: Float64s, coverage: float) -> float:
     """Return the largest cut whose sets hold a share of the probability, on average."""
     top = probabilities.max(axis=1)
     rest = probabilities.copy()
@@ -460,7 +460,7 @@ def _cut_by_mass(probabilities: Float64s, coverage: float) -> float:
     return float(values[min(place, len(values) - 1)])
 
 
-def _cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
+def cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
     """Return the cut that leaves out so few right classes of labelled rows as `coverage` needs.
 
     `scores` are the probabilities of the right classes, shape (n,). `allowed` is the number that
@@ -473,7 +473,7 @@ def _cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> fl
     return float(np.sort(scores)[min(allowed, len(scores) - 1)])
 
 
-def _mean_size(probabilities: Float64s, cut: float) -> float:
+def mean_size(probabilities: Float64s, cut: float) -> float:
     """Return the mean number of classes in a set."""
     sizes = (probabilities >= cut).sum(axis=1)
     return float(np.maximum(sizes, 1).mean())

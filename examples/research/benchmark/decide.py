@@ -12,14 +12,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from covcal_cli.decide.sets import cut_by_labels, cut_by_mass, mean_size
-from covcal_cli.maths.tails import most_wrong
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
-from covcal_cli.decide.decide import SPLITS_READ, DecideSettings, decide
+from covcal_cli.decide.decide import (
+    SPLITS_READ,
+    DecideSettings,
+    cut_by_labels,
+    cut_by_mass,
+    decide,
+    mean_size,
+)
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FeatureFile
@@ -31,6 +36,7 @@ from covcal_cli.maths.acceptance import (
     best_region,
     inclusions,
     level_of_look,
+    most_wrong,
     plan,
     sampling,
 )
