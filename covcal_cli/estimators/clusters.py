@@ -8,10 +8,7 @@ where rows of that class lie on the source. A row that ends in a cluster other t
 class counts as an error.
 
 Class means also differ where the class frequencies differ from the source's. Standardising removes
-that difference too, so neither estimator holds under a change of class frequencies. The check
-`class frequencies` finds most such changes. It clusters once more, with target rows weighted so
-that every predicted class counts as much as on the source. That leaves most errors of a shift as
-they are, and removes most rows that only other frequencies moved to another cluster.
+that difference too, so neither estimator holds under a change of class frequencies.
 """
 
 import math
@@ -23,7 +20,6 @@ from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
 from covcal_cli.maths.masks import masked
-from covcal_cli.records import Guard
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
 MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
@@ -32,8 +28,6 @@ _NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
 # A point belongs mostly to one cluster if that centre is nearer than K - 1 others by this much in
 # cosine. The sharpness of the softmax over cosines is log K divided by it.
 _WIDTH = 0.115
-_FEWER, _FEWER_OF_RISE = 0.1, 0.2  # of the check `class frequencies`
-_LARGEST_WEIGHT = 20.0  # of a row of a class that is predicted rarely
 ASSUMPTION = (
     "rows of a class stay together, nearest to where that class lies on the source, once each "
     "domain's logits are standardised"
@@ -74,48 +68,6 @@ def clustering(inputs: EstimatorInputs, *, fixed: bool) -> Estimate:
     return from_variance(FIXED_CLUSTERING, accuracy, variance, assumption)
 
 
-def class_frequencies(inputs: EstimatorInputs) -> Guard:
-    """Check that clustering does not mistake other class frequencies for errors."""
-    chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
-    rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
-    logits = inputs.source_logits[chosen]
-    centres = class_centres(logits, inputs.source_labels[chosen])
-    before = float(strays(logits, centres, None).mean())
-    return same_frequencies(
-        inputs.target_logits[rows], centres, inputs.predicted_shares()[0], before
-    )
-
-
-def same_frequencies(
-    logits: Floats, centres: Centres, source_shares: Float64s, source_strays: float
-) -> Guard:
-    """Check that clustering a target's logits (n, K) does not mistake other frequencies for errors.
-
-    It fails if weighting the predicted classes as on the source removes 10 points of the rows
-    that end in another cluster than their label's, and a fifth of their rise. `source_shares` has
-    the share of each predicted class on the source, (K,), and `source_strays` the share of such
-    rows there.
-    """
-    labels = logits.argmax(axis=1)
-    counts = np.bincount(labels, minlength=logits.shape[1])
-    ratios = (source_shares * len(labels) + 0.5) / (counts + 0.5)
-    weights = np.minimum(ratios, _LARGEST_WEIGHT)[labels]
-    plain = float(strays(logits, centres, None).mean())
-    fewer = plain - float(strays(logits, centres, None, weights).mean())
-    most = max(_FEWER, _FEWER_OF_RISE * (plain - source_strays))
-    passed = fewer <= most
-    text = (
-        f"clustering finds {100 * max(fewer, 0.0):.1f} points fewer errors if predicted classes "
-        f"count as on the source (at most {100 * most:.1f})"
-    )
-    text += (
-        ""
-        if passed
-        else ". The class frequencies have probably changed: if you know them, give --target-prior"
-    )
-    return Guard("class frequencies", fewer, most, passed, text)
-
-
 def class_centres(logits: Floats, labels: Labels) -> Centres:
     """Return the mean direction of every class that occurs in a domain's rows, logits (n, K)."""
     classes, places = np.unique(labels, return_inverse=True)
@@ -125,32 +77,24 @@ def class_centres(logits: Floats, labels: Labels) -> Centres:
     return Centres(classes, _unit(sums))
 
 
-def strays(
-    logits: Floats, centres: Centres, shares: Float64s | None, weights: Float64s | None = None
-) -> Float64s:
+def strays(logits: Floats, centres: Centres, shares: Float64s | None) -> Float64s:
     """Return 1 for each row of a domain, (n, K), that ends in another cluster than its label's.
 
     Clusters start from `centres`, those of the source's classes. `shares`, shape (K,), fixes the
-    share of rows in each cluster if given. `weights`, shape (n,), are those of the rows where means
-    and spreads are computed.
+    share of rows in each cluster if given.
     """
-    clustered = _clustered(_directions(logits, weights), centres, shares)
+    clustered = _clustered(_directions(logits), centres, shares)
     return np.asarray(clustered != logits.argmax(axis=1), dtype=np.float64)
 
 
-def _directions(logits: Floats, weights: Float64s | None = None) -> Float32s:
+def _directions(logits: Floats) -> Float32s:
     """Standardise rows to length 1, shape (n, K); a masked class counts as its row's mean."""
     out = masked(logits)
     values = np.where(out, 0.0, logits).astype(np.float64)
     values -= (values.sum(axis=1) / (~out).sum(axis=1))[:, None]
     values[out] = 0.0
-    if weights is None:
-        values -= values.mean(axis=0)
-        spreads = values.std(axis=0)
-    else:
-        weights = weights / weights.sum()
-        values -= weights @ values
-        spreads = np.sqrt(weights @ values**2)
+    values -= values.mean(axis=0)
+    spreads = values.std(axis=0)
     values /= np.where(spreads > 0, spreads, 1.0)
     return _unit(values.astype(np.float32))
 

@@ -210,8 +210,8 @@ class Estimate:
 
     @property
     def bounds(self) -> bool:
-        """Whether the interval is narrower than 60 points; a wider one is of no use."""
-        return self.high - self.low < 0.6
+        """Whether the interval is narrower than 50 points; a wider one is of no use."""
+        return self.high - self.low < 0.5
 
     @property
     def trusted(self) -> bool:

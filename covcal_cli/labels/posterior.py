@@ -35,7 +35,7 @@ import math
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers
-from covcal_cli.estimators.consensus import DISAGREE, MAX_DISAGREEMENT
+from covcal_cli.estimators.consensus import DISAGREE
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.masks import masked, spread
@@ -117,8 +117,7 @@ def posterior(
 
 
 def _width(prior: Estimate) -> float:
-    distance = prior.guard(DISAGREE).value
-    return CONTRADICTING if distance >= MAX_DISAGREEMENT else AGREEING
+    return CONTRADICTING if DISAGREE in prior.failed else AGREEING
 
 
 def _odds(logits: Floats, log_t: float) -> Float64s:

@@ -20,7 +20,6 @@ from covcal_cli.estimators.clusters import (
     FIXED_CLUSTERING,
     MOST_ROWS,
     Centres,
-    same_frequencies,
     strays,
 )
 from covcal_cli.estimators.consensus import Estimates, consensus
@@ -38,7 +37,6 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.maths.odds import top_log_odds
-from covcal_cli.records import Guard
 from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
@@ -83,14 +81,10 @@ class SourceRows:
             math.sqrt(variance_of_mean(source) + variance_of_mean(target)),
             0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum()),
         )
-        by_threshold, by_difference = atc(inputs), doc(inputs)
-        of_errors = [by_threshold, *_by_strays(sketch, logits)]
-        frequencies = _class_frequencies(sketch, logits) if fall.passed else None
-        if fall.passed and (frequencies is None or frequencies.passed):
-            used, unused = of_errors, [by_difference]
-        else:
-            used, unused = [by_difference, by_threshold], of_errors
-        return consensus(inputs, used, unused, () if frequencies is None else (frequencies,))
+        others = [atc(inputs), *_by_strays(sketch, logits)]
+        if fall.passed:
+            return consensus(inputs, others, [])
+        return consensus(inputs, [doc(inputs)], others)
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
@@ -116,17 +110,6 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     labels = np.repeat([0, 1], [right, wrong])
     logits = _top_against_rest(odds, n_classes, reference.temperature)
     return SourceRows(logits, labels, reference, reference.temperature, frequencies)
-
-
-def _class_frequencies(sketch: Reference, logits: Floats) -> Guard | None:
-    """Return the check `class frequencies`, if the reference has clusters."""
-    source, kept = sketch.source, sketch.source.clusters
-    if kept is None or logits.shape[1] == 2:
-        return None
-    centres = Centres(np.array(kept.classes), kept.centres.values)
-    some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
-    before = source.predicted.values.astype(np.float64)
-    return same_frequencies(some, centres, before, kept.strays)
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:

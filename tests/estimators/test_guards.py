@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.estimators import guards
-from covcal_cli.estimators.clusters import class_frequencies
-from covcal_cli.estimators.consensus import Estimates, combined, disagreement, reason_to_keep
+from covcal_cli.estimators.consensus import Estimates, combined
 from covcal_cli.estimators.inputs import (
     Aligned,
     Estimate,
@@ -198,88 +197,50 @@ CLUSTERINGS = ["clustering", "clustering with fixed class shares"]
 
 
 @pytest.mark.parametrize(
-    ("classes", "drift", "fell", "used", "unused"),
+    ("classes", "falls", "used", "unused"),
     [
-        (5, 0.3, True, ["atc", *CLUSTERINGS], ["doc"]),
-        (5, 0.0, True, ["doc", "atc", CLUSTERINGS[0]], [CLUSTERINGS[1]]),
-        (5, 0.3, False, ["doc", "atc"], CLUSTERINGS),
-        (2, 0.3, True, ["atc", "cot"], ["doc"]),
-        (2, 0.3, False, ["doc", "atc"], ["cot"]),
+        (5, True, ["atc", *CLUSTERINGS], []),
+        (5, False, ["doc"], ["atc", *CLUSTERINGS]),
+        (5, None, ["cot"], []),
+        (2, True, ["atc", "cot"], []),
+        (2, False, ["doc"], ["atc", "cot"]),
     ],
 )
 def test_combined_is_the_rule(
-    classes: int, drift: float, fell: bool, used: list[str], unused: list[str]
+    classes: int, falls: bool | None, used: list[str], unused: list[str]
 ) -> None:
-    """By hand: the estimators used, 1.2 times the fall, and the interval."""
-    inputs, _ = made_inputs(classes=classes, moved=0.0)
-    if drift:  # rows of one more class
-        rows = inputs.target_logits[inputs.target_predictions == 0]
-        logits = np.concatenate([inputs.target_logits, *[rows] * 3])
-        inputs = replace(inputs, target_logits=logits)
+    """By hand: the estimators used, 1.2 times the fall, the interval, and the disagreement.
+
+    `falls` is whether the confidence falls, and None where the class frequencies are given.
+    """
+    inputs, _ = made_inputs(classes=classes)
     values = {"cot": 0.5, "atc": 0.66, "doc": 0.7}
     values |= dict(zip(CLUSTERINGS, (0.62, 0.57), strict=True))
-    estimates = {name: Estimate(name, value, value, value, "-") for name, value in values.items()}
-    found = combined(inputs, estimates, fell=fell)
+    estimates = {
+        name: Estimate(name, value, value, value, "-", (guards.precise(0.0),))
+        for name, value in values.items()
+    }
+    fall = None if falls is None else guards.fall_in_confidence(0.1 if falls else 0.0, 0.01, 0.0)
+    found = combined(inputs, estimates, fall)
     right = float(inputs.source_correct.mean())
-    accuracy = right - 1.2 * (right - float(np.median([values[name] for name in used])))
+
+    def corrected(some: list[str]) -> float:
+        return right - 1.2 * (right - float(np.median([values[name] for name in some])))
+
+    accuracy = corrected(used)
     assert found.accuracy == pytest.approx(accuracy)
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     noise = error * (1 - error) / inputs.n_source
     noise += accuracy * (1 - accuracy) / inputs.n_target
+    reach = 0.2 * abs(right - accuracy) + 0.06 + 1.959964 * noise**0.5
+    lowest = min([accuracy - reach, *([corrected(unused)] if unused else [])])
+    assert found.low == pytest.approx(lowest)
+    assert found.high == pytest.approx(accuracy + reach)
     everyone = [values[name] for name in [*used, *unused]]
-    distance = max(everyone) - min(everyone)
-    reach = (0.06 if classes == 2 else 0.05) + 0.15 * abs(right - accuracy) + 0.2 * distance
-    assert found.low == pytest.approx(accuracy - reach - 1.959964 * noise**0.5)
-    assert found.high == pytest.approx(min(accuracy + reach + 1.959964 * noise**0.5, 1.0))
-    assert found.guard("estimators disagree").value == pytest.approx(distance)
-
-
-@pytest.mark.parametrize(
-    ("values", "confidence", "keeps", "passed"),
-    [
-        ((0.70, 0.75), 0.72, True, True),  # close
-        ((0.40, 0.75), 0.80, False, True),  # far apart, but all below the confidence
-        ((0.40, 0.75), 0.60, False, False),  # on both sides of it
-        ((0.40, 0.75), 0.80, True, False),  # temp keeps its T although one estimator is far below
-    ],
-)
-def test_disagreement_matters_where_it_leaves_the_choice_open(
-    values: tuple[float, float], confidence: float, keeps: bool, passed: bool
-) -> None:
-    """The warning names a remedy; otherwise the sentence says why it does not matter."""
-    estimates = [Estimate(str(value), value, value, value, "-") for value in values]
-    guard = disagreement(estimates, confidence, keeps=keeps)
-    assert guard.passed == passed
-    assert ("label some target rows" in guard.sentence) != passed
-
-
-@pytest.mark.parametrize("rows", [15, 30])
-def test_few_unshifted_rows_keep_the_confidence(rows: int) -> None:
-    """An estimate that sampling explains never moves T, and a check says that rows are few."""
-    for seed in range(6):
-        source, labels = made_rows(1000, classes=5, moved=0.0, seed=seed)
-        target, _ = made_rows(rows, classes=5, moved=0.0, seed=100 + seed)
-        inputs = EstimatorInputs(source, labels, target, 2.0)
-        found = Estimates(inputs).combined
-        assert reason_to_keep(inputs, found) is not None
-        assert not found.guard("rows").passed
-
-
-@pytest.mark.parametrize("dominant", [0.67, 0.9])
-def test_a_dominant_class_is_not_taken_for_errors(dominant: float) -> None:
-    """Clustering alone would find a third of all rows wrong; the check sees the frequencies."""
-    prior = np.full(5, (1 - dominant) / 4)
-    prior[2] = dominant
-    source, labels = made_rows(2000, classes=5, moved=0.0, seed=1)
-    target, truth = made_rows(2000, classes=5, moved=0.0, seed=2, prior=prior)
-    inputs = EstimatorInputs(source, labels, target, 2.0)
-    estimates = Estimates(inputs)
-    true = float((target.argmax(axis=1) == truth).mean())
-    assert estimates[CLUSTERINGS[0]].accuracy < true - 0.15
-    assert not class_frequencies(inputs).passed
-    assert estimates.combined.accuracy == pytest.approx(true, abs=0.05)
-    shifted, _ = made_rows(2000, classes=5, moved=0.4, seed=3)
-    assert class_frequencies(EstimatorInputs(source, labels, shifted, 2.0)).passed
+    guard = found.guard("estimators disagree")
+    assert guard.value == pytest.approx(max(everyone) - min(everyone))
+    assert guard.passed == (len(everyone) == 1 or guard.value < 0.1)
+    assert ("label some target rows" in guard.sentence) != guard.passed
 
 
 @pytest.mark.parametrize("seed", range(3))
