@@ -9,9 +9,9 @@
     calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
     probabilities = calibrator.predict_proba(new_logits)
 
-The names in `__all__` are public and keep their meaning within a major version. A result may gain
-fields. Everything else in the package is private and may change. Importing this module loads
-nothing heavy: a name brings its packages when it is first used.
+The names in `__all__` are public and keep their meaning within a major version; results may gain
+fields. Everything else in the package is private and may change. Importing this module is cheap,
+because a name loads its packages when it is first used.
 """
 
 from importlib import import_module
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
     from covcal_cli.apply.apply import ApplySettings, apply
-    from covcal_cli.calibrate.calibrated_classifier import calibrated
-    from covcal_cli.calibrate.calibrator import Calibrator
+    from covcal_cli.calibrate.calibrator import Calibrator, calibrated
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import CompareSettings
     from covcal_cli.errors import CovcalError
+    from covcal_cli.evaluate.diagram import ece, reliability_diagram
     from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-    from covcal_cli.evaluate.of_arrays import ece, reliability_diagram
     from covcal_cli.export.export import export
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.settings import ExtractSettings
@@ -90,9 +89,9 @@ _HOMES = {
     "PickSettings": "labels.pick",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
-    "calibrated": "calibrate.calibrated_classifier",
+    "calibrated": "calibrate.calibrator",
     "compare": "compare.compare",
-    "ece": "evaluate.of_arrays",
+    "ece": "evaluate.diagram",
     "estimate": "calibrate.estimate",
     "evaluate": "evaluate.evaluate",
     "export": "export.export",
@@ -101,7 +100,7 @@ _HOMES = {
     "pick": "labels.pick",
     "random_labels": "labels.target_labels",
     "read_calibration": "formats.calibration",
-    "reliability_diagram": "evaluate.of_arrays",
+    "reliability_diagram": "evaluate.diagram",
     "report": "report.report",
     "write_document": "records",
 }
@@ -114,7 +113,7 @@ def calibrate(
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 
-    No target label is read, except those that ``covcal label`` put in, or as many as
+    No target label is read, except labels of ``covcal label``, or as many as
     ``CalibrateSettings(labels=50)`` asks for.
 
     Parameters
@@ -140,12 +139,12 @@ def calibrate(
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module when it is first asked for."""
+    """Load a public name from its module when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"covcal's API has no {name!r}: it has {', '.join(__all__)}")
-    found = getattr(import_module(f"covcal_cli.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"covcal_cli.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

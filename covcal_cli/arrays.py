@@ -1,4 +1,4 @@
-"""One name for every kind of array that covcal passes about, and for values that they share."""
+"""Names for the kinds of arrays that covcal uses, and values that they share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]  # of any width: logits as a file or a model gives them
-Float32s = NDArray[np.float32]  # as files keep logits and features
-Float64s = NDArray[np.float64]  # in mathematics: class-major logits, weights, losses
-Integers = NDArray[np.int64]  # counts; numbers of bins, groups or cells
-Labels = NDArray[np.int64]  # classes 0 .. K-1; `UNKNOWN_LABEL` where there is none
-Splits = NDArray[np.uint8]  # of rows: 0 train, 1 validation, 2 test
+Floats = NDArray[np.floating[Any]]  # any precision: logits of a file or a model
+Float32s = NDArray[np.float32]  # logits and features in files
+Float64s = NDArray[np.float64]  # used in mathematics: class-major logits, weights, losses
+Integers = NDArray[np.int64]  # counts, or numbers of bins, groups or cells
+Labels = NDArray[np.int64]  # classes 0 .. K-1; `UNKNOWN_LABEL` if there is no label
+Splits = NDArray[np.uint8]  # the split of each row: 0 train, 1 validation, 2 test
 Rows = NDArray[np.int64]  # row numbers of a domain, ascending
 Booleans = NDArray[np.bool_]
-AnyArray = NDArray[Any]  # of any kind: what a model is fed or gives, what data hold
-Inputs = Mapping[str, AnyArray]  # what a model is fed, shape (m, ...), by input name
+AnyArray = NDArray[Any]  # any type: inputs and outputs of a model, or data
+Inputs = Mapping[str, AnyArray]  # inputs of a model, shape (m, ...), by input name
 
-UNKNOWN_LABEL = -1  # in `Labels`
-# The smallest float32 that keeps all its digits; the logarithm of a zero is no number.
+UNKNOWN_LABEL = -1  # in `Labels`: the label is not known
+# The smallest float32 with full precision. It replaces 0 before a logarithm is taken.
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
-# A model's inputs as it declares them: what data must become before it is fed.
+# The inputs that a model declares; data are converted to them.
 
 Shape = tuple[int | None, ...]
 
@@ -33,9 +33,9 @@ class ModelInput:
     """One input of a model."""
 
     name: str
-    shape: Shape  # batch first; None where it is free
+    shape: Shape  # batch first; None for a free size
     dtype: np.dtype[np.generic]
-    takes_missing: bool = False  # whether NaN is a value to it, as to decision trees
+    takes_missing: bool = False  # whether NaN is a valid value, as for decision trees
 
     def describe(self) -> str:
         """Return dtype and shape of a row, such as ``float32 [N, 1, 28, 28]``."""

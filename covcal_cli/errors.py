@@ -1,20 +1,21 @@
-"""The errors that a user can cause, each worded so that the user can act on it."""
+"""The errors that a user can cause, with messages that say what to do."""
 
 import unicodedata
 
-# The way for any model that covcal cannot open or feed: a pickle, or one that reads texts.
+# The remedy for a model that covcal cannot open or run, such as a pickle or a model that reads
+# texts.
 OUTPUTS_AS_TABLE = (
-    "save what its predict_proba gives as tables (prob_NAME per class, and label) and pass those "
-    "with --probabilities and no model"
+    "save the output of its predict_proba as tables (prob_NAME per class, and label), and pass "
+    "them with --probabilities instead of a model"
 )
-# Characters without a picture that turn the direction of what follows them.
+# Invisible characters that change the direction of the text after them.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # controls, halves of characters, and breaks of lines
-_LONGEST = 1000  # characters of a message
+_UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
+_LONGEST = 1000  # characters in a message
 
 
 def printable(text: str) -> str:
-    r"""Return a text of any origin in one line that a terminal or a log can show.
+    r"""Return any text as one line that is safe to show on a terminal or in a log.
 
     Controls, line breaks, marks that turn the direction of writing and halves of characters are
     written as Python writes them, such as ``\x1b``: a name cannot move the cursor or begin a line.
@@ -30,9 +31,9 @@ def printable(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """Return a text of any origin as part of a message: printable, and not too long to be read.
+    """Return any text as part of a message: printable, and not too long.
 
-    Of one that is, the beginning and the end are kept, where a message has its remedy.
+    A long text keeps its beginning and its end, where the remedy is.
     """
     text = printable(text)
     if len(text) <= _LONGEST:
@@ -41,31 +42,31 @@ def message(text: str) -> str:
 
 
 class CovcalError(Exception):
-    """Something the user can mend: bad input, a missing file, an output in the way.
+    """An error that the user can fix: bad input, a missing file, an existing output.
 
     The message is one line that names the file, the thing and the remedy. The command line prints
     it and exits with code 1; the library raises it and touches no existing file.
     """
 
     def __str__(self) -> str:
-        """Return the message, whose names may come from anywhere."""
+        """Return the message, made printable because it may contain names of any origin."""
         return message(super().__str__())
 
 
 class OutputExistsError(CovcalError):
-    """An output file is already there and replacing it was not asked for."""
+    """An output file exists and --force was not given."""
 
 
 class TooFewRowsError(CovcalError):
-    """A file lacks rows: a domain, rows of a split, labelled ones, or enough of them."""
+    """A file lacks rows: a domain, rows of a split, labelled rows, or a sufficient number."""
 
 
 class UnlabelledError(CovcalError):
-    """The target rows to judge have no labels."""
+    """The target rows to measure have no labels."""
 
 
 class UnusedOptionError(CovcalError):
-    """An option was given that nothing here has a use for; the command line exits with code 2."""
+    """An option that has no effect here was given; the command line exits with code 2."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")
@@ -73,15 +74,15 @@ class UnusedOptionError(CovcalError):
 
 
 class LimitExceededError(Exception):
-    """What was measured exceeds a limit of the user's; the command line exits with code 3."""
+    """A result is beyond a limit of the user; the command line exits with code 3."""
 
 
 class StoppedError(Exception):
-    """Ctrl-C where something was kept, which the message names; the command line exits with 130."""
+    """Ctrl-C after results were saved, which the message names; the command line exits with 130."""
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value of foreign origin in quotes for a message, cut to `limit` characters."""
+    """Return a foreign value in quotes for a message, cut to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 

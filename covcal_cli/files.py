@@ -1,9 +1,10 @@
 """Output files that appear whole or not at all, and the hashes that name inputs.
 
 An output is written to a hidden sibling (``.NAME.partial``) and renamed when it is complete, so a
-crash, a full disk or ``kill -9`` leaves the old file untouched. The sibling's name is fixed: the
-next run takes away what a killed run left behind, and a run beside it is refused, since the sibling
-is locked until it is renamed. Outputs that belong together are renamed together.
+crash, a full disk or ``kill -9`` leaves the old file untouched. The sibling's name is fixed, so the
+next run removes a sibling that a killed run left behind. The sibling is locked until it is renamed,
+so a second process that writes the same file is refused. Outputs that belong together are renamed
+together.
 """
 
 import errno
@@ -28,9 +29,10 @@ if sys.platform != "win32":
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
 _LONGEST_NAME = 255  # bytes
-# Of compressed values, in memory over on disk: deflate reaches 1030 for zeros, honest data 20.
+# The largest plausible ratio of memory to disk size of compressed values. Deflate reaches 1030 for
+# zeros, real data about 20.
 _LARGEST_GROWTH = 200
-_SMALL = 1 << 30  # bytes that may be made of next to nothing
+_SMALL = 1 << 30  # bytes; smaller arrays may have any ratio
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
@@ -42,16 +44,16 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
     OutputExistsError
         If `path` exists and `force` is false.
     CovcalError
-        If `path` is no plain file, is one of `inputs`, or its folder does not exist.
+        If `path` is not a plain file, is one of `inputs`, or its folder does not exist.
     """
     try:
         path.resolve()
-    except (RuntimeError, OSError) as error:  # as Python has it before and after 3.13
+    except (RuntimeError, OSError) as error:  # the exception differs between Python versions
         raise CovcalError(f"{path} is a link that leads to itself: pass another -o") from error
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: give -o a file name")
     if path.exists() and not path.is_file():
-        raise CovcalError(f"{path} is no plain file (a pipe or device?): pass another -o")
+        raise CovcalError(f"{path} is not a plain file (a pipe or device?): pass another -o")
     if path.exists() and not force:
         raise OutputExistsError(f"{path} exists already: pass --force to replace it, or another -o")
     if any(entry.exists() and path.exists() and path.samefile(entry) for entry in inputs):
@@ -64,23 +66,24 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
 class _Writing:
     """An output that is being written, and the lock on its sibling."""
 
-    path: Path  # where it will be
+    path: Path  # the final path
     partial: Path
-    lock: int | None  # descriptor of the sibling; none on Windows, where it could not be renamed
+    # Descriptor of the sibling; None on Windows, where an open file cannot be renamed.
+    lock: int | None
 
     def is_at(self, path: Path) -> bool:
         """Return whether `path` is the file that was created and locked."""
         try:
-            found = path.lstat()
+            status = path.lstat()
         except OSError:
             return False
         if self.lock is None:
             return True
-        return os.path.samestat(found, os.fstat(self.lock))
+        return os.path.samestat(status, os.fstat(self.lock))
 
     def end(self) -> None:
-        """Take the sibling away unless it was renamed, and give up the lock."""
-        # Another process may have begun one of the same name once this one was renamed.
+        """Remove the sibling unless it was renamed, and release the lock."""
+        # After the renaming, another process may have created a sibling with the same name.
         if self.is_at(self.partial):
             self.partial.unlink(missing_ok=True)
         if self.lock is not None:
@@ -101,11 +104,11 @@ _TOGETHER: ContextVar[_Together | None] = ContextVar("together", default=None)
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to; rename it to `path` when the block succeeds.
 
-    What `check_output` refuses is refused, and so is a `path` that another process writes. A file
-    that is replaced hands down its permissions.
+    It refuses what `check_output` refuses, and a `path` that another process is writing. The new
+    file gets the permissions of the file that it replaces.
     """
     check_output(path, force=force)
-    path = path.resolve()  # a link is followed, not replaced
+    path = path.resolve()  # follow a link instead of replacing it
     with ExitStack() as stack:
         writing = _begun(path)
         stack.callback(writing.end)
@@ -125,10 +128,11 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 
 @contextmanager
 def moved_together() -> Iterator[None]:
-    """Let the outputs of a block take their places only when all of them are whole.
+    """Rename the outputs of a block only when all of them are complete.
 
-    The first is replaced; the old others leave before, and the new ones come after it. A process
-    killed in between leaves some of them out, and never old ones beside new ones.
+    First all old outputs except the first are removed. Then the first is replaced, and the other
+    new outputs follow. If the process is killed in between, some outputs are missing, but old and
+    new outputs are never mixed.
     """
     together = _Together()
     before = _TOGETHER.set(together)
@@ -150,7 +154,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
     with _undisturbed():
         try:
             for path, old in left.items():
-                old.unlink(missing_ok=True)  # by a process that was killed
+                old.unlink(missing_ok=True)  # left by a process that was killed
                 if path.exists():
                     _set_aside(path, old, stays=path == whole[0].path)
             for writing in whole:
@@ -162,14 +166,15 @@ def _rename(whole: Sequence[_Writing]) -> None:
             for path, old in left.items():
                 if old.exists():
                     old.replace(path)
-                    old.unlink(missing_ok=True)  # two names of one file are left as they are
+                    # Renaming does nothing if both are names of one file.
+                    old.unlink(missing_ok=True)
             raise
         for old in left.values():
             old.unlink(missing_ok=True)
 
 
 def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
-    """Give a file another name, and let it keep its own too if it `stays`."""
+    """Give a file another name; if it `stays`, it also keeps its own name."""
     if stays:
         try:
             old.hardlink_to(path)
@@ -182,7 +187,7 @@ def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Put off signals that ask to end until the block has ended."""
+    """Delay termination signals until the block has ended."""
     if sys.platform == "win32":
         yield
         return
@@ -194,7 +199,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def hidden_sibling(path: Path, ending: str) -> Path:
-    """Return the name of a temporary file or folder beside `path`, for as long as it is made."""
+    """Return the name of the temporary file or folder beside `path`."""
     name = f".{path.name}.{ending}"
     if len(os.fsencode(name)) > _LONGEST_NAME:
         name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.{ending}"
@@ -202,7 +207,7 @@ def hidden_sibling(path: Path, ending: str) -> Path:
 
 
 def _begun(path: Path) -> _Writing:
-    """Create the sibling of `path`, locked; one that a killed process left goes first."""
+    """Create the sibling of `path`, locked; remove a sibling that a killed process left."""
     partial = hidden_sibling(path, "partial")
     while True:
         try:
@@ -218,7 +223,7 @@ def _begun(path: Path) -> _Writing:
 
 
 def _created(path: Path, partial: Path) -> _Writing | None:
-    """Create the sibling; None where it is to be tried again."""
+    """Create the sibling; return None if the caller must try again."""
     how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(partial, how | os.O_CREAT | os.O_EXCL, 0o666)
@@ -229,22 +234,22 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         mode = path.stat().st_mode & 0o777
         if sys.platform == "win32":
             partial.chmod(mode)
-        else:  # until it is locked, another process may take the name away, but not the file
+        else:  # before the lock, another process may remove the name, but not the file
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
-    if not writing.is_at(partial):  # taken for a left one by another process
+    if not writing.is_at(partial):  # another process took it for a leftover
         writing.end()
         return None
     return writing
 
 
 def _clear(path: Path, partial: Path, how: int) -> None:
-    """Take away a sibling that a killed process left; raise `CovcalError` for any other."""
-    # Neither a link is followed nor a pipe waited for: anybody may have put them there.
+    """Remove a sibling that a killed process left; raise `CovcalError` if it is in use."""
+    # Do not follow a link or wait for a pipe, because anybody may have put it there.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         if not stat.S_ISREG(partial.lstat().st_mode):
-            raise CovcalError(f"{partial} is in the way and no plain file: remove it")
+            raise CovcalError(f"{partial} is in the way and is not a plain file: remove it")
         descriptor = os.open(partial, how | careful)
     except FileNotFoundError:  # renamed just now
         return
@@ -252,7 +257,7 @@ def _clear(path: Path, partial: Path, how: int) -> None:
 
 
 def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
-    """Keep other processes from writing the same file for as long as the descriptor is open."""
+    """Prevent other processes from writing the same file while the descriptor is open."""
     if sys.platform == "win32":
         os.close(descriptor)
         return _Writing(path, partial, None)
@@ -269,15 +274,15 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
 
 
 def _explained(error: OSError, path: Path) -> Exception:
-    """Return an error that names the remedy, or where none is known the error itself."""
-    # HDF5 hides errno inside its message, so the text is searched as well.
+    """Return an error that names the remedy, or the error itself if no remedy is known."""
+    # HDF5 writes errno only into its message, so the text is searched too.
     text = str(error)
     codes = {code for code in _DISK_FULL if f"errno = {code}," in text}
     if error.errno in _DISK_FULL or codes:
         return CovcalError(f"no space left to write {path}: free some space, or pass another -o")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return CovcalError(f"no permission to write {path}: pass another -o")
-    if error.filename is not None:  # of the sibling, which nobody has heard of
+    if error.filename is not None:  # the name of the sibling, which the user does not know
         error.filename = str(path)
     return error
 
@@ -298,7 +303,7 @@ def sha256_of(path: Path) -> str:
 
 
 def open_plain(path: str | Path) -> FileIO:
-    """Open a plain file to read; raise ValueError for a pipe or device, which might not end."""
+    """Open a plain file to read; raise ValueError for a pipe or device, which may never end."""
     handle = FileIO(path, opener=lambda name, how: os.open(name, how | _WITHOUT_WAITING))
     if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         handle.close()
@@ -307,18 +312,20 @@ def open_plain(path: str | Path) -> FileIO:
 
 
 def grows_beyond_belief(needed: int, stored: int) -> bool:
-    """Return whether `stored` bytes of a file claim to be `needed` bytes that no data would be."""
+    """Return whether `needed` bytes of memory are implausible for `stored` bytes of a file."""
     return needed > _SMALL and needed > _LARGEST_GROWTH * stored
 
 
 def require_file(path: Path, *, remedy: str) -> None:
-    """Refuse a path that is no file or an empty one, naming what is wrong and `remedy`."""
+    """Refuse a path that is not a file or is empty; the error names the problem and `remedy`."""
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: {remedy}")
     if not path.exists():
         raise CovcalError(f"{path} does not exist: {remedy}")
     if not path.is_file():
-        raise CovcalError(f"{path} is no plain file (a pipe or device?): save it as one")
+        raise CovcalError(
+            f"{path} is not a plain file (a pipe or device?): save it as a plain file"
+        )
     try:
         path.open("rb").close()
     except PermissionError as error:
@@ -328,11 +335,11 @@ def require_file(path: Path, *, remedy: str) -> None:
 
 
 def as_word(path: str | Path) -> str:
-    """Return a path as a word of a command: quoted for a shell, and never an option."""
+    """Return a path as an argument of a shell command: quoted, and never read as an option."""
     text = f"./{path}" if str(path).startswith("-") else str(path)
     if text.isprintable():
         return shlex.quote(text)
-    # A line of text cannot show such a name, but a shell reads its bytes in $'...'.
+    # Such a name cannot be printed, but a shell reads its bytes in $'...'.
     return f"$'{''.join(map(_shell_byte, os.fsencode(text)))}'"
 
 
@@ -342,9 +349,9 @@ def _shell_byte(byte: int) -> str:
 
 
 def relative_to_folder_of(path: Path, document: Path) -> str:
-    """Return `path` relative to the folder that `document` lies in, with forward slashes.
+    """Return `path` relative to the folder of `document`, with forward slashes.
 
-    A link in that folder is named itself, not what it leads to.
+    For a link in that folder, the path is that of the link, not of its destination.
     """
     file, folder = path.resolve(), document.resolve().parent
     by_name = Path(os.path.relpath(path, document.parent))
@@ -354,9 +361,9 @@ def relative_to_folder_of(path: Path, document: Path) -> str:
 
 
 def leaves_folder_of(path: Path, document: Path) -> bool:
-    """Return whether a path that `document` names is not below the document's own folder.
+    """Return whether a path in `document` is outside the document's folder.
 
-    Only names count: a link in the folder is the user's own, wherever it leads.
+    Only the path is compared. A link inside the folder is trusted, wherever it leads.
     """
     try:
         way = path.relative_to(document.parent)

@@ -1,12 +1,12 @@
-"""Read HDF5 files of any origin, and refuse those whose numbers cannot be trusted.
+"""Read untrusted HDF5 files, and refuse files whose numbers cannot be trusted.
 
 An HDF5 file can refer to other files (links, external storage, virtual datasets); if those are
 missing, HDF5 reads zeros without an error. A file can also list arrays that were never written, or
 that need far more memory than the file has bytes. Therefore every file is examined when it is
-opened, and refused for any of these.
+opened, and refused in all these cases.
 
-Chunks with a checksum (fletcher32) are checked by HDF5 whenever they are read. Here it is checked
-that each such chunk is in its place, and that none has its checksum switched off.
+Chunks with a checksum (fletcher32) are checked by HDF5 whenever they are read. This module checks
+that each such chunk exists, and that no chunk has its checksum switched off.
 
 Damage is reported in one line; h5py's exceptions never leave this module.
 """
@@ -36,15 +36,33 @@ class Dataset:
     def __init__(self, path: Path, name: str, raw: Any) -> None:
         self.path, self.name, self._raw = path, name, raw
         with _readable(path, name):
-            self.shape: tuple[int, ...] = tuple(raw.shape or ())
-            self.ndim = -1 if raw.shape is None else len(self.shape)  # -1: it has no values
+            shape = raw.shape
+            self.shape: tuple[int, ...] = tuple(shape or ())
+            self.ndim = -1 if shape is None else len(self.shape)  # -1: it has no values
             self.dtype: np.dtype[Any] = raw.dtype
-            self.is_text = h5py.check_string_dtype(raw.dtype) is not None
-            self.chunks: tuple[int, ...] | None = raw.chunks
-            self.can_grow = raw.maxshape != raw.shape
-            # Whether numbers are stored in a usual form, the last byte first.
-            self.is_usual = raw.dtype == raw.dtype.newbyteorder("<") and raw.id.get_type().equal(
-                h5py.h5t.py_create(raw.dtype)
+        self.is_text = h5py.check_string_dtype(self.dtype) is not None
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The shape of a chunk; None if the dataset has no chunks."""
+        with _readable(self.path, self.name):
+            sides: tuple[int, ...] | None = self._raw.chunks
+            return sides
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether an axis may become longer."""
+        with _readable(self.path, self.name):
+            return bool(self._raw.maxshape != self._raw.shape)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether numbers are stored in the usual little-endian form."""
+        with _readable(self.path, self.name):
+            stored = self._raw.id.get_type()
+            return bool(
+                self.dtype == self.dtype.newbyteorder("<")
+                and stored.equal(h5py.h5t.py_create(self.dtype))
             )
 
     def __len__(self) -> int:
@@ -61,7 +79,7 @@ class Dataset:
     def texts(self) -> list[str]:
         """Return the values of one axis of fixed-length UTF-8 bytes."""
         if self.ndim != 1 or self.dtype.kind != "S":
-            raise CovcalError(f"{self.path}: {self.name} is no list of texts: make it again")
+            raise CovcalError(f"{self.path}: {self.name} is not a list of texts: make it again")
         try:
             return [bytes(value).decode("utf-8") for value in self[:]]
         except UnicodeDecodeError as error:
@@ -71,7 +89,7 @@ class Dataset:
 class Group(Mapping[str, Any]):
     """A group of an open file: groups and `Dataset` by name, also by paths such as ``a/b``.
 
-    `datasets` are those of the whole file that were examined, by path without a first slash.
+    `datasets` are all examined datasets of the file, by path without a leading slash.
     """
 
     def __init__(
@@ -129,8 +147,8 @@ class File(Group):
     Raises
     ------
     CovcalError
-        If it is not a readable HDF5 file, refers to other files or places, or holds arrays that
-        were not written or are too large to be real.
+        If the file is not readable HDF5, refers to other files or places, or holds arrays that were
+        not written or are implausibly large.
     """
 
     def __init__(self, path: Path, *, remedy: str, handle: Any = None) -> None:
@@ -147,7 +165,7 @@ class File(Group):
             raise
 
     def close(self) -> None:
-        """Close the file, if this opened it."""
+        """Close the file if this object opened it."""
         if self._closes:
             self._raw.close()
 
@@ -156,6 +174,12 @@ class File(Group):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def root_attributes(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Return the attributes of a file that are texts or single numbers; examine no dataset."""
+    with _opened(path, remedy) as raw, _readable(path, "/"):
+        return dict(_plain_attributes(raw.attrs))
 
 
 def _opened(path: Path, remedy: str) -> Any:
@@ -185,7 +209,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def _readable(path: Path, name: str) -> Iterator[None]:
-    """Turn what h5py raises for a damaged file into one line that names the place."""
+    """Turn h5py's exceptions for a damaged file into one line that names the place."""
     try:
         yield
     except _DAMAGE as error:
@@ -196,7 +220,7 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
-    """Yield every dataset, in the order of their names, and refuse what a file must not hold."""
+    """Yield every dataset in the order of names; refuse what a file must not contain."""
     seen = set()  # several names may lead to one object, and a group may contain itself
     waiting = [("", file)]
     while waiting:
@@ -206,11 +230,12 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
             continue
         seen.add((about.fileno, about.addr))
         if isinstance(member, h5py.Dataset):
-            _require_own(path, place, member)
-            if member.shape is not None:
-                yield place, Dataset(path, f"/{place}", member)
+            dataset = Dataset(path, f"/{place}", member)
+            _require_own(dataset, member.id)
+            if dataset.ndim >= 0:
+                yield place, dataset
         elif isinstance(member, h5py.Group):
-            # The last of the list is examined first.
+            # The list is a stack: its last entry is examined first.
             waiting += [
                 (f"{place}/{name}".lstrip("/"), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
@@ -218,71 +243,86 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
 
 
 def _linked(path: Path, place: str, group: Any, name: str) -> Any:
-    """Return the group or dataset of a name, and refuse a link to another place."""
+    """Return the group or dataset with a name; refuse a link to another place."""
+    # h5py's own look-up of a name takes several times as long, and files have dozens of names.
+    encoded = name.encode("utf-8", "surrogateescape")
+    if group.id.links.get_info(encoded).type == h5py.h5l.TYPE_HARD:
+        member = h5py.h5o.open(group.id, encoded)
+        if isinstance(member, h5py.h5g.GroupID):
+            return h5py.Group(member)
+        return h5py.Dataset(member) if isinstance(member, h5py.h5d.DatasetID) else group[name]
     where = f"{place}/{name}".lstrip("/")
     link = group.get(name, getlink=True)
-    if not isinstance(link, h5py.HardLink):
-        target = f"{getattr(link, 'filename', '')}:{getattr(link, 'path', '')}".lstrip(":")
-        raise CovcalError(
-            f"{path}: /{where} is a link to {target}, and links are not followed: write the "
-            "values themselves into the file"
-        )
-    return group[name]
+    target = f"{getattr(link, 'filename', '')}:{getattr(link, 'path', '')}".lstrip(":")
+    raise CovcalError(
+        f"{path}: /{where} is a link to {target}, and links are not followed: write the "
+        "values themselves into the file"
+    )
 
 
-def _require_own(path: Path, place: str, dataset: Any) -> None:
-    """Refuse a dataset that is stored elsewhere, was not written whole, or is far too large."""
-    away = "virtual" if dataset.is_virtual else "stored in another file" if dataset.external else ""
+def _require_own(dataset: Dataset, identifier: Any) -> None:
+    """Refuse a dataset that is stored elsewhere, incompletely written or far too large."""
+    where = f"{dataset.path}: {dataset.name}"
+    settings = identifier.get_create_plist()
+    layout = settings.get_layout()
+    away = "stored in another file" if settings.get_external_count() else ""
+    if layout == h5py.h5d.VIRTUAL:
+        away = "virtual"
     if away:
         raise CovcalError(
-            f"{path}: /{place} is {away}, and other files are not read: write the values "
+            f"{where} is {away}, and other files are not read: write the values "
             "themselves into the file"
         )
-    bytes_needed = math.prod(dataset.shape or (0,)) * dataset.dtype.itemsize
-    if bytes_needed == 0:
+    bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if bytes_needed == 0 or dataset.ndim <= 0:  # no values, or a single value
         return
-    stored = dataset.id.get_storage_size()
-    if dataset.chunks is not None:
-        sides = zip(dataset.shape, dataset.chunks, strict=True)
-        chunks = math.prod(-(-side // chunk) for side, chunk in sides)
-        missing = dataset.id.get_num_chunks() < chunks
+    stored = identifier.get_storage_size()
+    sides = settings.get_chunk() if layout == h5py.h5d.CHUNKED else None
+    if sides is not None:
+        lengths = zip(dataset.shape, sides, strict=True)
+        chunks = math.prod(-(-side // length) for side, length in lengths)
+        missing = identifier.get_num_chunks() < chunks
     else:
         missing = stored < bytes_needed
     if missing:
         raise CovcalError(
-            f"{path}: /{place} was never written whole, and reads as zeros: make the file again"
+            f"{where} was never written whole, and reads as zeros: make the file again"
         )
-    _require_checksums(path, place, dataset)
+    if sides is not None:
+        _require_checksums(dataset, identifier, settings, sides)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
-            f"{path}: /{place} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
+            f"{where} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
             "data compresses so; copy the file again or make it again"
         )
 
 
-def _require_checksums(path: Path, place: str, dataset: Any) -> None:
-    """Refuse a dataset with checksums if a chunk is not in its place, or has none."""
-    settings = dataset.id.get_create_plist()
+def _require_checksums(
+    dataset: Dataset, identifier: Any, settings: Any, sides: tuple[int, ...]
+) -> None:
+    """Refuse a dataset with checksums if a chunk is missing or has no checksum.
+
+    `settings` are the settings of its creation, and `sides` is the shape of a chunk.
+    """
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
     if h5py.h5z.FILTER_FLETCHER32 not in filters:
         return
     switched_off = 1 << filters.index(h5py.h5z.FILTER_FLETCHER32)
-    bytes_needed = math.prod(dataset.chunks) * dataset.dtype.itemsize + _CHECKSUM_BYTES
+    bytes_needed = math.prod(sides) * dataset.dtype.itemsize + _CHECKSUM_BYTES
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
-        """Note the place of a chunk; anything but None ends the iteration."""
+        """Note the place of a chunk; any result except None ends the iteration."""
         places.add(chunk.chunk_offset)
-        sides = zip(chunk.chunk_offset, dataset.chunks, dataset.shape, strict=True)
-        fits = all(start % length == 0 and start < side for start, length, side in sides)
+        starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
+        fits = all(start % length == 0 and start < side for start, length, side in starts)
         whole = chunk.size == bytes_needed or len(filters) > 1  # compressed
         return None if fits and whole and not chunk.filter_mask & switched_off else True
 
-    damaged = dataset.id.chunk_iter(is_damaged)
-    if damaged or len(places) < dataset.id.get_num_chunks():
-        raise CovcalError(
-            f"{path}: /{place} has damaged chunks: copy the file again or make it again"
-        )
+    damaged = identifier.chunk_iter(is_damaged)
+    where = f"{dataset.path}: {dataset.name}"
+    if damaged or len(places) < identifier.get_num_chunks():
+        raise CovcalError(f"{where} has damaged chunks: copy the file again or make it again")
 
 
 def _plain_attributes(attributes: Any) -> Iterator[tuple[str, Plain]]:

@@ -1,4 +1,4 @@
-"""A few lines on any file that covcal wrote, told apart by their content."""
+"""Describe any file that covcal wrote in a few lines; its content tells which kind it is."""
 
 import zipfile
 from collections import Counter
@@ -13,7 +13,7 @@ from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.result import MetricsRecord
 from covcal_cli.files import require_file
-from covcal_cli.forecast.source_accuracy import source_accuracy
+from covcal_cli.forecast.forecaster import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
@@ -24,7 +24,7 @@ from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import Period, Watched
 
-Lines = list[tuple[str, str]]  # what a line is about, and what it says
+Lines = list[tuple[str, str]]  # subject and text of each line
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
 # Attributes that are shown elsewhere, or too long.
@@ -32,7 +32,7 @@ _HIDDEN = ("schema", "complete", "training", "preprocessing", "affine_difference
 
 
 def describe(path: str | Path) -> str:
-    """Return what a covcal file holds; raise `CovcalError` where it is damaged or no such file."""
+    """Describe a covcal file; raise `CovcalError` if it is damaged or not a covcal file."""
     path = Path(path)
     require_file(path, remedy=_REMEDY)
     with path.open("rb") as handle:
@@ -58,7 +58,7 @@ def describe(path: str | Path) -> str:
 
 
 def _kind_of(path: Path, start: bytes) -> str:
-    """Return what else a file is, such as the tables that apply writes for other programs."""
+    """Describe a file that is not covcal's, such as the tables that apply writes."""
     if start.startswith(b"PAR1"):
         return "a Parquet table"
     if start.startswith(b"PK"):
@@ -97,7 +97,7 @@ def _hdf5_lines(path: Path) -> Lines:
 
 
 def _batches(draw: Draw) -> Lines:
-    """Return a line per batch: how many rows covcal pick drew, and how many have a label."""
+    """Return a line per batch: the number of rows that covcal pick drew, and of their labels."""
     lines = []
     for number, batch in enumerate(draw.batches):
         labelled = int(np.count_nonzero(draw.labelled[draw.batch == number]))
@@ -113,21 +113,21 @@ def _batches(draw: Draw) -> Lines:
 
 
 def _preprocessing(text: object) -> Lines:
-    """Return what was done to images: each setting that the file tells, without its JSON."""
+    """Describe the preprocessing of images: each recorded setting, as text instead of JSON."""
     try:
         settings = parsed_json(str(text))
     except ValueError:
         return []
     if not isinstance(settings, dict):
-        return [("images", "none: the rows went in as they are")]
+        return [("images", "none: the rows were used unchanged")]
     return [("images", ", ".join(f"{name} {_plain(value)}" for name, value in settings.items()))]
 
 
 def _plain(value: Any) -> str:
-    """Return a setting as people write it."""
+    """Return a setting as readable text."""
     if isinstance(value, dict):
-        kept = (f"{name} {_plain(one)}" for name, one in value.items() if one not in (None, []))
-        return f"({', '.join(kept)})"
+        parts = (f"{name} {_plain(part)}" for name, part in value.items() if part not in (None, []))
+        return f"({', '.join(parts)})"
     if isinstance(value, list):
         return " ".join(map(_plain, value))
     if isinstance(value, bool):
@@ -138,10 +138,10 @@ def _plain(value: Any) -> str:
 def _described(
     schema: str, classes: Sequence[str], rows: Lines, attributes: Mapping[str, Any]
 ) -> Lines:
-    shown = [
+    facts = [
         (name, str(value)) for name, value in sorted(attributes.items()) if name not in _HIDDEN
     ]
-    return [("schema", schema), ("classes", _classes(classes)), *rows, *shown]
+    return [("schema", schema), ("classes", _classes(classes)), *rows, *facts]
 
 
 def _domain(domain: Domain) -> tuple[str, str]:
@@ -152,20 +152,20 @@ def _domain(domain: Domain) -> tuple[str, str]:
     return domain.name, f"{domain.n} rows ({splits}); {widths}"
 
 
-# Models that export wrote, by the metadata that it put into them. No model is run.
+# Models that export wrote, recognised by their metadata. No model is run.
 
 _PREFIX = "covcal."
 
 
 def _exported(path: Path) -> dict[str, str]:
-    """Return what export wrote into a model; nothing where it wrote none."""
+    """Describe what export wrote into a model; nothing for other models."""
     if path.suffix.lower() == ".pt2":
-        found = _of_archive(path)
+        metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":
-        found = _of_onnx(path)
+        metadata = _of_onnx(path)
     else:
         return {}
-    return {name: value for name, value in found.items() if name.startswith(_PREFIX)}
+    return {name: value for name, value in metadata.items() if name.startswith(_PREFIX)}
 
 
 def _of_archive(path: Path) -> dict[str, str]:
@@ -180,7 +180,7 @@ def _of_archive(path: Path) -> dict[str, str]:
 
 
 def _of_onnx(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX model; its weights in other files are not read."""
+    """Return the metadata of an ONNX model; external weights are not read."""
     from covcal_cli.classifiers.onnx.file import metadata_of
 
     return metadata_of(path)
@@ -233,7 +233,7 @@ def _calibration_lines(path: Path) -> Lines:
 
 
 def _asked_for(calibration: Calibration) -> str:
-    """Return the method asked for, of labels by the options that fit to them."""
+    """Return the method that the user asked for; for labels, the options."""
     rows = calibration.labelled_rows
     if rows is None or calibration.method == AUTO:
         return calibration.method
@@ -309,7 +309,7 @@ def _watch_lines(path: Path) -> Lines:
 
 
 def _period_lines(periods: Sequence[Period]) -> Lines:
-    """Return how many periods got each verdict, and the sentence of the last period."""
+    """Return the number of periods per verdict, and the sentence of the last period."""
     counts = Counter(one.verdict for one in periods)
     calibrations = {one.calibration.sha256 for one in periods}
     several = f", with {len(calibrations)} calibrations" if len(calibrations) > 1 else ""
@@ -328,8 +328,8 @@ _DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {
 
 
 def _classes(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_CLASSES])
-    return f"{len(names)}: {shown}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
+    first = ", ".join(names[:_SHOWN_CLASSES])
+    return f"{len(names)}: {first}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
 
 
 def _inputs(inputs: Sequence[Input]) -> Lines:

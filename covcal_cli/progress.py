@@ -1,4 +1,4 @@
-"""Signs of life from long work; the library reports, only the command line shows."""
+"""Progress reports of long work. The library makes them, and the command line shows them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Progress:
-    """One sign of life."""
+    """One progress report."""
 
-    stage: str  # what is being done, such as "source" or "align"
+    stage: str  # the current stage, such as "source" or "align"
     step: int  # work done, in rows or steps
-    total: int  # the most there can be; a stage may end early
-    # Numbers worth watching, by name; a text is shown as it is.
+    total: int  # largest possible value of `step`; a stage may end early
+    # Numbers to show, by name; a text is shown unchanged.
     losses: Mapping[str, float | str] = field(default_factory=dict)
 
 
@@ -19,4 +19,4 @@ ProgressCallback = Callable[[Progress], None]
 
 
 def silent(progress: Progress) -> None:
-    """Take a `Progress` and do nothing with it."""
+    """Ignore a `Progress`."""

@@ -1,18 +1,18 @@
-"""Covcal's JSON documents: records with typed fields, written and read by their annotations.
+"""Covcal's JSON documents: records whose fields are written and read by their type annotations.
 
 A document is a frozen dataclass with a schema id. Its fields become keys, in their order; a field
-`at` another place becomes a key of an inner object. The last key, ``content_sha256``, is the digest
-of all other keys. Three checks decide whether a document is read:
+with metadata from `at` becomes a key of an inner object. The last key, ``content_sha256``, is the
+digest of all other keys. A document must pass three checks to be read:
 
-1. The digest must match. A document that was edited or damaged is refused.
-2. Every value must have the type of its field, and lie within its range (`Share`, `Count`, ...).
-3. A record refuses, in ``__post_init__``, values that do not fit each other: it raises ValueError,
-   most simply by `require_ascending` and `require_lengths`.
+1. The digest must match. A document that was edited or damaged is refused. 2. Every value must have
+the type of its field, and lie within its range (`Share`, `Count`, ...). 3. Values that do not fit
+each other are refused: a record raises ValueError in ``__post_init__``, for example by
+`require_ascending`.
 
-Keys that no field has are ignored, since a later version may add some. If a key is removed or
-changes its meaning, the schema id changes, and a version that does not know an id refuses it.
+Unknown keys are ignored, because a later version may add keys. If a key is removed or changes its
+meaning, the schema id changes. A version refuses schema ids that it does not know.
 
-This module also has the records that several documents share, and the checks of settings.
+This module also has records that several documents share, and checks of settings.
 """
 
 import hashlib
@@ -39,13 +39,13 @@ from typing import (
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
-DIGEST = "content_sha256"  # key of a document: the sha256 of its other keys
+DIGEST = "content_sha256"  # the key with the sha256 of all other keys
 _ABSENT = object()
-_ROUNDING = 1e-6  # by which a mean of 32-bit numbers may leave its range
+_ROUNDING = 1e-6  # rounding by which a mean of 32-bit numbers may leave its range
 _LONGEST_JSON = 256 << 20  # bytes
-_DEEPEST_JSON = 64  # objects and lists in each other
-_MOST_DIGITS = 20  # of a whole number; 2^64 has as many
-# What a JSON value must be, by its type in Python.
+_DEEPEST_JSON = 64  # levels of nested objects and lists
+_MOST_DIGITS = 20  # digits of a whole number; 2^64 has 20
+# Names of the JSON types, by type in Python.
 _WANTED = {
     str: "a text",
     bool: "true or false",
@@ -61,13 +61,13 @@ _WANTED = {
 
 @dataclass(frozen=True)
 class Within:
-    """A range that a number must lie in, ends included."""
+    """A closed range for a number."""
 
     low: float
     high: float = math.inf
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError, which names the number, for one outside the range."""
+        """Raise ValueError if the value is outside the range."""
         if not self.low - _ROUNDING <= value <= self.high + _ROUNDING:
             limits = f"{self.low:g} to {self.high:g}" if self.high < math.inf else f"{self.low:g}"
             reason = f"outside {limits}" if self.high < math.inf else f"below {limits}"
@@ -81,13 +81,13 @@ class Above:
     limit: float
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError, which names the number, for one that is not above the limit."""
+        """Raise ValueError if the value is not above the limit."""
         if not value > self.limit:
             raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
 
 
 Share = Annotated[float, Within(0, 1)]  # an accuracy, a probability, an ECE
-Difference = Annotated[float, Within(-1, 1)]  # of two shares
+Difference = Annotated[float, Within(-1, 1)]  # a difference of two shares
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Above(0)]
 Count = Annotated[int, Within(0)]
@@ -95,19 +95,20 @@ Number = Annotated[int, Within(1)]  # a count of at least one
 
 
 def require_ascending(**values: float | None) -> None:
-    """Raise ValueError unless the numbers ascend in the order of their names; None is left out."""
+    """Raise ValueError unless the numbers ascend in the order of the arguments; None is skipped."""
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
             raise ValueError(f"{name} is {value:.7g}, above {following}, {larger:.7g}")
 
 
-def require_lengths(length: int, **values: Iterable[Any]) -> None:
-    """Raise ValueError unless every list has `length` entries."""
-    for name, entries in values.items():
-        count = len(list(entries))
-        if count != length:
-            raise ValueError(f"{name} has {count} entries, not {length}")
+def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a map at `place` holds a value of its annotation for every name."""
+    values = _checked(dict, content, place)
+    for name, kind in kinds.items():
+        if name not in values:
+            raise ValueError(f"{place}.{name} is missing")
+        _decoded(kind, values[name], f"{place}.{name}", Path())
 
 
 # Records that several documents share.
@@ -118,30 +119,30 @@ class Input:
     """A file that a result was computed from."""
 
     role: str  # "features", "adapted" or "calibration"
-    path: Path  # relative to the document where it is written
+    path: Path  # relative to the document in the file
     sha256: str
     # Whether only a document names the file, and it is outside that document's folder. Such a file
     # is never opened: the document may come from anywhere.
     is_outside: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a document holds."""
+        """Return the keys for a document."""
         return {"role": self.role, "path": self.path, "sha256": self.sha256}
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A check of what a result rests on."""
+    """A check of an assumption of a result."""
 
-    name: str  # the same for the same check everywhere
-    value: float  # finite, as the threshold is
+    name: str  # the name of the check, the same in all documents
+    value: float  # finite, like the threshold
     threshold: float
     passed: bool
-    sentence: str  # the finding, and what follows from it
+    sentence: str  # the finding and its consequence
 
 
 class Document:
-    """A record that has a file of its own."""
+    """A record that is stored in its own file."""
 
     schema: ClassVar[str]
 
@@ -149,21 +150,21 @@ class Document:
 D = TypeVar("D", bound=Document)
 
 
-def require_one_of(what: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a value that is not one of the `known` ones, and list them."""
-    known = tuple(known)
-    if value not in known:
-        raise CovcalError(f"there is no {what} {value!r}: take {', '.join(known)}")
+def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
+    """Refuse a value that is not among the `known` values, and list these."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise CovcalError(f"there is no {what} {value!r}: take {', '.join(choices)}")
 
 
 def require_at_least(what: str, value: float, least: float) -> None:
-    """Refuse a number that is too small, or not a number."""
+    """Refuse a number that is too small, or NaN."""
     if not value >= least:
         raise CovcalError(f"{what} must be at least {least}, not {value}")
 
 
 def at(place: str) -> dict[str, str]:
-    """Return the metadata of a field whose key is not its own name, such as ``"bins.edges"``."""
+    """Return metadata for a field whose key differs from its name, such as ``"bins.edges"``."""
     return {"at": place}
 
 
@@ -171,9 +172,9 @@ def at(place: str) -> dict[str, str]:
 
 
 def encoded(value: Any, path: Path) -> Any:
-    """Return a value as JSON holds it in a document at `path`, which relative paths start from.
+    """Return the JSON value for a document at `path`; paths become relative to its folder.
 
-    A record that has a method `to_json` is written as that returns.
+    For a record with a method `to_json`, its result is used.
     """
     if hasattr(value, "to_json"):
         return encoded(value.to_json(), path)
@@ -194,14 +195,14 @@ def encoded(value: Any, path: Path) -> Any:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the digest of a document's keys, whatever their order and the spaces between them."""
+    """Return the digest of a document's keys; it does not depend on order or spaces."""
     rest = {name: value for name, value in content.items() if name != DIGEST}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
-    """Return the keys of a document with its digest; keys without a schema get none."""
+    """Return the keys of a document with the digest; without a schema there is no digest."""
     keys = encoded(content, path)
     if "schema" not in keys:
         return keys
@@ -210,17 +211,17 @@ def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
 
 
 def document_text(content: Document | Mapping[str, Any], path: Path) -> str:
-    """Return the JSON text of a document, or of its keys, as it is written at `path`."""
+    """Return the JSON text of a document or of its keys for a file at `path`."""
     return json.dumps(_signed(content, path), indent=2, allow_nan=False)
 
 
 def line_text(content: Document | Mapping[str, Any], path: Path) -> str:
-    """Return the JSON text of a document in one line, as it is written in a file at `path`."""
+    """Return the JSON text of a document in one line, for a file at `path`."""
     return json.dumps(_signed(content, path), allow_nan=False)
 
 
 def write_document(content: Document | Mapping[str, Any], path: str | Path, *, force: bool) -> None:
-    """Write a document, or its keys, with its digest: whole or not at all."""
+    """Write a document or its keys, with the digest, completely or not at all."""
     path = Path(path)
     write_text(path, document_text(content, path) + "\n", force=force)
 
@@ -229,16 +230,16 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
 
 
 def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
-    """Return the value of a JSON text of any origin.
+    """Return the value of an untrusted JSON text.
 
-    With `names_paths`, a text may hold the surrogates that stand for bytes of a path which are not
+    With `names_paths`, texts may contain surrogates, which represent bytes of paths that are not
     UTF-8.
 
     Raises
     ------
     ValueError
-        If it is not JSON, names a key twice, is nested too deeply or too long, or holds a number
-        that is not finite or too long, or a text that is not Unicode.
+        If the text is not JSON, is too long or nested too deeply, or names a key twice; or if it
+        holds a number that is not finite or too long, or a string that is not Unicode.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -280,12 +281,12 @@ def _integer(text: str) -> int:
 
 def _float(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise ValueError(f"it holds {text[:_MOST_DIGITS]}, which is no finite number")
+        raise ValueError(f"it holds {text[:_MOST_DIGITS]}, which is not a finite number")
     return value
 
 
 def _require_shallow(value: Any, undecodable: str) -> None:
-    """Refuse a value that is nested too deeply, or that holds a text which is not Unicode."""
+    """Refuse a value that is nested too deeply or holds a string that is not Unicode."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
         texts = [value for value in level if isinstance(value, str)]
@@ -293,7 +294,7 @@ def _require_shallow(value: Any, undecodable: str) -> None:
         texts += [name for value in inner if isinstance(value, dict) for name in value]
         for text in texts:
             if not text.isascii() and not _is_unicode(text, undecodable):
-                raise ValueError(f"it holds {shown(text)}, which is no Unicode text")
+                raise ValueError(f"it holds {shown(text)}, which is not Unicode text")
         if not inner:
             return
         level = [
@@ -307,13 +308,13 @@ def _require_shallow(value: Any, undecodable: str) -> None:
 def _is_unicode(text: str, undecodable: str) -> bool:
     try:
         text.encode("utf-8", undecodable)
-    except UnicodeEncodeError:  # half of a surrogate pair, as "\\ud800" in JSON
+    except UnicodeEncodeError:  # half of a surrogate pair, such as "\\ud800" in JSON
         return False
     return True
 
 
 def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[str, Any]:
-    """Return the object in a JSON file; an empty one for other JSON, `CovcalError` for no JSON."""
+    """Return the object in a JSON file, or an empty one for other JSON values."""
     require_file(path, remedy=remedy)
     try:
         content = json_of(path, names_paths=True)
@@ -325,10 +326,10 @@ def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[s
 
 
 def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None = None) -> D:
-    """Read a document, or those of its keys that `kind` has fields for.
+    """Read a document, or those of its keys that are fields of `kind`.
 
-    A field that the file lacks takes its default. Messages say what to do: `remedy` about any other
-    file, such as ``"make it with covcal calibrate"``, and `again` about a damaged document.
+    A field that the file lacks takes its default. Error messages end with `remedy`, such as ``"make
+    it with covcal calibrate"``, or with `again` if the document is damaged.
 
     Raises
     ------
@@ -349,12 +350,12 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
 
 
 def document_of(kind: type[D], content: Any, path: Path) -> D:
-    """Return the document that the value of a JSON text holds, as it is written at `path`.
+    """Return the document in the value of a JSON text, for a file at `path`.
 
     Raises
     ------
     ValueError
-        If its schema is another, its digest does not match, or a field is refused.
+        If its schema differs, its digest does not match, or a field is refused.
     """
     schema = _checked(dict, content, "").get("schema")
     if schema != kind.schema:
@@ -362,13 +363,13 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
     if DIGEST not in content:
         raise ValueError(f"{DIGEST} is missing")
     if content[DIGEST] != digest_of(content):
-        raise ValueError(f"it was changed after covcal wrote it, as {DIGEST} does not match")
+        raise ValueError(f"it was changed after covcal wrote it, because {DIGEST} does not match")
     document: D = _decoded(kind, content, "", path)
     return document
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
-    """Return a value of the annotation `kind`; raise ValueError that names `place` for another."""
+    """Return a JSON value converted to the annotation `kind`; errors name `place`."""
     if kind in _WANTED:
         return kind(_checked(kind, value, place))
     if kind is Any:
@@ -379,7 +380,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         for limit in inner[1:]:
             limit.require(place, number)
         return number
-    if origin in (UnionType, Union):  # of a kind and None
+    if origin in (UnionType, Union):  # an optional value
         return None if value is None else _decoded(inner[0], value, place, path)
     if origin is Literal:
         if value not in inner:
@@ -396,7 +397,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         }
     if kind is Path:
         return path.parent / _checked(str, value, place)
-    # A record: read every field at the place that its keys lead to.
+    # A record: read every field at its keys.
     values = {}
     for name, keys, hint, needed in _record(kind):
         entry, where = value, place
@@ -411,19 +412,19 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
             raise ValueError(f"{where} is missing")
     try:
         return kind(**values)
-    except ValueError as error:  # of its __post_init__
+    except ValueError as error:  # raised by its __post_init__
         raise ValueError(f"{place}: {error}" if place else str(error)) from error
 
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the container that an annotation names, and the annotations of its contents."""
+    """Return the container type of an annotation, and the annotations of its contents."""
     return get_origin(kind), get_args(kind)
 
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return the name, keys and annotation of every field of a record, and whether it is needed."""
+    """Return name, keys and annotation of every field of a record, and whether it is required."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (
@@ -437,7 +438,7 @@ def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
 
 
 def _keys(member: Field[Any]) -> list[str]:
-    """Return the keys that lead to the value of a field."""
+    """Return the path of keys to the value of a field."""
     return str(member.metadata.get("at", member.name)).split(".")
 
 

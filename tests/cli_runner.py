@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 from unittest import mock
 
 import typer
 
 from covcal_cli.cli import app, console
+from tests.forked import Forked
 
 # typer makes the commands anew for every call, in more time than many of them take.
 COMMANDS = typer.main.get_command(app.app)
@@ -86,8 +89,34 @@ def covcal_process(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     before: str = "",
+    modules: Sequence[str] = (),
+    fresh: bool = False,
 ) -> Outcome:
-    """Run one command as a process of its own, after the Python statements `before`."""
+    """Run one command as a process of its own, after the Python statements `before`.
+
+    It is forked from a process that has imported covcal and `modules`; a `fresh` one imports them
+    itself, as a new Python.
+    """
+    if not fresh:
+        # Pipes, since a limit on the size of files would hold for files.
+        (out, stdout), (err, stderr) = os.pipe(), os.pipe()
+        texts = [str(argument) for argument in arguments]
+        with (
+            ThreadPoolExecutor() as readers,
+            Forked(
+                texts,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd,
+                env=env,
+                before=before,
+                modules=modules,
+            ) as process,
+        ):
+            os.close(stdout)
+            os.close(stderr)
+            written = readers.map(_all_of, (out, err))
+            return Outcome(process.wait(), *written)
     done = subprocess.run(
         command_line(*arguments, before=before),
         capture_output=True,
@@ -109,20 +138,38 @@ def command_line(*arguments: Argument, before: str = "") -> list[str]:
     return [sys.executable, "-c", f"{before}\nfrom covcal_cli.cli.app import main; main()", *texts]
 
 
-def interrupted(hook: str, *arguments: Argument, cwd: Path) -> tuple[int, str]:
+def interrupted(
+    hook: str, *arguments: Argument, cwd: Path, modules: Sequence[str] = ()
+) -> tuple[int, str]:
     """Send Ctrl-C once `hook` has printed "ready"; return exit code and the rest of stderr.
 
     A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
     """
     obeying = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = command_line(*arguments, before=obeying + hook)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "ready\n"
-        time.sleep(0.2)  # into the middle of what follows the word
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-    return process.returncode, rest
+    texts = [str(argument) for argument in arguments]
+    with TemporaryFile() as out:
+        read, write = os.pipe()
+        with (
+            os.fdopen(read, encoding="utf-8") as err,
+            Forked(
+                texts,
+                stdout=out.fileno(),
+                stderr=write,
+                cwd=cwd,
+                before=obeying + hook,
+                modules=modules,
+            ) as process,
+        ):
+            os.close(write)
+            assert err.readline() == "ready\n"
+            time.sleep(0.2)  # into the middle of what follows the word
+            os.kill(process.pid, signal.SIGINT)
+            return process.wait(), err.read()
+
+
+def _all_of(descriptor: int) -> str:
+    with os.fdopen(descriptor, encoding="utf-8", newline="") as stream:
+        return stream.read()
 
 
 def _text(stream: io.TextIOWrapper) -> str:

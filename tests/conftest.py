@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli_runner import covcal
+from tests.forked import stop_server
 from tests.made_files import made_domain, write_adapted, write_features
 from tests.short_training import TRAINED_STEPS, short_training
 
@@ -31,6 +32,11 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the largest files, so that two workers end at about the same time."""
     items.sort(key=lambda item: -item.path.stat().st_size)
+
+
+def pytest_unconfigure() -> None:
+    """End the process that covcal is forked from."""
+    stop_server()
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:

@@ -78,6 +78,13 @@ def write_csv(path: Path, columns: Mapping[str, Any]) -> Path:
     return path
 
 
+def write_json_lines(path: Path, columns: Mapping[str, Any]) -> Path:
+    """Write columns as a file with one JSON object per line."""
+    rows = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def write_parquet(path: Path, columns: dict[str, Any], rows_per_group: int = 16) -> Path:
     """Write columns as a Parquet file of several row groups."""
     arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
@@ -111,6 +118,19 @@ def write_rows(kind: str, folder: Path, rows: MadeRows, *, words: bool = False) 
         arrays = {"x": rows.x, "label": label, "split": rows.split}
         more = {"id": rows.ids, "site": rows.site}
         return write_hdf5(folder / "rows.h5", {**arrays, **more}, chunks=True)
+    if kind == "jsonl":
+        return write_json_lines(
+            folder / "rows.jsonl",
+            {
+                "id": rows.ids,
+                **{name: values.astype(float).tolist() for name, values in features.items()},
+                "label": [None if y == -1 else name for name, y in zip(label, rows.y, strict=True)]
+                if words
+                else [None if y == -1 else y for y in rows.y.tolist()],
+                "split": [SPLIT_WORDS[code] for code in rows.split],
+                "site": rows.site,
+            },
+        )
     if kind == "csv":
         texts = ["" if value == -1 else str(value) for value in label]
         numbers = {name: [repr(float(v)) for v in values] for name, values in features.items()}

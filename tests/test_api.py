@@ -539,7 +539,7 @@ class TestArguments:
         [
             (np.r_[np.nan, np.zeros(599)], "source_labels: row 0 is nan"),
             (np.array([None, "a"] * 300, dtype=object), "of one type, not of NoneType, str"),
-            (np.array(["a", "b", "\udcff"] * 200), "no Unicode text"),
+            (np.array(["a", "b", "\udcff"] * 200), "not Unicode text"),
         ],
     )
     def test_labels_that_are_none(self, labels: NDArray[Any], message: str) -> None:
@@ -606,7 +606,7 @@ class TestMetrics:
         ("probabilities", "labels", "message"),
         [
             (np.full((4, 2), 0.7), np.zeros(4, int), "row 0 has 1.4"),
-            (np.full((4, 2), 0.5), np.full(4, 2), "row 0 is 2, which is no class"),
+            (np.full((4, 2), 0.5), np.full(4, 2), "row 0 is 2, which is not a class"),
             (np.full((4, 2), 0.5), np.zeros(3, int), r"labels must be of shape \(4,\)"),
         ],
     )

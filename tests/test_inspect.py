@@ -259,3 +259,62 @@ def test_an_estimate_that_nothing_can_have(
     assert "was changed after covcal wrote it" in covcal("inspect", path).error_line()
     write_document(content, path, force=True)
     assert words in covcal("inspect", path).error_line()
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value", "words"),
+    [
+        ("metrics.none", "accuracy", 100, "metrics.none.accuracy is 100, outside 0 to 1"),
+        ("metrics.none", "ece", 3.5e38, "metrics.none.ece is 3.5e+38, outside 0 to 1"),
+        ("metrics.none", "brier", -0.1, "metrics.none.brier is -0.1, outside 0 to 2"),
+        ("metrics.none", "n", 9.2e18, "metrics.none.n is 9.2e+18, and n is"),
+        ("", "n", -3, "n is -3, below 0"),
+        ("intervals.none", "ece", [0.3, 0.1], "low is 0.3, above high, 0.1"),
+        ("intervals.none", "ece", [0.3], "intervals.none.ece has 1 entries, not 2"),
+    ],
+)
+def test_metrics_that_no_rows_can_have(
+    place: str, key: str, value: Any, words: str, small_files: Path, tmp_path: Path
+) -> None:
+    """Refused even where the digest was made anew."""
+    path = tmp_path / "metrics.json"
+    write_document(_changed(small_files, path, place, key, value), path, force=True)
+    assert words in covcal("inspect", path).error_line()
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value", "words"),
+    [
+        ("fit", "loss", "x", "fit.loss is a text, not a number"),
+        ("fit", "rows", None, "fit.rows is null, not a whole number"),
+        ("fit", "errors", -1, "fit.errors is -1, below 0"),
+        ("bound", "weighted_error", [], "bound.weighted_error is a list, not a number"),
+        ("estimates", "target_confidence", 1.7, "estimates.target_confidence is 1.7, outside 0"),
+        ("estimates", "accuracy", 0.5, "estimates.accuracy_low is missing"),
+        ("estimates", "labelled", {}, "estimates.labelled.accuracy is missing"),
+        ("weights", "ess", None, "weights.ess is null, not a number"),
+    ],
+)
+def test_a_calibration_whose_numbers_are_none(
+    place: str, key: str, value: Any, words: str, small_files: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "cal.json"
+    covcal(
+        *("calibrate", small_files / "adapted.h5", "--method", "iw+temp", "-o", path)
+    ).require_success()
+    content = json.loads(path.read_text())
+    content[place][key] = value
+    write_document(content, path, force=True)
+    assert words in covcal("inspect", path).error_line()
+
+
+def _changed(folder: Path, path: Path, place: str, key: str, value: Any) -> dict[str, Any]:
+    """Return the content of a metrics.json with another value at a place."""
+    command = ("evaluate", folder / "adapted.h5", "-c", folder / "temp.json", "--bootstrap", "20")
+    covcal(*command, "-o", path).require_success()
+    content: dict[str, Any] = json.loads(path.read_text())
+    inner = content
+    for name in place.split(".") if place else ():
+        inner = inner[name]
+    inner[key] = value
+    return content

@@ -39,6 +39,7 @@ FLOORS = (
     ("classifiers", "data", "demo", "forecast"),
     ("estimators",),
     ("labels",),
+    ("decide",),
     ("extract", "adapt", "calibrate", "evaluate", "apply", "export"),
     ("watch",),
     ("report",),
@@ -55,6 +56,7 @@ MARKED_READERS = (
     "covcal_cli.labels.label",
     "covcal_cli.extract.merge",
     "covcal_cli.calibrate.labelled",
+    "covcal_cli.decide.decide",
     "covcal_cli.watch.measurement",
 )
 LABEL_READERS = ("covcal_cli.api", "covcal_cli.evaluate.evaluate")

@@ -26,7 +26,6 @@ from covcal_cli.records import (
     parsed_json,
     read_document,
     require_ascending,
-    require_lengths,
     write_document,
 )
 
@@ -224,7 +223,6 @@ class Ranged(Document):
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, value=self.value, high=self.high)
-        require_lengths(2, counts=self.counts)
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,6 @@ RANGES: dict[str, dict[str, Any]] = {
     "by_name.b is 3.5e+38, outside 0 to 1": {"by_name": {"b": 3.5e38}},
     "low is 0.6, above value, 0.5": {"low": 0.6},
     "value is 0.5, above high, 0.4": {"high": 0.4},
-    "counts has 3 entries, not 2": {"counts": [1, 2, 3]},
 }
 
 
@@ -279,14 +276,14 @@ HOSTILE = {
     "[" * 100_000: "is nested too deeply",
     '{"a":' * 100_000: "is nested too deeply",
     '{"a": 1, "b": {"x": 1, "y": 2, "x": 3}}': "names 'x' twice",
-    "[1e999]": "holds 1e999, which is no finite number",
-    "[-1e999]": "holds -1e999, which is no finite number",
-    "[NaN]": "holds NaN, which is no finite number",
-    "[Infinity]": "holds Infinity, which is no finite number",
+    "[1e999]": "holds 1e999, which is not a finite number",
+    "[-1e999]": "holds -1e999, which is not a finite number",
+    "[NaN]": "holds NaN, which is not a finite number",
+    "[Infinity]": "holds Infinity, which is not a finite number",
     f"[{'9' * 300}]": "holds a number of 300 digits",
     f"[{'9' * 9000}]": "holds a number of 9000 digits",
-    r'["\ud800"]': r"holds '\ud800', which is no Unicode text",
-    r'{"\udc00x": 1}': r"holds '\udc00x', which is no Unicode text",
+    r'["\ud800"]': r"holds '\ud800', which is not Unicode text",
+    r'{"\udc00x": 1}': r"holds '\udc00x', which is not Unicode text",
 }
 
 
@@ -312,4 +309,5 @@ def test_no_other_module_reads_json() -> None:
         for path in sorted(root.rglob("*.py"))
         if re.search(r"\bjson\.loads?\(", path.read_text())
     ]
-    assert found == ["records.py"]
+    # Lines of other people's JSON may hold NaN. Their reader has a limit and an error of its own.
+    assert found == ["json_lines.py", "records.py"]

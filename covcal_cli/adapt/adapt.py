@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.training import MemberReport
 
 _FEW_ROWS = 200
-_MOST_THREADS = 256  # far larger numbers crash OpenMP
+_MOST_THREADS = 256  # very large numbers crash OpenMP
 _SEPARATED_ESS = 0.05
 DEFAULTS = AdaptSettings()
 
@@ -32,7 +32,7 @@ class AdaptReport:
     """The result of ``covcal adapt``, for the screen."""
 
     preset: str
-    device: str  # as used, "cpu" or "cuda"
+    device: str  # the device that was used, "cpu" or "cuda"
     seed: int
     threads: int
     n_features: int  # width of phi
@@ -41,7 +41,8 @@ class AdaptReport:
     # "labelled source validation", "target train" and "target validation".
     counts: Mapping[str, int]
     members: "tuple[MemberReport, ...]"
-    domain_error: float  # of the discriminator on phi: class-balanced, squared, on validation rows
+    # Squared, class-balanced error of the discriminator on phi, on validation rows.
+    domain_error: float
     networks_sha256: str
     warnings: tuple[str, ...]  # each says what to do
 
@@ -119,15 +120,15 @@ def _require_adaptable(file: FeatureFile) -> int:
     for domain in (source, target):
         if domain.n_features is None:
             raise CovcalError(
-                f"{file.path}: /{domain.name}/features is missing, and adapt learns from it: "
-                "extract again without --phi none, or from a table with feature_0, feature_1, ..."
+                f"{file.path}: /{domain.name}/features is missing, but adapt needs it: extract "
+                "again without --phi none, or from a table with feature_0, feature_1, ..."
             )
         for split in ("train", "validation"):
             domain.require_rows(split)
     labels = source.labels(source.rows("train"))
-    found = np.unique(labels[labels >= 0])
-    if len(found) < 2:
-        which = f"only class {file.classes[found[0]]}" if len(found) else "no label"
+    present = np.unique(labels[labels >= 0])
+    if len(present) < 2:
+        which = f"only class {file.classes[present[0]]}" if len(present) else "no label"
         raise CovcalError(
             f"{file.path} has {which} among the source's train rows: extract a source that is "
             "labelled with two classes or more"
@@ -139,7 +140,7 @@ def _require_adaptable(file: FeatureFile) -> int:
 def _torch_threads(threads: int) -> Iterator[None]:
     """Load torch, and limit it to `threads` threads within the block."""
     if threads > 1 and "torch" not in sys.modules:
-        # Threads that spin while they wait slow a busy machine down 10 to 100 times.
+        # By default, waiting threads spin, which slows a busy machine down 10 to 100 times.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -174,7 +175,7 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
         )
     elif ended:
         warnings.append(
-            f"training ended before the domains overlapped as much as asked for, in {ended} of "
+            f"training ended before the domains overlapped enough in {ended} of "
             f"{len(members)} members: check the effective rows before you use fl+iw+temp"
         )
     few = [name for name, count in counts.items() if count < _FEW_ROWS]
@@ -185,5 +186,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return how many members leave source and target far apart on the adapted features."""
+    """Return the number of members whose adapted features still separate source from target."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

@@ -2,8 +2,8 @@
 
 The forecaster learns the labels of source rows, and D-bar learns the domain. Psi helps the
 forecaster and, through a gradient reversal layer, hinders D-bar. A linear probe, fitted from
-scratch, measures how far the domains still differ on psi: D-bar can be fooled while a new
-discriminator tells the domains apart at 99 % (MATHEMATICS, section 5).
+scratch, measures how far the domains still differ on psi: D-bar may fail although a new
+discriminator separates the domains with 99 % accuracy (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000
-_PURPOSE = 1  # of the random streams of this stage
+_PURPOSE = 1  # selects the random streams of this stage
 EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200
 _MEAN_WEIGHT_TOLERANCE = 0.1
@@ -42,7 +42,7 @@ _MEAN_WEIGHT_TOLERANCE = 0.1
 class MemberTrace:
     """The course of one member's alignment."""
 
-    steps: int  # of training before its networks were stored
+    steps: int  # training steps before its networks were stored
     stop_reason: str
     # At every check: ``step``, the mean ``forecaster`` and ``discriminator`` losses since the last
     # check, and the numbers that the stop rule uses.
@@ -51,7 +51,7 @@ class MemberTrace:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The aligned networks, each member's as of the check at which it stopped."""
+    """The aligned networks; each member has its weights from the check at which it stopped."""
 
     psi: Perceptrons
     head: Perceptrons
@@ -100,7 +100,7 @@ class Aligner:
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
         inputs = torch.cat([rows.source.train[source_rows], rows.target.train[target_rows]], dim=1)
-        aligned = self.psi(inputs)  # source rows first, then as many of the target
+        aligned = self.psi(inputs)  # source rows first, then equally many target rows
         logits = self.head(self._dropout(aligned[:, :batch]))
         reversed_ = reverse_gradient(aligned, settings.reversal(self._iteration))
         domain, hidden = self.discriminator.forward(reversed_, self._dropout)
@@ -117,9 +117,9 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        good = [0] * settings.members  # checks in a row with enough overlap
+        good = [0] * settings.members  # consecutive checks with enough overlap
         while self._iteration < total and running:
-            # Members that have stopped train on too: one batched pass costs the same.
+            # Members that have stopped are still trained, because one batched pass costs the same.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -133,7 +133,8 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Store the networks of the check before; at the first check, its own.
+                    # Store the networks of the previous check; at the first check, the current
+                    # ones.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)
@@ -164,23 +165,23 @@ class Aligner:
 
     @torch.no_grad()
     def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
-        """Return numbers for people: means over members, on some validation rows."""
-        shown = {}
+        """Return progress numbers for the screen: means over members, on a few validation rows."""
+        numbers = {}
         labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
-        known = labels >= 0
-        if known.any():
+        is_labelled = labels >= 0
+        if is_labelled.any():
             psi, head = self._current()
-            inputs = spread_rows(self._rows.source.validation, PROBE_ROWS)[known]
-            wrong = head(psi(inputs[None])).argmax(dim=2) != labels[known]
-            shown["source error"] = f"{100 * float(wrong.double().mean()):.0f} %"
+            inputs = spread_rows(self._rows.source.validation, PROBE_ROWS)[is_labelled]
+            wrong = head(psi(inputs[None])).argmax(dim=2) != labels[is_labelled]
+            numbers["source error"] = f"{100 * float(wrong.double().mean()):.0f} %"
         if "ess_share" in checks:
-            shown["effective rows"] = f"{100 * float(checks['ess_share'].mean()):.0f} %"
-        return shown
+            numbers["effective rows"] = f"{100 * float(checks['ess_share'].mean()):.0f} %"
+        return numbers
 
     def _average(self) -> None:
         if self._settings.averaging == 0.0:
             return
-        # The memory is short at first, so that the initial weights are soon forgotten.
+        # The average starts with a short memory, so that it soon forgets the initial weights.
         decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
         with torch.no_grad():
             for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):
@@ -217,7 +218,8 @@ def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
     """Return whether a check of the probe shows enough overlap to stop.
 
     The probe's weights must keep the share `least` of effective rows. Their mean must also be near
-    1, as that of the true weights is: the weights of a poor probe are all alike, too.
+    1, like that of the true weights. A poor probe has nearly equal weights too, but their mean is
+    not near 1.
     """
     if least is None or "ess_share" not in check:
         return False
@@ -226,7 +228,7 @@ def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
 
 
 def diverged() -> CovcalError:
-    """Return the error to raise where the networks' weights are no longer finite."""
+    """Return the error to raise if the networks' weights are no longer finite."""
     return CovcalError(
         "training diverged: the features or the weight decay are too large for this preset's "
         "learning rate: use preset default, or less weight decay"
@@ -245,7 +247,8 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
     domains = (rows.source, rows.target)
     train = [psi(spread_rows(domain.train, PROBE_ROWS)[None]).cpu().numpy() for domain in domains]
     probes = [fit_probe(source, target) for source, target in zip(*train, strict=True)]
-    # psi of all validation rows and members would not fit into memory: keep only the logits.
+    # Keep only the logits, because psi of all validation rows and members would not fit into
+    # memory.
     logits: list[Float64s] = []
     for domain in domains:
         blocks = [
@@ -274,12 +277,12 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
 
     def blocks() -> Iterator[tuple[Floats, float, float]]:
-        # Each domain weighs one half, whatever its size.
+        # Each domain has half of the weight, whatever its size.
         yield (source - centre) / spread, 1.0, 0.5 / len(source)
         yield (target - centre) / spread, 0.0, 0.5 / len(target)
 
     weights = fit_logistic(blocks, len(centre))
-    if weights is None:  # the objective is convex, so the inputs are not finite
+    if weights is None:  # a convex objective fails only if inputs are not finite
         raise diverged()
 
     def probe(rows: Float32s) -> Float64s:

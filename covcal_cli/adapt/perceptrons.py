@@ -1,7 +1,7 @@
 """M independent multilayer perceptrons in one batched pass: their losses, gradients and steps.
 
 Every random number (initial weights, row order, dropout masks) comes from one generator per member
-on the CPU, so that the device and the other members change nothing.
+on the CPU. So a member's result does not depend on the device or on other members.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Dropout:
         self._generators = generators
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Return `values`, shape (M, n, h), with a share of them zeroed and the rest scaled up."""
+        """Return `values`, shape (M, n, h): a random share is set to 0, the rest is scaled up."""
         if self._keep == 1.0:
             return values
         shape = values.shape[1:]
@@ -44,7 +44,7 @@ class Dropout:
 
 
 class Perceptrons:
-    """M perceptrons of equal shape: ReLU between the layers, `output_relu` after the last.
+    """M perceptrons of equal shape, with ReLU between layers and, by `output_relu`, after the last.
 
     Weights are of shape (M, inputs, outputs), biases of shape (M, 1, outputs).
     """
@@ -64,10 +64,10 @@ class Perceptrons:
         output_relu: bool = False,
         xavier: bool = False,
     ) -> Self:
-        """Draw initial weights for layers of `widths`: inputs, then the outputs of each.
+        """Draw initial weights; `widths` holds the inputs, then the outputs of each layer.
 
-        Xavier-normal weights and zero biases (the paper's discriminator), or both uniform within
-        one over the root of the inputs (torch's default for a linear layer).
+        Either weights are Xavier-normal and biases zero, as in the paper's discriminator. Or both
+        are uniform within 1 / sqrt(inputs), as in torch's linear layer.
         """
 
         def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:
@@ -121,7 +121,7 @@ class Perceptrons:
         )
 
     def take_members(self, other: Self, members: Sequence[int]) -> None:
-        """Overwrite the weights of `members` with those of `other`."""
+        """Copy the weights of `members` from `other`."""
         for own, new in zip(self.parameters(), other.parameters(), strict=True):
             own[list(members)] = new[list(members)].detach()
 
@@ -137,10 +137,9 @@ class Perceptrons:
 def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) -> Tensor:
     """Return the mean squared norm of d logit / d input per member, shape (M,).
 
-    For ReLU layers the gradient is a product of weights and 0/1 masks, so that it is written down
-    rather than differentiated twice. With dropout the masks carry its scale only where activations
-    are kept, so this is meant for discriminators without it. They have one output; `hidden` are
-    the activations of the rows to penalise, from `Perceptrons.forward`.
+    For ReLU layers the gradient is a product of weights and 0/1 masks, so it is computed directly
+    instead of by differentiating twice. It does not handle dropout. The discriminators have one
+    output. `hidden` holds the activations of the rows to penalise, from `Perceptrons.forward`.
     """
     gradient = discriminators.weights[-1].transpose(1, 2)
     for weight, activation in zip(
@@ -151,21 +150,21 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
     return gradient.square().sum(dim=2).mean(dim=1)
 
 
-# Losses per member; a sum over members trains each as if it were alone.
+# Losses per member. Training on their sum trains each member independently.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Return each member's mean loss over its labelled rows, shape (M,).
 
-    Logits are of shape (M, n, K), labels of shape (M, n); rows with label -1 do not count. The
+    Logits are of shape (M, n, K), labels of shape (M, n); rows with label -1 are ignored. The
     squared loss is the Brier score, summed over classes.
     """
-    known = labels >= 0
+    is_labelled = labels >= 0
     safe = labels.clamp(min=0)
     if loss == "squared":
         truth = functional.one_hot(safe, logits.shape[2]).to(logits.dtype)
         rows = (torch.softmax(logits, dim=2) - truth).square().sum(dim=2)
     else:
         rows = -torch.log_softmax(logits, dim=2).gather(2, safe.unsqueeze(2)).squeeze(2)
-    return (rows * known).sum(dim=1) / known.sum(dim=1).clamp(min=1)
+    return (rows * is_labelled).sum(dim=1) / is_labelled.sum(dim=1).clamp(min=1)
 
 
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
@@ -183,14 +182,15 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 # Torch's AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
-_BETAS = (0.5, 0.99)  # the first is low: momentum makes the game between psi and D-bar circle
+# The first is low, because with more momentum psi and D-bar only circle around each other.
+_BETAS = (0.5, 0.99)
 
 
 class ScheduledOptimiser:
-    """Steps down the gradient of a loss at the schedule's learning rate.
+    """An optimiser, AdamW or SGD, with the schedule's learning rate.
 
-    Each group has leaf tensors, and the multiple of the learning rate that is theirs; `n_rows`, the
-    training rows of the larger domain, define an epoch.
+    Each group holds tensors and their multiple of the learning rate. `n_rows`, the training rows of
+    the larger domain, define an epoch.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class ScheduledOptimiser:
             )
 
     def step(self, loss: Tensor, step: int) -> None:
-        """Take step number `step` (from 0) down the gradient of `loss`."""
+        """Take step number `step` (from 0) against the gradient of `loss`."""
         for group in self._optimiser.param_groups:
             group["lr"] = self._schedule.rate(step, self._n_rows) * group["speed"]
         self._optimiser.zero_grad()
@@ -231,6 +231,6 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
-    """Return `values` unchanged; the gradient that flows back is multiplied by ``-coefficient``."""
-    apply: Callable[..., Tensor] = _Reversal.apply  # torch leaves it without a type
+    """Return `values` unchanged; their gradient is multiplied by ``-coefficient``."""
+    apply: Callable[..., Tensor] = _Reversal.apply  # torch does not annotate it
     return apply(values, coefficient)

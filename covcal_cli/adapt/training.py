@@ -37,33 +37,36 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # of a domain, for a discriminator; psi of these rows is in memory
-_ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes of random streams; alignment uses 1
+MAX_ROWS = 50_000  # rows per domain for training a discriminator; psi of these rows is in memory
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # select random streams; alignment uses 1
 _REPORT_PRECISION = 6
-_BLOCK_VALUES = 1 << 22  # logits of a member at a time
+_BLOCK_VALUES = 1 << 22  # logits per member in one block
 
 
 @dataclass(frozen=True)
 class MemberReport:
     """The training and the quality of one member."""
 
-    steps: int  # of training before its networks were stored
+    steps: int  # training steps before its networks were stored
     # "overlap" (enough effective rows), "discriminator won" (the paper's rule) or "schedule ended".
     stop_reason: str
-    forecaster_loss: float  # in training, the mean between the last two checks
+    forecaster_loss: float  # mean training loss between the last two checks
     discriminator_loss: float
-    # Balanced accuracy of a fresh linear probe on validation rows; 0.5: domains look alike.
+    # Balanced accuracy of a fresh linear probe on validation rows; 0.5: it cannot separate the
+    # domains.
     probe_accuracy: float
-    # By the final discriminator on psi: effective rows of the weights of source validation rows, as
-    # a share of these rows, and their mean.
+    # Weights of the source validation rows by the final discriminator on psi: their effective rows
+    # as a share of the rows, and their mean.
     ess_share: float
     mean_weight: float
-    domain_error: float  # its class-balanced squared error on validation rows; 0.25: chance
+    # Class-balanced squared error of that discriminator on validation rows; 0.25: chance.
+    domain_error: float
     # Importance-weighted Brier score of the aligned forecaster on labelled source validation rows,
-    # and its control-variate form. Lower is better; no label of the target is used.
+    # and the same with a control variate. Lower is better; no target label is used.
     weighted_brier: float
     weighted_brier_control: float
-    target_agreement: float  # share of target validation rows where its label is the classifier's
+    # Share of target validation rows where its label equals the classifier's.
+    target_agreement: float
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,10 @@ class Trained:
     psi: Perceptrons  # of M members, like the next two
     head: Perceptrons
     aligned_discriminator: Perceptrons
-    discriminator: Perceptrons  # a single one, on the projected features
+    discriminator: Perceptrons  # one discriminator on the projected features
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
-    domain_error: float  # of the discriminator on features: squared, on validation rows
+    domain_error: float  # squared error of the discriminator on features, on validation rows
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return every weight, named as in ``/networks`` (see `maths.networks`)."""
@@ -162,8 +165,8 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train up to a check, then compare errors on the validation rows, until all members are out of
-    # patience.
+    # Train until the next check and compare errors on the validation rows; end when no member has
+    # improved for `patience` checks.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -184,13 +187,13 @@ def train_discriminators(
                 for domain in domains
             ]
             error = domain_loss(scores[0], scores[1], "squared").cpu()
-        # A member that is out of patience keeps its best weights, while others train on.
+        # A member without patience left keeps its best weights while other members are trained.
         better = (error < least) & (stale < settings.patience)
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
         stale = torch.where(better, 0, stale + 1)
-        shown = {"error": f"{float(error.mean()):.3f} (0.25: the domains look alike)"}
-        progress(Progress("discriminators", start + steps, total, shown))
+        numbers = {"error": f"{float(error.mean()):.3f} (0.25: it cannot separate the domains)"}
+        progress(Progress("discriminators", start + steps, total, numbers))
         if bool((stale >= settings.patience).all()):
             break
     return best, least
@@ -209,7 +212,7 @@ def _reports(
 ) -> tuple[MemberReport, ...]:
     probe = probe_overlap(aligned.psi, rows)
     labels = rows.validation_labels.cpu().numpy()
-    # The networks see the validation rows in blocks, as K logits a row and member can be many.
+    # Validation rows are read in blocks, because K logits per row and member need much memory.
     on_source: list[Float32s] = []
     errors: list[Float64s] = []
     size = max(1, _BLOCK_VALUES // rows.n_classes)
@@ -217,8 +220,8 @@ def _reports(
         psi = aligned.psi(rows.source.validation[None, start : start + size])
         on_source.append(discriminator(psi).squeeze(2).cpu().numpy())
         logits = aligned.head(psi).cpu().numpy()
-        known = labels[start : start + size]
-        errors.append(np.stack([brier_errors(member, known) for member in logits]))
+        part_labels = labels[start : start + size]
+        errors.append(np.stack([brier_errors(member, part_labels) for member in logits]))
     on_target: list[Float32s] = []
     agrees: list[Tensor] = []
     for start in range(0, len(predictions), size):
@@ -260,17 +263,17 @@ def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
 
 
 def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
-    """Return the importance-weighted Brier score of source rows, and its control-variate form.
+    """Return the importance-weighted Brier score of source rows, without and with control variate.
 
     The second adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which removes the noise of
     the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows whose error
     is NaN are left out; without labelled rows both results are NaN.
     """
-    known = np.isfinite(errors)
-    if not known.any():
+    is_labelled = np.isfinite(errors)
+    if not is_labelled.any():
         return math.nan, math.nan
-    weights = weights[known]
-    products = weights * errors[known]
+    weights = weights[is_labelled]
+    products = weights * errors[is_labelled]
     plain, variance = float(products.mean()), float(weights.var())
     if variance == 0.0:
         return plain, plain

@@ -1,8 +1,8 @@
-"""The rows that training may see: read, projected, kept in memory, and drawn in batches.
+"""Read the rows that training may see, project them, and draw batches from them.
 
 The projection is to principal components of phi, fitted on both domains with equal weight. On 64
-components the domains overlap in far fewer steps than on raw features, and the gradient penalty
-means the same for every width and scale of phi.
+components the domains overlap in far fewer steps than on raw features. The gradient penalty also
+has the same effect for every width and scale of phi.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 200_000  # of one split of one domain; a larger split is sampled with the seed
+MAX_ROWS = 200_000  # rows of one split of one domain; a larger split is sampled with the seed
 _BLOCK = 8192  # rows of features in memory at a time
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
-Blocks = Callable[[], Iterator[Tensor]]  # features (n, d) float32 on the CPU; called once a pass
+Blocks = Callable[[], Iterator[Tensor]]  # features (n, d) float32 on the CPU; called once per pass
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class TrainingRows:
 
     source: DomainRows
     target: DomainRows
-    labels: Tensor  # of the source's train rows, (n,) int64; -1 where unknown
-    validation_labels: Tensor  # of its validation rows, (m,)
+    labels: Tensor  # labels of the source's train rows, (n,) int64; -1 if unknown
+    validation_labels: Tensor  # labels of the source's validation rows, (m,)
     n_classes: int
 
     @property
@@ -84,8 +84,8 @@ class Projection:
     """An affine map ``(x - mean) @ components / scale``."""
 
     mean: Tensor  # (d,)
-    components: Tensor | None  # (d, k), orthonormal columns; None keeps the features' own axes
-    scale: float  # the same for all directions, whose mean variance becomes 1
+    components: Tensor | None  # (d, k), orthonormal columns; None: the features' own axes
+    scale: float  # the same for all directions; their mean variance becomes 1
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the projected features, shape (n, k) float32, of features of shape (n, d)."""
@@ -120,9 +120,9 @@ def read_rows(
 ) -> tuple[TrainingRows, Projection, Tensor]:
     """Read the rows that training may see, and fit the projection on the training rows.
 
-    Features are read block by block, and each block is kept only after it is projected. So memory
-    does not grow with the width of phi. The price: training rows are read three times, for their
-    mean, for their covariance and for the projection.
+    Features are read block by block, and only projected blocks are stored. So memory does not grow
+    with the width of phi. But training rows are read three times, for their mean, for their
+    covariance and for the projection.
 
     Return the projected rows, on the CPU; the projection; and the classifier's labels (not the true
     labels) of the target's validation rows, shape (m,) int64.
@@ -240,7 +240,7 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 # Batches, and samples.
 class RowStream:
-    """Endless row numbers for M members: seeded permutations, one after another."""
+    """Endless row numbers for M members: one seeded permutation after another."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators

@@ -1,4 +1,4 @@
-"""The writer of covcal.adapted/1: what is carried over, new logits, networks, the record."""
+"""The writer of covcal.adapted/1: copied data, new logits, networks and the training record."""
 
 import json
 from collections.abc import Iterator
@@ -50,15 +50,15 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # Extraction's seed made the splits; it must not be taken for the seed of the training, nor the
-    # content of the features file for this one's.
+    # Leave out the seed of the extraction, which is not the seed of the training, and the content
+    # hash of the features file, which is not this file's.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value
         for name, value in file.attributes.items()
         if name not in ("schema", "complete", UNMARKED_SHA256)
     }
-    made: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "preset": settings.preset,
         "seed": seed,
         "members": settings.members,
@@ -70,7 +70,7 @@ def write_adapted(
         FEATURES_SHA256: file.sha256(),
     }
     with HDF5Writer(
-        partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | made
+        partial, schema=ADAPTED_SCHEMA, classes=file.classes, attributes=carried | attributes
     ) as writer:
         for place, dataset in file.handle.datasets.items():
             part, _, name = place.partition("/")

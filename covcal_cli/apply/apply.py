@@ -19,25 +19,26 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_one_of
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# With fewer classes NumPy reduces over them fastest when they are the first axis, with more when
-# they are the last.
+# With fewer classes NumPy reduces fastest over classes on the first axis, with more classes on the
+# last axis.
 _FEW_CLASSES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplySettings:
-    """Which rows ``covcal apply`` writes, and how much of each."""
+    """The settings of ``covcal apply``."""
 
     domain: DomainName = "target"
-    split: str = ALL  # or train, validation or test
+    split: str = ALL  # all, train, validation or test
     confidence_only: bool = False  # leave out the probabilities of the classes
-    # Accept a file whose images were preprocessed in another way than the calibration's.
+    # Accept a file whose preprocessing differs from the calibration's.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class Applied:
     """The numbers of one run of ``covcal apply``."""
 
     rows: int
-    mean_confidence: float  # calibrated; an estimate of the accuracy on these rows
+    mean_confidence: float  # calibrated mean confidence, which estimates the accuracy on these rows
     label_is_not_top: int  # rows in which another class is likelier than the label
     method_used: str
     temperature: float  # T_f
@@ -68,6 +69,7 @@ def apply(
     settings: ApplySettings = DEFAULTS,
     *,
     networks: str | Path | None = None,
+    decision: str | Path | None = None,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Applied:
@@ -88,6 +90,8 @@ def apply(
     networks : str or Path, optional
         The adapted file with the networks, for a method on aligned logits and a file without them.
         Needed only if that file is not where the calibration says.
+    decision : str or Path, optional
+        A decide.json of the calibration: adds which rows are accepted, and sets of classes.
     force : bool
         Replace an existing output.
     progress : callable, optional
@@ -107,7 +111,9 @@ def apply(
     if isinstance(output, Path):
         write = format_of(output)
         check_output(
-            output, force=force, inputs=[path, document, *([networks] if networks else [])]
+            output,
+            force=force,
+            inputs=[path, document, *(Path(name) for name in (networks, decision) if name)],
         )
     calibration = read_calibration(document)
     with FeatureFile(path) as file:
@@ -126,6 +132,7 @@ def apply(
             rows=_chosen_rows(domain, settings.split),
             scaled=ScaledLogits(calibration.scaling, aligned),
             with_probabilities=not settings.confidence_only,
+            decision=None if decision is None else read_decision(decision, document),
             progress=progress or silent,
         )
         if isinstance(output, Path):
@@ -149,13 +156,14 @@ def apply(
 
 @dataclass
 class _CalibratedRows:
-    """The rows to write, and what is summed while they are written."""
+    """The rows to write, and the sums over them."""
 
     domain: Domain
     rows: Rows | range
     scaled: ScaledLogits
     with_probabilities: bool
     progress: ProgressCallback
+    decision: Decision | None = None
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 
@@ -166,6 +174,8 @@ class _CalibratedRows:
             self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype,
             self.with_probabilities,
             provenance,
+            with_decision=self.decision is not None and self.decision.error is not None,
+            with_sets=self.decision is not None and self.decision.sets is not None,
             integer_ids=file.attributes.get(f"{self.domain.name}_ids") == "integers",
         )
 
@@ -187,8 +197,18 @@ class _CalibratedRows:
         if self.scaled.scaling.can_move_the_top:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
+        accept, members, decision = None, None, self.decision
+        if decision is not None and decision.error is not None:
+            accept = decision.accepts(confidence)
+        if decision is not None and decision.sets is not None:
+            members = decision.sets.members(probabilities)
         return AppliedRows(
-            self._ids(rows), labels, confidence, probabilities if self.with_probabilities else None
+            self._ids(rows),
+            labels,
+            confidence,
+            probabilities if self.with_probabilities else None,
+            accept,
+            members,
         )
 
     def _ids(self, rows: Rows) -> NDArray[np.bytes_]:
@@ -211,7 +231,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers; those of all rows take no memory."""
+    """Return row numbers; for all rows this is a range, which needs no memory."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -241,14 +261,14 @@ def _provenance(
     return provenance
 
 
-# A block of rows is computed in float32, which is fast and is how it is stored. Sums over many rows
+# Blocks of rows are computed in float32, which is fast and is the stored type. Sums over many rows
 # are float64.
 
 
 def calibrated_rows(
     domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
-    """Return label (m,), confidence in it (m,) and calibrated probabilities (m, K) of `rows`."""
+    """Return the labels (m,), their confidence (m,) and the calibrated probabilities (m, K)."""
     logits, scaling = domain.logits(rows), scaled.scaling
     if not scaling.can_move_the_top:
         labels, distances, axis = _distances(logits)
@@ -267,7 +287,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    for index in reversed(range(len(distances))):  # of equal logits the first one wins
+    for index in reversed(range(len(distances))):  # if logits are equal, the first class wins
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
 

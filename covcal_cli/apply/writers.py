@@ -3,9 +3,9 @@
 Each format is a function that writes block after block, and an entry in `FORMATS`. Memory does not
 grow with the number of rows.
 
-CSV is composed in NumPy. A line is first a record of fixed size. Bytes that a name or a number does
-not need hold 255, which no UTF-8 text contains, and are deleted from the finished block. This is
-about six times faster than formatting the numbers one by one, and gives the same text.
+CSV is composed in NumPy. Each line starts as a record of fixed size. Unused bytes in it are 255,
+which no UTF-8 text contains, and are deleted from the finished block. This is about six times
+faster than formatting the numbers one by one, and gives the same text.
 """
 
 import json
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Booleans, Float32s, Labels
 from covcal_cli.errors import CovcalError, printable
+from covcal_cli.formats.decision import ACCEPT, REVIEW
 from covcal_cli.formats.features import APPLIED_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer
 
@@ -35,9 +37,11 @@ class AppliedRows:
     """A block of m calibrated rows."""
 
     ids: NDArray[np.bytes_]  # UTF-8, of fixed length
-    label_index: Labels  # predicted by the classifier; calibration never changes it
+    label_index: Labels  # the classifier's label, which calibration never changes
     confidence: Float32s  # calibrated probability of that label
     probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
+    accept: Booleans | None = None  # shape (m,), by a decision on rows
+    members: Booleans | None = None  # shape (m, K): classes of the set, by a decision on sets
 
     def __len__(self) -> int:
         return len(self.label_index)
@@ -53,6 +57,8 @@ class Layout:
     with_probabilities: bool
     # Hashes and names of the inputs, for formats that can store them.
     provenance: Mapping[str, str | int | float]
+    with_decision: bool = False
+    with_sets: bool = False
     integer_ids: bool = False  # whether the ids of the input were integers
 
     def columns(self) -> list[str]:
@@ -64,13 +70,33 @@ class Layout:
         names: Sequence[str] = self.classes if self.with_probabilities else ()
         if len(set(names)) < len(names):
             names = [str(index) for index in range(len(names))]
-        return ["id", "label", "label_index", "confidence", *(f"prob_{name}" for name in names)]
+        columns = ["id", "label", "label_index", "confidence"]
+        return [*columns, *(f"prob_{name}" for name in names), *self.texts]
+
+    @property
+    def texts(self) -> list[str]:
+        """Names of the columns of text after the numbers of a table."""
+        return ["decision"] * self.with_decision + ["set"] * self.with_sets
+
+    def texts_of(self, block: AppliedRows) -> list[list[str]]:
+        """Return the texts of a block, column by column; the classes of a set are joined by |."""
+        texts = []
+        if block.accept is not None:
+            texts.append([ACCEPT if accepted else REVIEW for accepted in block.accept.tolist()])
+        if block.members is not None:
+            texts.append(
+                [
+                    "|".join(self.classes[index] for index in np.flatnonzero(row).tolist())
+                    for row in block.members
+                ]
+            )
+        return texts
 
 
-# Size of a row group before compression. Many small groups would make the footer larger than the
-# rows.
+# Bytes of a row group before compression. With many small groups the footer would be larger than
+# the rows.
 _GROUP_BYTES = 32 << 20
-_COPY_BYTES = 1 << 20  # copied at a time into an NPZ
+_COPY_BYTES = 1 << 20  # bytes copied at a time into an NPZ
 
 
 def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
@@ -79,12 +105,13 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write row groups of some 32 MiB, and the provenance as JSON under ``covcal``."""
+    """Write row groups of about 32 MiB, and the provenance as JSON under the key ``covcal``."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
     types = [of_ids, pyarrow.string(), pyarrow.int64()]
-    types += [pyarrow.float32()] * (len(names) - len(types))
+    types += [pyarrow.float32()] * (len(names) - len(types) - len(layout.texts))
+    types += [pyarrow.string()] * len(layout.texts)
     schema = pyarrow.schema(
         list(zip(names, types, strict=True)),
         metadata={"covcal": json.dumps(dict(layout.provenance), sort_keys=True)},
@@ -92,7 +119,7 @@ def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) ->
     classes = pyarrow.array(list(layout.classes), pyarrow.string())
     with parquet.ParquetWriter(path, schema, use_dictionary=["label"]) as writer:
         for group in _groups(blocks, layout):
-            writer.write_table(_arrow_table(pyarrow, schema, classes, group))
+            writer.write_table(_arrow_table(pyarrow, schema, classes, group, layout))
 
 
 def _groups(blocks: Iterable[AppliedRows], layout: Layout) -> Iterator[list[AppliedRows]]:
@@ -107,7 +134,9 @@ def _groups(blocks: Iterable[AppliedRows], layout: Layout) -> Iterator[list[Appl
         yield group
 
 
-def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRows]) -> Any:
+def _arrow_table(
+    pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRows], layout: Layout
+) -> Any:
     ids = [value for block in group for value in block.ids.tolist()]
     index = np.concatenate([block.label_index for block in group])
     columns = [
@@ -119,6 +148,8 @@ def _arrow_table(pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRow
     parts = [block.probabilities for block in group if block.probabilities is not None]
     if parts:
         columns += list(np.concatenate([part.T for part in parts], axis=1))
+    texts = zip(*(layout.texts_of(block) for block in group), strict=True)
+    columns += [pyarrow.array(list(chain(*column)), pyarrow.string()) for column in texts]
     return pyarrow.table(columns, schema=schema)
 
 
@@ -133,10 +164,15 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
         "label_index": np.dtype("<i8"),
         "confidence": np.dtype("<f4"),
     }
+    # The shape of a row in arrays that have one.
+    widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
+    dtypes |= {"accept": np.dtype("?")} if layout.with_decision else {}
+    dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # A zip archive takes one member at a time, but each block has all fields. So the widest
-        # array goes directly into the archive, and the narrow arrays wait in unnamed files.
+        # A zip archive is written one member at a time, but each block has all fields. So the
+        # widest array goes directly into the archive, and the narrow arrays first go into temporary
+        # files.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -151,7 +187,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
                 _keep(block, waiting)
         for name, dtype in dtypes.items():
             text = np.dtype(f"<U{dtype.itemsize}") if name == "id" else dtype
-            with _member(archive, name, text, (layout.rows,)) as member:
+            with _member(archive, name, text, (layout.rows, *widths.get(name, ()))) as member:
                 for values in _kept(waiting[name], dtype):
                     member.write(_raw(_decoded(values, text) if name == "id" else values, text))
         whole = {"classes": np.array(layout.classes)} | {
@@ -177,6 +213,10 @@ def _keep(block: AppliedRows, waiting: dict[str, IO[bytes]]) -> None:
     waiting["id"].write(block.ids.tobytes())
     waiting["label_index"].write(_raw(block.label_index, "<i8"))
     waiting["confidence"].write(_raw(block.confidence, "<f4"))
+    if block.accept is not None:
+        waiting["accept"].write(_raw(block.accept, "?"))
+    if block.members is not None:
+        waiting["set"].write(_raw(block.members, "?"))
 
 
 def _kept(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[AnyArray]:
@@ -197,7 +237,7 @@ def _raw(values: Any, dtype: Any) -> bytes:
 
 
 def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write datasets as schema ``covcal.applied/1`` has them.
+    """Write the datasets of schema ``covcal.applied/1``.
 
     ``id`` (n,) UTF-8 bytes, ``label_index`` (n,) i8, ``confidence`` (n,) f4, ``probabilities``
     (n, K) f4 unless left out, and ``classes`` (K,); provenance and ``complete`` are root
@@ -212,6 +252,10 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
         writer.allocate("confidence", (n,))
         if layout.with_probabilities:
             writer.allocate("probabilities", (n, len(layout.classes)))
+        if layout.with_decision:
+            writer.allocate("accept", (n,), np.uint8)
+        if layout.with_sets:
+            writer.allocate("set", (n, len(layout.classes)), np.uint8)
         start = 0
         for block in blocks:
             stop = start + len(block)
@@ -220,6 +264,10 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
             writer.fill("confidence", start, block.confidence)
             if block.probabilities is not None:
                 writer.fill("probabilities", start, block.probabilities)
+            if block.accept is not None:
+                writer.fill("accept", start, block.accept.astype(np.uint8))
+            if block.members is not None:
+                writer.fill("set", start, block.members.astype(np.uint8))
             start = stop
         writer.complete()
 
@@ -245,17 +293,17 @@ def format_of(path: Path) -> Write:
     return write
 
 
-_BLOCK_VALUES = 1 << 14  # numbers composed at a time
+_BLOCK_VALUES = 1 << 14  # numbers that are composed at a time
 _SPECIAL = re.compile(rb'[",\n\r]')  # a field that holds one of them must be quoted
 _UNUSED = b"\xff"
-_DIGITS = 9  # with which every float32 is read back to the last bit
+_DIGITS = 9  # enough digits to read every float32 back exactly
 
 # A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
-        ("start", "<u4"),  # the comma, and of a fraction "0." and a first zero
-        ("zeros", "<u2"),  # two more
-        ("first", "<u2"),  # the first digit, and in front of an exponent the point
+        ("start", "<u4"),  # the comma; for a small number also "0." and the first zero
+        ("zeros", "<u2"),  # two more zeros
+        ("first", "<u2"),  # the first digit; in the form with an exponent also the point
         ("middle", "<u4"),  # four digits
         ("last", "<u4"),  # four digits
         ("exponent", "<u4"),
@@ -265,19 +313,20 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Return texts as integers of the same bytes, filled up with `_UNUSED`."""
+    """Return texts as integers with the same bytes, padded with `_UNUSED`."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-# How numbers look by their decade: index d has 10^-d <= value < 10^(1-d).
+# The parts of a number by its decade: index d has 10^-d <= value < 10^(1-d).
 _DECADES = range(39)
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# The decade by the exponent of a float32, and from where on it is the next larger one.
+# For each exponent of a float32: the decade, and the value from which the next larger decade
+# begins.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])
@@ -292,7 +341,7 @@ def write_csv(
 ) -> None:
     """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
 
-    Numbers have nine significant digits. `shown` turns names and ids into what a screen can show.
+    Numbers have nine significant digits. `shown` makes names and ids printable.
     """
     show = shown or bytes
     names = [_quoted(show(name.encode())) for name in layout.classes]
@@ -301,17 +350,28 @@ def write_csv(
     stream.write(b",".join(columns) + b"\n")
     size = max(1, _BLOCK_VALUES // len(layout.columns()))
     for block in blocks:
+        columns_of_text = layout.texts_of(block)
         for start in range(0, len(block), size):
             rows = slice(start, start + size)
             ids = _quoted_ids(block.ids[rows], shown)
             values = block.confidence[rows, None]
             if block.probabilities is not None:
                 values = np.concatenate([values, block.probabilities[rows]], axis=1)
-            stream.write(_lines(_bytes_of(ids), labels[block.label_index[rows]], values))
+            texts = [
+                np.array([b"," + _quoted(show(text.encode())) for text in column[rows]])
+                for column in columns_of_text
+            ]
+            lines = _lines(
+                _bytes_of(ids),
+                labels[block.label_index[rows]],
+                values,
+                [_bytes_of(column) for column in texts],
+            )
+            stream.write(lines)
 
 
 def for_screens(text: bytes) -> bytes:
-    """Return UTF-8 as a terminal can show it; see `covcal_cli.errors.printable`."""
+    """Return UTF-8 made printable for a terminal; see `covcal_cli.errors.printable`."""
     if text.isascii() and text.decode("ascii").isprintable():
         return text
     return printable(text.decode("utf-8", errors="replace")).encode("utf-8")
@@ -329,16 +389,21 @@ def _quoted_ids(
     return np.array(list(map(_quoted, ids.tolist()))) if _SPECIAL.search(ids.tobytes()) else ids
 
 
-def _lines(ids: AnyArray, labels: AnyArray, values: Float32s) -> bytes:
-    """Return the lines of rows: bytes of the ids, of the labels, and numbers, shape (m, C)."""
+def _lines(
+    ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
+) -> bytes:
+    """Return the lines of rows: bytes of ids and labels, numbers, (m, C), and bytes of texts."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),
         ("numbers", _NUMBER, values.shape[1]),
+        *((f"text{i}", "u1", text.shape[1]) for i, text in enumerate(texts)),
         ("end", "u1"),
     ]
     lines = np.empty(len(ids), dtype=np.dtype(line))
     lines["id"], lines["label"], lines["end"] = ids, labels, ord("\n")
+    for i, text in enumerate(texts):
+        lines[f"text{i}"] = text
     _fill(lines["numbers"], values)
     return lines.tobytes().translate(None, _UNUSED)
 
@@ -347,7 +412,7 @@ def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
     """Return texts as bytes, shape (m, width), with `_UNUSED` behind the end of each."""
     width = texts.dtype.itemsize
     codes = np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), width)
-    if codes[:, -1].all():  # all are as long as the longest
+    if codes[:, -1].all():  # all texts have the same length
         return codes
     behind = np.arange(width) >= np.char.str_len(texts)[:, None]
     return np.where(behind, np.uint8(_UNUSED[0]), codes)
@@ -369,8 +434,9 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS[np.minimum(upper - first * np.uint32(10_000), 9999)]
     numbers["last"] = _FOUR_DIGITS[digits - upper * np.uint32(10_000)]
     numbers["exponent"] = _EXPONENTS[decades]
-    # One by one: a tenth digit of 5 that the product may round wrongly, a carry into the next
-    # decade, and whatever is no probability or below the smallest normal float32.
+    # Some numbers are formatted one by one: those whose tenth digit is a 5, which the product may
+    # round wrongly; those that round into the next decade; and values outside [0, 1] or below the
+    # smallest normal float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

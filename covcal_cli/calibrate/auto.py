@@ -1,10 +1,11 @@
 """The choice of ``--method auto``, and the candidates beside it.
 
 The rule. T_s is the temperature of ``temp``. `estimators.consensus` estimates the accuracy on the
-target and holds all constants of the estimate. The choice is ``consensus``: the T of at least 1
-whose mean target confidence is that accuracy. If the mean confidence at T_s is within 3 points of
-it, the choice is ``temp``, or ``none`` if T_s is below 1. An estimate alone is not enough evidence
-to raise confidence.
+target and holds all constants of the estimate. The choice is ``consensus``: the T of at least the
+floor whose mean target confidence is that accuracy. If the mean confidence at T_s is within 3
+points of it, the choice is ``temp``, or ``none`` if T_s is below the floor. The floor is 1, or T_s
+where T_s is below 1 and rests on at least 10 source errors. An estimate alone is not enough
+evidence to raise confidence.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` where the checks of COT's
 estimate pass, else ``prior``. Bayes' rule corrects for the frequencies whatever else shifts. On 91
@@ -25,6 +26,8 @@ from covcal_cli.calibrate.methods import BBSE_PRIOR, METHODS
 from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.estimators.consensus import SAME
 from covcal_cli.formats.calibration import Candidate
+from covcal_cli.maths.scaling import Scaling
+from covcal_cli.maths.temperature import MIN_ERRORS_OF_FLOOR
 
 _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
 _RULE = _NONE, _TEMP, _CONSENSUS
@@ -65,23 +68,25 @@ def candidates(
 def _by_accuracy(problem: Problem) -> tuple[str, str]:
     accuracy, temperature = problem.accuracy.accuracy, problem.inputs.temperature
     confidence = float(problem.inputs.target_confidence.mean())
+    floor = problem.least_temperature("original")
     estimated = f"The estimated accuracy is {accuracy:.1%}"
     if abs(confidence - accuracy) >= SAME:
+        side, change = ("below", "raised") if confidence > accuracy else ("above", "lowered")
+        result = f"so T is {change} until both agree."
+        if problem.target_confidence(Scaling("original", floor)) <= accuracy:
+            result = f"but T is at least {floor:.3g} without labels."
         after = f"the mean confidence of {confidence:.1%} after temperature scaling"
-        if confidence > accuracy:
-            return _CONSENSUS, f"{estimated}, below {after}, so T is raised until both agree."
-        limit = "" if temperature > 1 else ". But T stays at 1 or above without labels"
-        change = "lowered until both agree" if temperature > 1 else "not raised"
-        return _CONSENSUS, f"{estimated}, above {after}, so T is {change}{limit}."
+        return _CONSENSUS, f"{estimated}, {side} {after}, {result}"
     same = (
         f"{estimated}, within {100 * SAME:.0f} points of the mean confidence of {confidence:.1%} "
         "after temperature scaling"
     )
-    if temperature >= 1:
+    if temperature >= floor:
         return _TEMP, f"{same}, so T is that of temp."
     return _NONE, (
         f"{same}. But temp is not used because its T = {temperature:.4g} would raise confidence, "
-        "and an estimate alone is not enough evidence for that."
+        f"and that needs at least {MIN_ERRORS_OF_FLOOR} errors on the source: give more labelled "
+        "source rows to allow it."
     )
 
 
@@ -132,13 +137,13 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
     if problem.prior is None:
         if chosen:
             return {
-                _NONE: "chosen: the T of temp would raise confidence",
+                _NONE: "chosen: too few source errors to raise confidence",
                 _TEMP: f"chosen: within {100 * SAME:.0f} points of the estimate",
             }.get(
                 name,
                 "chosen: its confidence is the estimate"
                 if fit.matched is not None
-                else "chosen: auto never raises confidence",
+                else f"chosen: T is at least {fit.scaling.temperature:.3g} without labels",
             )
         if name in _RULE:
             return _NOT_CHOSEN

@@ -21,22 +21,27 @@ from covcal_cli.calibrate.methods import (
     Method,
 )
 from covcal_cli.calibrate.problem import MethodFit, Problem, input_of
-from covcal_cli.calibrate.remarks import notes_on_weights, require_inside, warnings_on_reading
 from covcal_cli.calibrate.settings import DEFAULTS, CalibrateSettings, EstimateSettings
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.consensus import under_confidence
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import given_prior
-from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits
-from covcal_cli.forecast.source_accuracy import source_accuracy
+from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits, source_accuracy
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.scaling import Forecasters, Scaling, scaled_by
+from covcal_cli.maths.source_accuracy import SourceAccuracy
+from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
 
 _FAMILIES = {"on_source": on_source, "on_target": on_target}
+_LARGE = 10.0  # T above which the outputs are seldom the logits that a model was trained with
+_REMEDIES: dict[Limit, str] = {
+    "lower": "give more labelled rows, or choose another method",
+    "upper": "check the labels and the order of the classes",
+}
 
 
 def calibrate(
@@ -77,7 +82,7 @@ def calibrate_file(problem: Problem, settings: CalibrateSettings = DEFAULTS) -> 
     """Fit a method on an open file without any target label."""
     auto = settings.method == AUTO
     calibration = _chosen(problem) if auto else _asked_for(problem, settings.method)
-    return require_inside(problem.file.path, calibration, allow_limit=settings.allow_limit)
+    return _require_inside(problem.file.path, calibration, allow_limit=settings.allow_limit)
 
 
 def _asked_for(problem: Problem, asked: str) -> Calibration:
@@ -120,7 +125,7 @@ def _chosen(problem: Problem) -> Calibration:
     if problem.missing_for_weights is None:
         weights = problem.weights(problem.fullest)
         guards += guards_on_weights(weights)
-        notes += notes_on_weights(weights)
+        notes += on_source.notes_on_weights(weights)
     fit = fits[name]
     fit = replace(
         fit,
@@ -297,3 +302,30 @@ def _prior(problem: Problem, asked: str) -> TargetPrior:
     elif name != BBSE_PRIOR:  # which only an estimate gives
         shares = given_prior(name, problem.file.classes)
     return TargetPrior(name, None if shares is None else tuple(shares.tolist()))
+
+
+def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) -> Calibration:
+    """Return the calibration; refuse a T at a limit of its search interval unless allowed."""
+    limit: Limit | None = calibration.fit["at_limit"]
+    if limit is not None and not allow_limit:
+        raise CovcalError(
+            f"{path}: method {calibration.method_used}: {on_source.LIMITS[limit]} "
+            f"(T = {calibration.forecaster_temperature:.3g}): {_REMEDIES[limit]}, or accept this T "
+            "with --force (allow_limit=True in Python)"
+        )
+    return calibration
+
+
+def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> list[str]:
+    """Warn if the model seems to be read wrongly: near chance, or far too confident."""
+    doubt = None if accuracy is None else accuracy.doubt
+    warnings = [] if doubt is None else [doubt]
+    temperature = min(scaling.temperatures.values())
+    if temperature > _LARGE:
+        right = "" if accuracy is None else f" It gets {accuracy} right."
+        warnings.append(
+            f"T = {temperature:.4g} is very large: the outputs are far more confident than "
+            f"accurate.{right} Check the preprocessing, and that the output that is read holds "
+            "logits"
+        )
+    return warnings

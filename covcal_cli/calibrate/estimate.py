@@ -17,8 +17,13 @@ from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.inputs import ESTIMATED, Estimate
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits, read_named, scaled_logits
-from covcal_cli.forecast.source_accuracy import source_accuracy
+from covcal_cli.forecast.forecaster import (
+    UNSCALED,
+    ScaledLogits,
+    read_named,
+    scaled_logits,
+    source_accuracy,
+)
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRows, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.source_accuracy import SourceAccuracy

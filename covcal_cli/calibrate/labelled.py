@@ -22,9 +22,8 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.labels.accuracy import LEVEL, accuracy_by_labels
 from covcal_cli.labels.draws import Draw
-from covcal_cli.labels.ece import folds, label_ece
 from covcal_cli.labels.picked_labels import labelled_draw
-from covcal_cli.labels.posterior import MAX_FRAME, posterior
+from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import class_major, with_offsets

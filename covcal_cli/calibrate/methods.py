@@ -158,7 +158,7 @@ METHODS = {
             "consensus",
             "original",
             "on_target.by_consensus",
-            "match confidence to the combined estimate, T >= 1",
+            "match confidence to the combined estimate",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,

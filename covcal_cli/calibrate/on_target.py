@@ -6,11 +6,13 @@ Most match the mean target confidence to an estimate of the target accuracy:
 |-----------|-------------------|-----------------------------------|----------|
 | cot       | COT               | the classifier's                  | T_s      |
 | fl+cot    | COT               | adapt's, the classifier's labels  | -        |
-| consensus | combined estimate | the classifier's                  | 1        |
-| blend     | combined estimate | both, each with its own T         | 1        |
+| consensus | combined estimate | the classifier's                  | floor    |
+| blend     | combined estimate | both, each with its own T         | floors   |
 | atc       | ATC               | the classifier's                  | -        |
 
-They do not minimise a loss on the source. T_s is the temperature of ``temp``, which does.
+They do not minimise a loss on the source. T_s is the temperature of ``temp``, which does. The floor
+is 1. Where T_s is below 1 and the source has at least 10 errors, the floor is T_s: then the source
+proves that the classifier is not confident enough.
 
 Two correct the log odds for the class frequencies of the target. If only P(y) changes from p to q,
 the target's p(y | x) is proportional to q_y / p_y times the source's (Saerens et al., Neural
@@ -78,30 +80,34 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 
 
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
-    """Match the combined estimate on the classifier's logits, with a T of at least 1.
+    """Match the combined estimate on the classifier's logits, with a T of at least the floor.
 
     For a blend, match both logits separately; their mean then matches too.
     """
     accuracy = problem.accuracy
-    guards, notes, matches = [*accuracy.guards], [], []
+    guards, notes, matches, floors = [*accuracy.guards], [], [], []
     for name in scaled_by(forecaster):
         match = _match(problem, name, accuracy.accuracy)
         matches.append(match)
+        floors.append(problem.least_temperature(name))
         where, guard = "", match.guard
         if name == "aligned":
             where = "on the logits of adapt: "
             guard = replace(guard, name=f"aligned {guard.name}", sentence=where + guard.sentence)
         guards.append(guard)
         notes += _notes_on_crossings(match)
-        if match.temperature < 1:
+        if match.temperature < floors[-1]:
             notes.append(
                 f"{where}the estimated accuracy of {accuracy.accuracy:.1%} would need T = "
                 f"{match.temperature:.4g}, but an estimate alone is not enough evidence to raise "
-                "confidence: T is kept at 1"
+                f"confidence: T is kept at {floors[-1]:.4g}"
             )
-    scaling = Scaling(forecaster, *(max(match.temperature, 1.0) for match in matches))
+    temperatures = [
+        max(match.temperature, floor) for match, floor in zip(matches, floors, strict=True)
+    ]
+    scaling = Scaling(forecaster, *temperatures)
     fit = _fitted(problem, scaling, tuple(guards), notes)
-    if any(match.temperature < 1 for match in matches):
+    if temperatures != [match.temperature for match in matches]:
         return fit
     return replace(fit, matched=statistics.fmean(match.confidence for match in matches))
 

@@ -1,6 +1,10 @@
 """A file as methods and estimates see it. It computes shared values when they are first read.
 
 ARCHITECTURE, section 3, says which rows are read. No target label is read.
+
+Without adapt, the source discriminator is logistic (MATHEMATICS, section 1). It is solved in NumPy,
+from blocks of rows, and equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights
+1/(2 n_domain) on the same standardised features.
 """
 
 from collections.abc import Iterator
@@ -9,8 +13,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.calibrate.discriminator import fit_discriminator
+from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
 from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
 from covcal_cli.calibrate.settings import NO_PRIOR, EstimateSettings
 from covcal_cli.errors import CovcalError, TooFewRowsError
@@ -18,11 +21,13 @@ from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.inputs import ESTIMATED, Aligned, Estimate, EstimatorInputs, read_inputs
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.forecast.forecaster import ScaledLogits
-from covcal_cli.formats.features import FeatureFile, SourceDomain
+from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
+from covcal_cli.maths.logistic import fit_logistic
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import blocks_of, class_major
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
+    MIN_ERRORS_OF_FLOOR,
     ROW_LOSSES,
     Limit,
     Loss,
@@ -31,6 +36,81 @@ from covcal_cli.maths.temperature import (
 )
 from covcal_cli.maths.weights import BoundTerms, ImportanceWeights, importance_weights
 from covcal_cli.records import Guard, Input
+
+MAX_ROWS_PER_DOMAIN = 50_000
+
+
+@dataclass(frozen=True)
+class LogisticDiscriminator:
+    """P(source | phi) = sigmoid(coefficients . (phi - mean) / scale + intercept)."""
+
+    mean: Float64s  # (d,), as scale and coefficients
+    scale: Float64s
+    coefficients: Float64s
+    intercept: float
+
+    def logits(self, features: Float32s) -> Float64s:
+        """Return the logit of "came from the source", shape (m,), of features (m, d)."""
+        standardised: Float64s = (features - self.mean) / self.scale
+        logits: Float64s = standardised @ self.coefficients + self.intercept
+        return logits
+
+    def domain_logits(self, domain: Domain, rows: Rows) -> Float64s:
+        """Return the logits of `rows` of a domain, read block by block."""
+        return np.concatenate(
+            [self.logits(domain.features(block)) for block in domain.blocks(rows)]
+        )
+
+
+def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
+    """Fit the discriminator on the training rows of both domains.
+
+    `seed` chooses 50 000 rows of a larger domain.
+    """
+    rows = []
+    for domain in (source, target):
+        domain.require_any("train")
+        rows.append((domain, domain.drawn(MAX_ROWS_PER_DOMAIN, seed, "train")))
+    # Features are standardised, so that the ridge treats all of them alike.
+    mean, scale = _moments(rows)
+    weights = fit_logistic(
+        lambda: (
+            ((values - mean) / scale, kind, weight)
+            for values, kind, weight in _weighted_blocks(rows)
+        ),
+        len(mean),
+    )
+    if weights is None:
+        raise CovcalError(
+            f"{source.path}: the source discriminator did not converge: look for features of "
+            "extreme size"
+        )
+    return LogisticDiscriminator(mean, scale, weights[:-1], float(weights[-1]))
+
+
+def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s, float, float]]:
+    """Yield features (m, d), s (1 source, 0 target) and the weight of every row in the block."""
+    for is_source, (domain, chosen) in zip((1.0, 0.0), rows, strict=True):
+        for block in domain.blocks(chosen):
+            yield domain.features(block), is_source, 0.5 / len(chosen)
+
+
+def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
+    """Return mean and standard deviation of the features, each domain weighing one half.
+
+    Squares are taken around the first row, so that a large common offset costs no digits.
+    """
+    domain, chosen = rows[0]
+    origin = domain.features(chosen[:1])[0].astype(np.float64)
+    first, second = np.zeros_like(origin), np.zeros_like(origin)
+    for features, _, weight in _weighted_blocks(rows):
+        values = features - origin
+        first += weight * values.sum(axis=0)
+        second += weight * np.einsum("md,md->d", values, values)
+    deviation = np.sqrt(np.maximum(second - first**2, 0.0))
+    constant = deviation <= 1e-7 * np.abs(origin + first)
+    return origin + first, np.where(constant, 1.0, deviation)
+
 
 # The most target validation rows that discriminators read; more would change no printed digit.
 MAX_DISCRIMINATED = 500_000
@@ -195,6 +275,15 @@ class Problem:
         if weights is None:
             self._plain[forecaster] = fit
         return fit
+
+    def least_temperature(self, forecaster: ForecasterName) -> float:
+        """Return the least T of methods that match an accuracy without labels.
+
+        It is 1, or the T of `temp` where that is lower and enough source errors support it.
+        """
+        if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
+            return 1.0
+        return min(1.0, self.fit(forecaster).temperature)
 
     def loss_of(self, scaling: Scaling) -> float:
         """Return the mean loss of the labelled source validation rows, without the offsets."""

@@ -94,7 +94,7 @@ def adapt(
 
 
 def _summary(report: "AdaptReport") -> str:
-    """Return whether the domains were aligned, and by what training."""
+    """Return whether the domains were aligned, and a summary of the training."""
     from covcal_cli.adapt.adapt import members_apart
     from covcal_cli.cli.tables import aligned
 
@@ -116,9 +116,9 @@ def _summary(report: "AdaptReport") -> str:
 
 
 def _range(values: Iterable[float], unit: str = " %") -> str:
-    """Return equal values as one number, and others as the smallest to the largest."""
-    shown = [f"{value:,.0f}" for value in sorted(values)]
-    ends = shown[:1] if shown[0] == shown[-1] else [shown[0], shown[-1]]
+    """Return a range of values as text; equal values as one number."""
+    texts = [f"{value:,.0f}" for value in sorted(values)]
+    ends = texts[:1] if texts[0] == texts[-1] else [texts[0], texts[-1]]
     return f"{' to '.join(ends)}{unit}"
 
 

@@ -1,4 +1,4 @@
-"""The command line's frame: the commands, the one error boundary, the one place that exits."""
+"""The frame of the command line: its commands, the one error boundary, the one place that exits."""
 
 import errno
 import os
@@ -22,6 +22,7 @@ from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
 from covcal_cli.cli.compare import compare
 from covcal_cli.cli.console import prepare_streams, say
+from covcal_cli.cli.decide import decide
 from covcal_cli.cli.demo import demo
 from covcal_cli.cli.estimate import estimate
 from covcal_cli.cli.evaluate import evaluate
@@ -42,7 +43,7 @@ from covcal_cli.errors import (
     message,
 )
 
-# The base of click's own errors, wherever typer takes click from.
+# The base class of click's errors; typer may bundle its own copy of click.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
 _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 _REMEDIES = {
@@ -54,15 +55,15 @@ _REMEDIES = {
     errno.EBADF: "open it, or name a file with -o",
 }
 _RENAMED = {"calibrate-labelled": "calibrate --labels N"}
-_COMPLETE = "_COVCAL_COMPLETE"  # by which a shell asks for what to complete
-_LARGEST_INTEGER = 2**31 - 1  # of an option: a seed, a number of rows or of processes
-_HELP_GAPS = 6  # columns beside the names and the texts of a list in help
+_COMPLETE = "_COVCAL_COMPLETE"  # environment variable with which a shell asks for completions
+_LARGEST_INTEGER = 2**31 - 1  # the largest value of an option, such as a seed or a number of rows
+_HELP_GAPS = 6  # columns for the borders and gaps of a list in help
 _LESS_MEMORY = "give less data at once, a smaller --batch or --size, or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
 class _Command(TyperCommand):
-    """A command that checks its numbers, and for which an option without effect is a usage error.
+    """A command that checks its numbers and refuses options without effect as usage errors.
 
     In its help, options are grouped under headings.
     """
@@ -79,7 +80,7 @@ class _Command(TyperCommand):
             raise typer.BadParameter(error.reason, ctx, param_hint=error.option) from error
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under their headings (``rich_help_panel``), in the order of each."""
+        """Write the options under their headings (``rich_help_panel``), in their order."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -93,7 +94,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The commands, grouped by what they are for; a renamed command is named in the error."""
+    """The commands in groups. The error for a command that was renamed names the new command."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under their headings (``rich_help_panel``)."""
@@ -132,7 +133,8 @@ def _command(
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # A file that cannot be read is an error of input, not of usage: exit code 1, not 2.
+                # A file that cannot be read is bad input and not bad usage, so the exit code is 1,
+                # not 2.
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 
@@ -145,6 +147,7 @@ _command(_STEPS, "Take every step in one folder.", name="run")(run_command)
 _command(_STEPS, "Run the classifier; write features and logits.")(extract)
 _command(_STEPS, "Fit a temperature, by default without target labels.")(calibrate)
 _command(_STEPS, "Estimate the accuracy on the target.")(estimate)
+_command(_STEPS, "Choose the rows to accept, at a promised error.")(decide)
 _command(_STEPS, "Measure accuracy and calibration on labelled rows.")(evaluate)
 _command(_STEPS, "Write calibrated probabilities of every row.")(apply)
 _command(_STEPS, "Write the model with calibrated probabilities.")(export)
@@ -174,7 +177,7 @@ class Shell(StrEnum):
 
 
 def _completion() -> Any:
-    """Return typer's completion, made ready for the shells that it knows."""
+    """Return typer's module for completion, with its shells set up."""
     completion: Any = import_module("typer.completion")
     completion.completion_init()
     return completion
@@ -182,8 +185,8 @@ def _completion() -> Any:
 
 def _show_completion(shell: Shell | None) -> None:
     if shell is not None:
-        made = _completion().get_completion_script
-        print(made(prog_name="covcal", complete_var=_COMPLETE, shell=shell.value))
+        script_of = _completion().get_completion_script
+        print(script_of(prog_name="covcal", complete_var=_COMPLETE, shell=shell.value))
         raise typer.Exit
 
 
@@ -225,7 +228,7 @@ def covcal(
       covcal evaluate                              if some target labels are known
 
     \b
-    Use it for rows, in a model or on a page; or take all steps at once:
+    Then use cal.json, or take all steps at once:
       covcal apply, covcal export, covcal report
       covcal run model.onnx source/ target/
 
@@ -243,17 +246,17 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(args=list(arguments), prog_name="covcal", standalone_mode=False)
         sys.stdout.flush()
-        if result == INTERRUPTED:  # what typer makes of Ctrl-C
+        if result == INTERRUPTED:  # typer returns this after Ctrl-C
             raise KeyboardInterrupt
         return result if isinstance(result, int) else OK
     except (Exception, KeyboardInterrupt) as error:
-        # Ctrl-C may come out of compiled code as any other error.
+        # Compiled code may turn Ctrl-C into any other error.
         told = isinstance(error, StoppedError) or not interrupt.asked()
         return _ended(error if told else KeyboardInterrupt())
 
 
 def _ended(error: BaseException) -> int:
-    """Print in which way a command failed, and return its exit code."""
+    """Print why a command failed, and return its exit code."""
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)
         return INTERRUPTED
@@ -261,11 +264,11 @@ def _ended(error: BaseException) -> int:
         print("interrupted: no partial output was left", file=sys.stderr)
         return INTERRUPTED
     if isinstance(error, LimitExceededError):
-        if str(error):  # else the result has said it
+        if str(error):  # without a message, the result already explains the failure
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
     if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EBADF):
-        # Nothing takes what is left of the result: keep Python from complaining at exit.
+        # The rest of the result cannot be written: keep Python from reporting that at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # the reader (head, less) went away
         return ERROR
@@ -276,7 +279,7 @@ def _ended(error: BaseException) -> int:
     if isinstance(error, CovcalError):
         text = str(error)
     elif isinstance(error, ModuleNotFoundError):
-        # Installed with --no-deps, as README shows for jobs that only evaluate.
+        # A package is missing, for example after an installation with --no-deps.
         name = str(error.name).partition(".")[0]
         needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
         text = f"this needs {name}: pip install {needed}"
@@ -295,18 +298,18 @@ def _ended(error: BaseException) -> int:
 
 
 def _suggesting(text: str) -> str:
-    """Return a message on an option without pydantic's prefix, and with the choice it is like."""
+    """Return a message on an option without pydantic's prefix, and with the nearest choice."""
     text = text.removeprefix("Value error, ")
-    found = re.fullmatch("'(.*)' is not one of (.*)", text)
-    if found is None:
+    match = re.fullmatch("'(.*)' is not one of (.*)", text)
+    if match is None:
         return text
-    choices = {choice.lower(): choice for choice in re.findall("'([^']*)'", found[2])}
-    like = get_close_matches(found[1].lower(), choices, n=1)
+    choices = {choice.lower(): choice for choice in re.findall("'([^']*)'", match[2])}
+    like = get_close_matches(match[1].lower(), choices, n=1)
     return f"{text.rstrip('.')}: did you mean {choices[like[0]]}?" if like else text
 
 
 def _explained(error: OSError) -> str:
-    """Say what the system refused in covcal's own form: file, thing, remedy."""
+    """Turn an error of the system into covcal's form: file, problem, remedy."""
     reason = (error.strerror or str(error)).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
@@ -314,8 +317,8 @@ def _explained(error: OSError) -> str:
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    # Before NumPy is loaded: its products are short here, and BLAS threads that wait for each other
-    # on a busy machine cost up to ten times what they gain.
+    # This must come before NumPy is loaded. Matrix products are short here, and on a busy machine
+    # BLAS threads that wait for each other cost up to ten times what they gain.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     interrupt.watch()
     code = run(sys.argv[1:])

@@ -47,6 +47,14 @@ def apply(
     confidence_only: Annotated[
         bool, typer.Option("--confidence-only", help="Leave out the columns prob_NAME.")
     ] = False,
+    decision: Annotated[
+        Path | None,
+        typer.Option(
+            "--decide",
+            metavar="DECIDE.JSON",
+            help="Add the columns decision (accept or review) and set.",
+        ),
+    ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
     force: Force = False,
@@ -64,6 +72,7 @@ def apply(
       covcal apply
       covcal apply features.h5 -c cal.json -o probs.parquet
       covcal apply new.h5 -c cal.json -o probs.csv --confidence-only
+      covcal apply --decide decide.json
       covcal apply new.h5 --networks adapted.h5 -o - | head
     """
     import sys
@@ -102,6 +111,7 @@ def apply(
                 allow_other_preprocessing=allow_other_preprocessing,
             ),
             networks=networks,
+            decision=decision,
             force=force,
             progress=progress,
         )

@@ -41,8 +41,9 @@ def calibrate(
         str,
         typer.Option(
             metavar="N|marked|none|auto",
-            help="Target labels to fit to: N random rows with known labels, marked (put in by "
-            "covcal label), or none. auto: marked labels if there are any and the method is auto.",
+            help="Target labels to fit to: N random rows with known labels, marked (rows you "
+            "labelled with covcal label), or none. auto: marked rows if there are any "
+            "and the method is auto.",
         ),
     ] = "auto",
     seed: Seed = 0,
@@ -52,8 +53,8 @@ def calibrate(
 ) -> None:
     """Fit a temperature so that the confidence fits the target.
 
-    No target label is read, except labels that covcal label put in, or those that you ask for with
-    --labels. A fit to labels also moves the confidence by an offset. covcal evaluate leaves the
+    No target label is read, except those of rows you labelled (covcal label) or asked for with
+    --labels. With labels, the fit also adds an offset to the confidence. covcal evaluate leaves the
     labelled rows out.
 
     \b
@@ -99,6 +100,7 @@ def calibrate(
         check_output(output, force=force, inputs=[path, Path(target_prior)])
     calibration = api.calibrate(path, settings)
     notes = (*notes_on_named(file), *calibration.notes)
+    hint = _next(path, output)  # it reads the file, so it comes before anything is written
     if to_stdout:
         console.result(document_text(calibration, Path("cal.json")))
     else:
@@ -110,11 +112,11 @@ def calibrate(
     console.warn(calibration.warnings)
     if not to_stdout:
         about = f"covcal inspect {as_word(output)} shows all candidates and checks"
-        console.wrote(output, _next(path, output), about=about)
+        console.wrote(output, hint, about=about)
 
 
 def _next(path: Path, output: Path) -> str:
-    """Return the command to run next: evaluate where the target has labels, else apply."""
+    """Return the next command: evaluate if the target has labels, else apply."""
     from covcal_cli.files import as_word
     from covcal_cli.formats.features import FeatureFile
 
@@ -124,7 +126,7 @@ def _next(path: Path, output: Path) -> str:
 
 
 def _count(labels: str) -> int | None:
-    """Return the number of labels that --labels asks for; None if it has a word."""
+    """Return the number of labels that --labels asks for; None if its value is a word."""
     from covcal_cli.calibrate.methods import LABELS
 
     if labels in LABELS:

@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from covcal_cli.errors import printable
+
 if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration, Candidate
     from covcal_cli.records import Guard
 
-_NAMES = 18  # columns before the text of a line
+_NAMES = 18  # width of the names at the start of lines
 _SHOWN_OFFSETS = 5
 _WEIGHT_CHECKS = ("effective sample share", "effective sample size", "discriminator error")
-_CLOSE = 0.01  # a difference of confidence and accuracy that is not worth a sentence
+_CLOSE = 0.01  # a smaller difference of confidence and accuracy is called about right
 
 
 def answer(calibration: "Calibration") -> str:
@@ -22,7 +24,8 @@ def answer(calibration: "Calibration") -> str:
         "Reason": calibration.reason if calibration.method_used != calibration.method else "",
         "Checks": checks(_checks_of(calibration)),
     }
-    return "\n".join(f"{name:<{_NAMES}}{text}" for name, text in facts.items() if text)
+    lines = (f"{name:<{_NAMES}}{text}" for name, text in facts.items() if text)
+    return "\n".join(map(printable, lines))
 
 
 def details(calibration: "Calibration") -> str:
@@ -54,7 +57,7 @@ def details(calibration: "Calibration") -> str:
 
 
 def in_percent(share: float) -> str:
-    """Return a share in whole percent, with decimals only near 0 and 100 %."""
+    """Return a share in percent, with decimals only near 0 and 100 %."""
     digits = 1 if share > 0.945 or share < 0.055 else 0
     return f"{100 * share:.{digits}f}"
 
@@ -78,13 +81,13 @@ def _accuracy(calibration: "Calibration") -> str:
 
 
 def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
-    """Return the estimated accuracy and its interval: by labels, or without them."""
+    """Return the estimated accuracy and its interval, from labels if there are any."""
     by_labels: Mapping[str, Any] | None = calibration.estimates.get("labelled")
     return calibration.estimates if by_labels is None else by_labels
 
 
 def _confidence(calibration: "Calibration") -> str:
-    """Return the mean confidence before and after, and how far it was from the accuracy."""
+    """Return the mean confidence before and after, and its distance from the accuracy."""
     before = calibration.estimates["target_confidence_before"]
     after = calibration.estimates["target_confidence"]
     if before is None:
@@ -118,7 +121,7 @@ def _temperature(calibration: "Calibration") -> str:
 
 
 def _checks_of(calibration: "Calibration") -> list["Guard"]:
-    """Return the checks that concern the method in force: those of weights only if it uses them."""
+    """Return the checks of the method that was used; checks of weights only if it uses weights."""
     from covcal_cli.calibrate.methods import METHODS
 
     method = METHODS.get(calibration.method_used)
@@ -127,7 +130,7 @@ def _checks_of(calibration: "Calibration") -> list["Guard"]:
 
 
 def checks(guards: Sequence["Guard"]) -> str:
-    """Say how many checks passed, and which failed."""
+    """Return the number of passed checks and the names of failed ones."""
     failed = [guard.name for guard in guards if not guard.passed]
     if not guards:
         return ""
@@ -149,7 +152,7 @@ def _fit(calibration: "Calibration") -> str:
 
 
 def _offsets(calibration: "Calibration") -> str:
-    """Return the class offsets; of many classes the largest."""
+    """Return the class offsets; with many classes, only the largest."""
     pairs = zip(calibration.classes, calibration.class_offsets, strict=True)
     largest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     text = ", ".join(f"{name} {value:+.2f}" for name, value in largest[:_SHOWN_OFFSETS])
@@ -158,7 +161,7 @@ def _offsets(calibration: "Calibration") -> str:
 
 def _label_error(estimates: Mapping[str, Any]) -> str:
     ends = interval(estimates["ece_low"], estimates["ece_high"])
-    return f"{100 * estimates['ece']:.1f} % by labels ({ends}), each row judged by a fit without it"
+    return f"{100 * estimates['ece']:.1f} % by labels ({ends}), each row left out of its fit"
 
 
 def _weights(health: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import Force, PresetName, Quiet, Verbose, output
 
 if TYPE_CHECKING:
-    from covcal_cli.compare.ranking import Comparison
+    from covcal_cli.compare.compare import Comparison
 
 
 def compare(
@@ -18,7 +18,7 @@ def compare(
         typer.Argument(metavar="FILE...", help="Features files with target labels; one per shift."),
     ],
     output: Annotated[
-        Path | None, output("Write the table there as well: .csv, .md or .tex.")
+        Path | None, output("Also write the table to this file: .csv, .md or .tex.")
     ] = None,
     methods: Annotated[
         str, typer.Option(metavar="all|NAME,NAME", help="Methods of calibrate to compare.")
@@ -32,11 +32,11 @@ def compare(
     preset: Annotated[PresetName, typer.Option(help="Preset of adapt.")] = PresetName.default,
     no_adapt: Annotated[
         bool,
-        typer.Option("--no-adapt", help="Do not adapt the features files; this is far quicker."),
+        typer.Option("--no-adapt", help="Do not adapt the features files, which is much faster."),
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes at a time.")] = 1,
     folder: Annotated[
-        Path, typer.Option(metavar="DIR", help="For adapted files and finished runs.")
+        Path, typer.Option(metavar="DIR", help="Folder for adapted files and finished runs.")
     ] = Path("covcal-compare"),
     force: Force = False,
     quiet: Quiet = False,
@@ -44,11 +44,10 @@ def compare(
 ) -> None:
     """Adapt, calibrate and evaluate several files with several seeds.
 
-    Prints one table: mean and deviation over seeds, mean rank, and the number of
-    shifts that a method harms. A second table shows the choice of auto, its estimate
-    of the accuracy beside the true one, and the checks that failed. If interrupted,
-    the same command continues with the first run that is not done. Target labels
-    only measure: no method reads them.
+    Prints one table: mean and deviation over seeds, mean rank, and the number of shifts that a
+    method harms. A second table shows the choice of auto, its estimate of the accuracy beside the
+    true one, and the checks that failed. If interrupted, the same command continues with the first
+    unfinished run. Target labels are used only to measure; no method reads them.
 
     \b
     Examples:

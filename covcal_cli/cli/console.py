@@ -19,14 +19,15 @@ from typing import TextIO
 
 import typer
 
-from covcal_cli.errors import CovcalError, message
+from covcal_cli.errors import CovcalError, message, printable
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-_NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")  # the name at the start of a line, and the gap
-_SECONDS = 30.0  # between two lines of progress where there is no terminal
+# The name at the start of a line, and the gap after it.
+_NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
+_SECONDS = 30.0  # seconds between two lines of progress without a terminal
 _BAR, _BESIDE = 20, 38  # width of the bar; width of everything beside it
 
 
@@ -38,19 +39,19 @@ class Console:
         self.verbose = verbose  # print details too
 
     def result(self, text: str) -> None:
-        """Print a document for programs to stdout, as it is."""
+        """Print a document for programs to stdout, unchanged."""
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
     def screen(self, text: str) -> None:
         """Print the command's result for people to stdout: sentences wrapped, alarms in colour."""
-        lines = "\n".join(_wrapped(line, sys.stdout) for line in text.split("\n"))
+        lines = "\n".join(_wrapped(printable(line), sys.stdout) for line in text.split("\n"))
         if _coloured(sys.stdout):
             lines = _ALARMS.sub(rf"{_RED}\g<0>{_PLAIN}", lines)
         self.result(lines)
 
     def step(self, text: str) -> None:
-        """Print a line on the progress to stderr."""
+        """Print a line of progress to stderr."""
         if not self.quiet:
             _to_stderr(message(text))
 
@@ -65,12 +66,12 @@ class Console:
             _to_stderr(message(text))
 
     def warn(self, texts: Iterable[str]) -> None:
-        """Print warnings to stderr, quiet or not; equal ones once, with their number."""
+        """Print warnings to stderr, also with --quiet; equal warnings once, with a count."""
         for text, count in Counter(texts).items():
             say("warning", text if count == 1 else f"{text} ({count} times)")
 
     def wrote(self, path: Path, hint: str | None = None, *, about: str = "") -> None:
-        """Say what was written, how to see more of it, and the command to run next."""
+        """Print the file that was written, how to see more of it, and the next command."""
         if not self.quiet:
             _to_stderr(f"wrote {message(str(path))}{f'    {message(about)}' if about else ''}")
             if hint:
@@ -78,7 +79,7 @@ class Console:
 
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:
-        """Yield a callback that shows progress: a live bar on a terminal, else a line at times."""
+        """Yield a callback that shows progress: a bar on a terminal, else a line now and then."""
         if self.quiet:
             yield silent
         elif sys.stderr.isatty():
@@ -136,19 +137,19 @@ class _Lines:
 
 
 def _numbers(step: Progress, room: int) -> str:
-    """Return as many of the step's numbers as fit."""
-    shown = ""
+    """Return as many of the step's numbers as fit on the line."""
+    text = ""
     for name, value in step.losses.items():
         number = value if isinstance(value, str) else f"{value:.3f}"
-        longer = f"{shown}{'  ' if shown else ''}{name} {number}"
+        longer = f"{text}{'  ' if text else ''}{name} {number}"
         if len(longer) > room:
             break
-        shown = longer
-    return shown
+        text = longer
+    return text
 
 
 def say(kind: str, text: str) -> None:
-    """Print a message to stderr after its kind: ``note``, ``warning`` or ``error``."""
+    """Print a message to stderr, with its kind in front: ``note``, ``warning`` or ``error``."""
     colour = {"warning": _YELLOW, "error": _RED, "FAILED": _RED}.get(kind)
     line = _wrapped(f"{kind}: {message(text)}", sys.stderr)
     if colour is not None and _coloured(sys.stderr):
@@ -175,7 +176,7 @@ def _wrapped(line: str, stream: TextIO) -> str:
 def prepare_streams() -> None:
     """Make printing work even if the stream's encoding lacks a character."""
     codecs.register_error("covcal", _spelled)
-    # A closed stream is None: replace it by one that fails as soon as it is written to.
+    # A closed stream is None: replace it by a stream that fails on the first write.
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if sys.stderr is None:
@@ -186,12 +187,12 @@ def prepare_streams() -> None:
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """Spell characters in ASCII: a line of a table as hyphens, others as JSON escapes."""
+    """Replace characters by ASCII: lines of tables by hyphens, others by JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
-    found = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
-    return "".join("-" if unit == ord("─") else f"\\u{unit:04x}" for unit in found), error.end
+    codes = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    return "".join("-" if unit == ord("─") else f"\\u{unit:04x}" for unit in codes), error.end
 
 
 def _coloured(stream: TextIO) -> bool:
@@ -218,7 +219,7 @@ def file_to_read(file: Path | None, console: Console) -> Path:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Turn an error of the settings, while they are made from options, into a usage error."""
+    """Turn an error of settings that are made from options into a usage error."""
     try:
         yield
     except CovcalError as error:

@@ -1,4 +1,4 @@
-"""``covcal demo``: the four steps on the embedded example, each command as one would type it."""
+"""``covcal demo``: the main steps on the embedded example, as a user would type them."""
 
 from contextlib import chdir
 from pathlib import Path
@@ -42,8 +42,9 @@ def demo(
     covcal = context.find_root().command
     continues = write_demo(output)
     console.screen(
-        "A digit classifier meets handwriting that is turned by about 10 degrees and bolder.\n"
-        "It reads 96 % of its own test digits. How often is it right here, and does it know?\n"
+        "A digit classifier gets handwriting that is bolder and turned by about 10 degrees.\n"
+        "It gets 96 % of its own test digits right. How many here, and does its confidence show "
+        "it?\n"
     )
     console.screen(f"$ cd {output}")
     with chdir(output):

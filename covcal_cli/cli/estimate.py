@@ -45,12 +45,15 @@ def estimate(
     ] = None,
     output: Annotated[
         Path | None,
-        output("Write estimate.json there; - prints it instead of the screen.", printed=True),
+        output("Write estimate.json to this file; - prints it instead of the table.", printed=True),
     ] = None,
     target_prior: TargetPrior = "source",
     labels: Annotated[
         LabelsName,
-        typer.Option(help="Labels to use: marked (by covcal label), none, or auto: marked if any."),
+        typer.Option(
+            help="Labels to use: marked (rows you labelled with covcal label), none, or "
+            "auto: marked rows if there are any."
+        ),
     ] = LabelsName.auto,
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
@@ -67,7 +70,9 @@ def estimate(
         EndName,
         typer.Option(help="The end of the interval that --fail-below compares with the limit."),
     ] = EndName.low,
-    junit: Annotated[Path | None, typer.Option(help="Write the gate as a JUnit report.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the gate's result as a JUnit report.")
+    ] = None,
     format: ResultFormat = FormatName.table,
     force: Force = False,
     quiet: Quiet = False,
@@ -75,9 +80,9 @@ def estimate(
 ) -> None:
     """Estimate accuracy on the target, without labels or with a few.
 
-    No target label is read, except labels that covcal label put in. The range is a rule of thumb
-    and grows with the estimated fall in accuracy. Without labels, nothing shows a change of the
-    concept itself. With -v, the command shows every estimator with its assumption.
+    No target label is read, except those of rows you labelled (covcal label). The range is a rule
+    of thumb and grows with the estimated fall in accuracy. Without labels, no number can show that
+    the task itself has changed. With -v, the command shows every estimator with its assumption.
 
     With -c, the missing options --max-weight, --seed and --target-prior come from the calibrations.
     If the estimate is right, the ECE of a calibration is at least the difference of its mean
@@ -164,7 +169,7 @@ def estimate(
 
 
 def _estimated(text: str) -> "Limit":
-    """Read ``accuracy=LEAST``; raise ValueError for a metric that is not estimated."""
+    """Read ``accuracy=LIMIT``; raise ValueError for a metric that is not estimated."""
     from covcal_cli.evaluate.limits import parse_least
 
     limit = parse_least(text)
@@ -230,7 +235,7 @@ def _answer(estimation: "Estimation") -> str:
 
 
 def _details(estimation: "Estimation", estimates: "Table") -> str:
-    """Return the table of estimators, and below it what each one assumes."""
+    """Return the table of estimators, and below it the assumption of each."""
     from covcal_cli.cli import tables
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
@@ -275,7 +280,7 @@ def _estimates(estimation: "Estimation") -> "Table":
 
 
 def _trust(estimate: "Estimate") -> str:
-    """Return ``yes``, or the failed checks, or that there is no check."""
+    """Return ``yes``, the failed checks, or a text for an estimate without checks."""
     if not estimate.checked:
         return "no check available"
     return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"

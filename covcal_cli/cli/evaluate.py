@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
 
 
-_MOST_ANSWERED = 3  # calibrations in the answer above the tables
+_MOST_ANSWERED = 3  # most calibrations in the answer above the tables
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
@@ -42,11 +42,14 @@ def evaluate(
     file: JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        calibrations("A calibration and its name; repeat to compare. Without FILE: cal.json."),
+        calibrations(
+            "A calibration, with a name if you like (NAME=FILE). Repeat to compare "
+            "several. Without FILE and -c: cal.json."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        output("Write metrics.json there; - prints it instead of the table.", printed=True),
+        output("Write metrics.json to this file; - prints it instead of the table.", printed=True),
     ] = None,
     split: JudgedSplit = SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Bins of confidence.")] = 15,
@@ -94,32 +97,34 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC[:GROUPS]=LIMIT",
-            help="Exit with 3 if a metric (a fraction) is above a limit, as ece=0.05. With groups, "
-            "as ece:predicted=0.1, each group has to keep the limit. Repeats.",
+            help="Exit with 3 if a metric (a fraction) is above a limit, such as ece=0.05. With "
+            "groups, such as ece:predicted=0.1, the limit applies to each group. Repeats.",
         ),
     ] = None,
     fail_below: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC[:GROUPS]=LIMIT",
-            help="Exit with 3 if a metric is below a limit, as accuracy=0.9, accuracy:class=0.7 or "
-            "correctness_auroc=0.8. Repeats.",
+            help="Exit with 3 if a metric is below a limit, such as accuracy=0.9, "
+            "accuracy:class=0.7 or correctness_auroc=0.8. Repeats.",
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="METRICS.JSON", help="An earlier -o, for --fail-regression."),
+        typer.Option(
+            metavar="METRICS.JSON", help="An earlier metrics.json, for --fail-regression."
+        ),
     ] = None,
     fail_regression: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is worse than in the baseline by more than this, beyond "
-            "chance. The same rows are compared in pairs. Repeats.",
+            help="Exit with 3 if a metric is worse than in the baseline by more than this limit "
+            "and chance. Equal rows are compared in pairs. Repeats.",
         ),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option(help="Write the gates as a JUnit report there.")
+        Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
@@ -130,7 +135,7 @@ def evaluate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure how honest the confidence is, where target labels are known.
+    """Measure whether the confidence is right, where target labels are known.
 
     Groups are a column of the file, class (the true one) or predicted. A gate whose
     interval contains the limit does not fail: it is not proved, and its sentence says
@@ -174,7 +179,7 @@ def evaluate(
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    # Metrics that nobody sees would take most of the time.
+    # Leave out metrics that are not shown: they would take most of the time.
     every_metric = metrics is MetricsName.all
     to_json = report.document is not None or report.prints_json or format is FormatName.json
     settings = EvaluateSettings(
@@ -232,10 +237,10 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Extras:
-    """What the result shows beside the usual metrics."""
+    """The parts of the result beside the usual metrics."""
 
-    every_metric: bool = False  # else the main ones
-    intervals: bool = True  # else those that only gates asked for are in the gates' sentences
+    every_metric: bool = False  # False: only the main metrics
+    intervals: bool = True  # False: intervals for gates appear only in the gates' sentences
     diagram: bool = False  # the reliability diagram in text
 
 
@@ -272,7 +277,7 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return in words what the rows prove about the confidence, by subject."""
+    """Return sentences on what the rows prove about the confidence, by subject."""
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, percent
     from covcal_cli.forecast.forecaster import NONE
@@ -302,12 +307,13 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     classes = ClassGaps.of(evaluation.classes.get(first, ()), level)
     if classes.n > 1:
         worst = "" if classes.worst is None else f"; {printable(classes.worst)}"
-        answer["Classes"] = f"{classes.count}{worst}"
+        after = "" if first == NONE else f"after {printable(first)}, "
+        answer["Classes"] = f"{after}{classes.count}{worst}"
     return answer
 
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:
-    """Return by which scores a calibration is proved better or worse than no calibration."""
+    """Name the scores that prove a calibration better or worse than no calibration."""
     from covcal_cli.forecast.forecaster import NONE
 
     labels = {"brier": "Brier score", "nll": "log loss", "ece": "ECE"}
@@ -330,7 +336,7 @@ def _listed(answer: "Mapping[str, str]") -> str:
 
 
 def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
-    """Return the tables, each with its title; the first needs none."""
+    """Return the tables with their titles; the first table has no title."""
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
@@ -353,7 +359,7 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
 
 
 def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
-    """Return the main metrics with temperature and rows, or all other metrics."""
+    """Return a table of the main metrics with temperature and rows, or of all other metrics."""
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 
@@ -387,7 +393,7 @@ def _intervals(evaluation: "Evaluation", extras: _Extras) -> "Table":
 
 
 def _differences(evaluation: "Evaluation", extras: _Extras) -> "Table":
-    """Return the paired differences, and what each of them proves."""
+    """Return a table of the paired differences, and what each difference proves."""
     from covcal_cli.evaluate.metrics import METRICS
     from covcal_cli.report.tables import Table
 

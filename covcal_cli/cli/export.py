@@ -43,6 +43,12 @@ def export(
         Path | None,
         typer.Option(metavar="FILE", help="Weights of the module that module:function returns."),
     ] = None,
+    decision: Annotated[
+        Path | None,
+        typer.Option(
+            "--decide", metavar="DECIDE.JSON", help="Add the output accept, by this decision."
+        ),
+    ] = None,
     networks: Networks = None,
     model_output: ModelOutput = None,
     trust_model: TrustModel = False,
@@ -77,6 +83,7 @@ def export(
         output,
         weights=weights,
         networks=networks,
+        decision=decision,
         model_output=model_output,
         trust_model=trust_model,
         force=force,
@@ -105,7 +112,7 @@ def export(
 
 def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
     """Return the warning that the likeliest class is not always the label, if it applies."""
-    probabilities, label, confidence = added
+    probabilities, label, confidence, *_ = added
     rows = "some rows"
     if agreement.stored_rows:
         if not agreement.label_is_not_top:

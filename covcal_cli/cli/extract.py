@@ -48,7 +48,7 @@ def extract(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Run a few batches and show what a run would do. Writes nothing."
+            "--dry-run", help="Run a few batches and show what a run would do. Nothing is written."
         ),
     ] = False,
     force: Force = False,
@@ -97,7 +97,7 @@ def extract(
 
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.parts import was_stopped
-    from covcal_cli.forecast.source_accuracy import require_accuracy
+    from covcal_cli.forecast.forecaster import require_accuracy
 
     try:
         with console.progress() as progress:
@@ -121,7 +121,7 @@ def extract(
         try:
             require_accuracy(report.source_accuracy, expect_accuracy, output)
         except LimitExceededError:
-            console.wrote(output)  # without a next step: the error says what to mend
+            console.wrote(output)  # without a next command, because the error says what to do
             raise
     console.wrote(output, f"covcal {_following(report, options.shard)}")
 
@@ -137,7 +137,7 @@ def _show(report: "ExtractReport", console: Console) -> None:
 
 
 def _skipped(domain: "DomainReport") -> str | None:
-    """Return a warning that names the first files that could not be read."""
+    """Return a warning that names the first few unreadable files."""
     if not domain.skipped:
         return None
     named = "; ".join(f"{name} ({reason})" for name, reason in domain.skipped[:_SHOWN_FILES])
@@ -149,7 +149,7 @@ def _skipped(domain: "DomainReport") -> str | None:
 
 
 def _following(report: "ExtractReport", shard: str | None) -> str:
-    """Return the command that goes on from a features file."""
+    """Return the next command for a features file."""
     from covcal_cli.files import as_word
 
     quoted = as_word(report.output)
@@ -165,13 +165,13 @@ def _following(report: "ExtractReport", shard: str | None) -> str:
 def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:
     if table is not None and domains == ["target"]:
         console.note(
-            f"{table} is read as the target, because it has no column domain that names the source "
-            "rows. Give SOURCE TARGET to calibrate, or --target to leave out this note"
+            f"{table} is read as the target, because it has no column domain to mark source rows. "
+            "Give SOURCE TARGET to calibrate, or --target to leave out this note"
         )
 
 
 def _dry_run_summary(plan: "DryRun") -> str:
-    """Return what ``covcal extract`` would do."""
+    """Describe what ``covcal extract`` would do."""
     from covcal_cli.extract.plan import class_list
 
     seconds = "unknown" if plan.seconds is None else _duration(plan.seconds)
@@ -182,7 +182,7 @@ def _dry_run_summary(plan: "DryRun") -> str:
             "model": plan.reading,
             **images,
             "classes": class_list(plan.classes),
-            "needs": f"{seconds} and {_size(plan.size)} of disk, twice that while it runs",
+            "needs": f"{seconds} and {_size(plan.size)} of disk space, twice that while it runs",
         }
     )
 

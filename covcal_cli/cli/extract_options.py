@@ -1,4 +1,4 @@
-"""The options that ``covcal extract`` and ``covcal run`` share, and how their texts are read."""
+"""The options that ``covcal extract`` and ``covcal run`` share, and the parsers of their texts."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ ResampleName = StrEnum(
 )
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
-# The headings in ``--help``, and the options under each; all others come first.
+# The headings in ``--help``, and the options under each; all other options come first.
 _HEADINGS = {
     "Model options": (
         *("weights", "trust_model", "model_output", "phi", "providers", "classes"),
@@ -106,7 +106,7 @@ class Inputs:
         logits: bool,
         probabilities: bool,
     ) -> "Inputs":
-        """Read the arguments. Without a model, the first argument is a table."""
+        """Sort the arguments. Without a model, the first argument is a table."""
         if logits and probabilities:
             raise typer.BadParameter(
                 "give only one of them", param_hint="--logits / --probabilities"
@@ -143,7 +143,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """The options that say how to extract, as the user typed them."""
+    """The options of an extraction as the user typed them."""
 
     weights: Annotated[
         Path | None,
@@ -172,7 +172,7 @@ class ExtractOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Class names in the order of the logits: JSON, or one a line. Default: the "
+            help="Class names in the order of the logits: JSON, or one per line. Default: the "
             "model's own names, else the source's folders.",
         ),
     ] = None
@@ -267,7 +267,7 @@ class ExtractOptions:
         return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Return the settings; `outputs` says what tables hold if there is no model."""
+        """Return the settings; without a model, `outputs` is the kind of numbers in the tables."""
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
@@ -377,7 +377,7 @@ def _size(text: str | None, option: str) -> tuple[int, int] | None:
 
 
 def _numbers(text: str | None, option: str) -> tuple[float, ...]:
-    """Read finite numbers between commas."""
+    """Read finite numbers, separated by commas."""
     try:
         numbers = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
@@ -388,7 +388,7 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...]:
 
 
 def _above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:
-    """Return the values, refusing those that are not finite and above 0."""
+    """Return the values; refuse values that are not finite and above 0."""
     if not all(0 < value < math.inf for value in values):
         raise typer.BadParameter("give numbers above 0", param_hint=option)
     return values

@@ -1,8 +1,8 @@
-"""What the commands with gates share: options, outputs in every format, and the exit code.
+"""The shared part of commands with gates: options, outputs in every format, exit code.
 
-A gate is a limit that a result has to keep. A command computes its result and a `GateResult` for
-each gate. `GatedOutput` does the rest: it checks the options, writes the files, prints the result
-in the format asked for, and ends the command with exit code 3 if a gate failed.
+A gate is a limit for a result. A command computes its result and a `GateResult` for each gate.
+`GatedOutput` does the rest: it checks the options, writes the files, prints the result in the
+format asked for, and ends the command with exit code 3 if a gate failed.
 """
 
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# The element of JUnit for each outcome, and the attribute that counts such elements.
+# JUnit's element for each outcome, and the attribute that counts these elements.
 _ELEMENTS = {"failed": "failure", "skipped": "skipped", "error": "error"}
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
@@ -46,14 +46,15 @@ class GatedOutput:
     """
 
     command: str
-    output: Path | None  # of -o; "-" prints JSON to stdout instead
+    output: Path | None  # the file of -o; "-" prints JSON to stdout instead
     format: StrEnum
     junit: Path | None
     force: bool
     has_gates: bool  # whether the user asked for a gate
-    gate_options: str  # such as "--fail-on", for the message that --junit needs one of them
+    gate_options: str  # such as "--fail-on", named in the message that --junit needs a gate
     more: Mapping[str, Path | None] = field(default_factory=dict)  # other outputs, by option
-    appended: Mapping[str, Path | None] = field(default_factory=dict)  # files that grow, by option
+    # Files to append to, by option.
+    appended: Mapping[str, Path | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the options against each other."""
@@ -93,10 +94,10 @@ class GatedOutput:
 
     @contextmanager
     def errors_in_report(self) -> Iterator[None]:
-        """Report a `CovcalError` of the block in the JUnit report, so that no old one stays green.
+        """Report a `CovcalError` of the block in the JUnit report, so that no old success remains.
 
-        An existing file is replaced only if it is a report and `force` allows it: the block may
-        fail before it is known which files are inputs.
+        An existing file is replaced only if it is a report and `force` allows it, because the block
+        may fail before covcal knows which files are inputs.
         """
         from covcal_cli.errors import CovcalError
         from covcal_cli.files import write_text
@@ -126,7 +127,7 @@ class GatedOutput:
             Returns the result as ``table``, ``json``, ``markdown``, ``github`` or ``latex``.
         gates : sequence of GateResult
         write : function
-            Writes the files of the command, all but the JUnit report.
+            Writes the files of the command, except the JUnit report.
 
         Raises
         ------
@@ -153,7 +154,7 @@ class GatedOutput:
 
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
-    """Return a rendered result with a sentence per gate; JSON has its own place for gates."""
+    """Return a rendered result with a sentence per gate; JSON already contains the gates."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
 
@@ -169,7 +170,7 @@ def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
 
 
 def _annotations(gates: "Iterable[GateResult]") -> list[str]:
-    """Return the lines by which GitHub shows beside a job every gate that did not pass."""
+    """Return GitHub's annotation lines for every gate that did not pass."""
     from covcal_cli.errors import printable
 
     return [
@@ -180,7 +181,7 @@ def _annotations(gates: "Iterable[GateResult]") -> list[str]:
 
 
 def _append_to_step_summary(text: str) -> None:
-    """Append Markdown to the summary of a GitHub job, where this is one."""
+    """Append Markdown to the summary of a GitHub job, if this is a GitHub job."""
     from covcal_cli.errors import CovcalError
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")

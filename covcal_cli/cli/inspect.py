@@ -1,4 +1,4 @@
-"""``covcal inspect``: what any covcal file holds."""
+"""``covcal inspect``: show what a covcal file holds."""
 
 from pathlib import Path
 from typing import Annotated

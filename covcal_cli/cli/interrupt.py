@@ -1,10 +1,10 @@
-"""Ctrl-C: told apart from errors, kept out of half-loaded modules, and not lost in destructors.
+"""Handle Ctrl-C so that it is never lost, mistaken for an error, or raised in a loading module.
 
-An interruption that falls into the loading of a compiled module comes out of it as another error,
-or ends the process; so it waits until the module is there. In compiled code it may come out as
-another error anywhere: hence `asked`, which the error boundary looks at before it believes one.
-Python prints and forgets what a destructor or the callback of a weak reference raises: an
-interruption that falls into one is tried again.
+If Ctrl-C interrupts the loading of a compiled module, the module raises another error or ends the
+process. So Ctrl-C waits until the module is loaded. Other compiled code may also turn Ctrl-C into
+another error. So the error boundary asks `asked` before it reports an error. Python prints and
+drops an exception in a destructor or in the callback of a weak reference. If Ctrl-C arrives there,
+it is raised again later.
 """
 
 import _thread
@@ -14,20 +14,20 @@ import threading
 from types import FrameType
 from typing import Any
 
-_AGAIN = 0.3  # seconds until it is tried again, when the destructor is done
+_AGAIN = 0.3  # seconds until it is raised again, when the destructor is done
 _IMPORTING = "<frozen importlib"
 _asked = threading.Event()
 
 
 def watch() -> None:
-    """Take Ctrl-C from here on, unless it is ignored, as in a shell's background job."""
+    """Handle Ctrl-C from here on, unless it is ignored, as in a shell's background job."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _forgotten
 
 
 def ignore() -> None:
-    """Let Ctrl-C come too late: the result is there."""
+    """Ignore Ctrl-C, because the result is complete."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -57,7 +57,7 @@ def _forgotten(error: Any) -> None:
 def _send() -> None:
     if sys.platform == "win32":
         _thread.interrupt_main()
-    else:  # a signal of the system ends a wait as well, as one that Python makes up does not
+    else:  # a real signal also ends a waiting system call; a signal simulated by Python does not
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

@@ -22,34 +22,32 @@ def label(
         list[Path] | None,
         typer.Argument(
             metavar="CSV...",
-            help='The CSV from covcal pick with the column "label" filled in; to-label.csv when '
-            "left out.",
+            help='The CSV from covcal pick with the column "label" filled in. '
+            "Default: to-label.csv.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path | None, output("File to write; FILE itself is replaced when left out.")
-    ] = None,
+    output: Annotated[Path | None, output("File to write. Default: FILE is replaced.")] = None,
     partial: Annotated[
         bool,
         typer.Option(
             "--partial",
-            help="Accept rows without a label. Until their labels follow, the rows you labelled "
-            "stand for their whole batch.",
+            help="Accept rows without a label. Until their labels follow, the labelled rows are "
+            "treated as a random part of their batch.",
         ),
     ] = False,
     resolve: Annotated[
         ResolveName | None,
         typer.Option(
-            help="Which label counts where two labellers disagree; drop: no label. Without it a "
-            "disagreement is an error.",
+            help="Which label to use where two people disagree; drop: no label. Without this "
+            "option a disagreement is an error.",
             show_default=False,
         ),
     ] = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", "-f", help="Replace an existing output, and labels that FILE holds already."
+            "--force", "-f", help="Replace an existing output, and labels that are already in FILE."
         ),
     ] = False,
     quiet: Quiet = False,
@@ -57,8 +55,8 @@ def label(
 ) -> None:
     """Put the labels of picked rows into their file. No model runs again.
 
-    All labels go in, or none. They are for calibrate, estimate and watch; evaluate does not read
-    them. A calibration or adapted file that was made before still belongs to the file.
+    Either all labels are added or none. They are for calibrate, estimate and watch; evaluate does
+    not read them. Calibrations and adapted files that were made before still belong to the file.
 
     Several CSV files of the same rows complete each other. If two people label a row differently,
     the command names the row, and --resolve decides.
@@ -93,22 +91,22 @@ def label(
     )
     console.screen(_summary(labelling))
     if labelling.empty:
-        one = labelling.empty == 1
+        is_single = labelling.empty == 1
         console.warn(
             [
-                f"{labelling.empty} row{' has' if one else 's have'} no label yet: until then "
-                "the rows you labelled are taken as a random part of their batch, which nothing "
-                "checks"
+                f"{labelling.empty} row{' has' if is_single else 's have'} no label yet: until "
+                "then the rows you labelled are treated as a random part of their batch; nothing "
+                "checks this"
             ]
         )
     written = output or path
-    # A calibration that is already here was fitted without these labels.
-    replaced = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
-    console.wrote(written, f"covcal calibrate {as_word(written)}{replaced}")
+    # A calibration of this folder, if there is one, was fitted without these labels.
+    replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
+    console.wrote(written, f"covcal calibrate {as_word(written)}{replace}")
 
 
 def _summary(labelling: "Labelling") -> str:
-    """Return how many labels went in, and how well two labellers agree."""
+    """Return the number of added labels, and the agreement of two people."""
     rows = labelling.labelled + labelling.empty
     replaced = f", {labelling.replaced} replaced" if labelling.replaced else ""
     batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""

@@ -1,4 +1,4 @@
-"""The options that several commands share, each spelled once; typer reads the annotations."""
+"""The options that several commands share, each defined once; typer reads the annotations."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ from covcal_cli.calibrate.methods import AUTO, METHODS
 def output(text: str, *, printed: bool = False) -> Any:
     """Return the option ``-o/--output`` with a command's own help text.
 
-    With `printed`, the command can print its result: ``-o -`` does that. Other commands refuse it.
+    With `printed`, ``-o -`` prints the result; other commands refuse it.
     """
     return typer.Option("--output", "-o", help=text, callback=None if printed else _named)
 
@@ -54,7 +54,7 @@ JudgedFile = Annotated[
 Networks = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="The adapted file with an fl method's networks, if it has moved."
+        metavar="FILE", help="The adapted file with the networks of an fl method, if it has moved."
     ),
 ]
 NetworksOfFeatures = Annotated[
@@ -83,7 +83,7 @@ TrustModel = Annotated[
 ]
 
 
-# What to fit, and on which rows.
+# Options on the fit and its rows.
 
 
 class MethodName(StrEnum):
@@ -95,7 +95,7 @@ class MethodName(StrEnum):
         vars()[name] = name
 
 
-# As a dict where the library takes a literal: a type checker sees its values then.
+# A dict maps the words to literals, so that a type checker knows their values.
 LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
 PresetName = StrEnum("PresetName", ["default", "paper"])
@@ -134,10 +134,10 @@ ExpectedAccuracy = Annotated[
         "lower by more than sampling noise explains.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed wherever chance enters.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
 
 
-# The result and its output.
+# Options on the result and its output.
 
 FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
 ResultFormat = Annotated[FormatName, typer.Option("--format", help="Format of the result.")]

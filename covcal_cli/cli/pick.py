@@ -26,13 +26,13 @@ def pick(
     file: InputFile = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to pick.")] = 50,
     output: Annotated[
-        Path, output("CSV to write, with a column for labels; - prints it.", printed=True)
+        Path, output("CSV to write, with an empty column for labels; - prints it.", printed=True)
     ] = Path("to-label.csv"),
     calibration: Annotated[
         Path | None,
         calibration(
-            "Calibration whose confidence says which rows are doubtful; one fitted to the source "
-            "when left out."
+            "Calibration whose confidence shows which rows are doubtful. Default: a temperature "
+            "fitted to the source."
         ),
     ] = None,
     after: Annotated[
@@ -53,15 +53,24 @@ def pick(
         Path | None,
         typer.Option(
             metavar="TARGET",
-            help="The target images as given to extract, for the page and for a column of paths.",
+            help="The target images that you gave to extract, for the page and for a column of "
+            "paths.",
         ),
     ] = None,
     split: Annotated[
         list[SplitName] | None,
         typer.Option(
-            help="Rows to draw from; repeats. Train and validation when left out, because the test "
+            help="Split to draw from; repeats. Default: train and validation, because the test "
             "rows are for evaluate.",
             show_default=False,
+        ),
+    ] = None,
+    decision: Annotated[
+        Path | None,
+        typer.Option(
+            "--for",
+            metavar="DECIDE.JSON",
+            help="Draw the rows whose labels make the promise of this decision most likely.",
         ),
     ] = None,
     networks: NetworksOfFeatures = None,
@@ -70,11 +79,11 @@ def pick(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Pick the target rows whose labels tell most. No target label is read.
+    """Pick the target rows whose labels are most useful. No target label is read.
 
-    Rows are drawn at random, doubtful rows more often than sure rows. The probabilities are written
-    beside them, so that estimates from the labels are unbiased. Fill in the column "label" and run
-    covcal label. Rows that were drawn before are not drawn again.
+    Rows are drawn at random, doubtful rows more often than sure rows. The CSV also holds the
+    probabilities, which make estimates from the labels unbiased. Fill in the column "label" and run
+    covcal label. Rows of earlier draws are not drawn again.
 
     The page works offline and on a phone: open it in any browser, label the rows, save the CSV. It
     hides the classifier's answer until you ask for it, because people tend to agree with an answer
@@ -85,6 +94,7 @@ def pick(
       covcal pick -n 50
       covcal pick -n 60 --page label.html --images target/
       covcal pick adapted.h5 -n 50 -o to-label.csv --images target/
+      covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
     from covcal_cli.files import as_word
@@ -98,6 +108,8 @@ def pick(
         settings = PickSettings(
             rows=count, seed=seed, splits=SPLITS if ALL in names else tuple(dict.fromkeys(names))
         )
+    if output.suffix.lower() in (".html", ".htm"):
+        raise typer.BadParameter("is a sheet: for a page, pass --page", param_hint="--output")
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"
@@ -111,6 +123,7 @@ def pick(
             earlier=after or (),
             images=images,
             page=page,
+            decision=decision,
             force=force,
             progress=progress,
         )
@@ -126,7 +139,7 @@ def pick(
         console.note("the page shows the ids of rows only: pass --images TARGET to show images")
     read = f"covcal label {as_word(path)}"
     if not to_stdout:
-        following = f"fill in its column label, then {read} {as_word(output)}"
+        following = f"fill in the column label, then {read} {as_word(output)}"
         console.wrote(output, following if page is None else None)
     if page is not None:
         saved = as_word(picked.sheet.path.name)
@@ -134,7 +147,7 @@ def pick(
 
 
 def _summary(picked: "Picked", where: str) -> str:
-    """Return what to do, and how well the accuracy will be known then."""
+    """Return what to do, and how precisely the accuracy will then be known."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable
 
@@ -151,10 +164,10 @@ def _summary(picked: "Picked", where: str) -> str:
             f"Label {these} in {where}, drawn from {batch.population} "
             f"{' and '.join(batch.splits)} rows",
             f"Accuracy  with them{before} it will be known to about +/- {half} points{wrong}",
-            f"ECE       {least:.0f} points or more are to be expected of a calibration by so few "
+            f"ECE       {least:.0f} points or more must be expected from a calibration with so few "
             "labels"
             if least >= 1
-            else "ECE       under 1 point can be reached by a calibration",
+            else "ECE       a calibration can reach less than 1 point",
             f"Classes   {printable(listed(picked.classes))}",
         ]
     )

@@ -20,7 +20,7 @@ from covcal_cli.cli.options import (
     output,
 )
 
-_SENTENCES = 5  # on the screen, without --verbose
+_SENTENCES = 5  # most sentences on the screen without --verbose
 
 
 def report(

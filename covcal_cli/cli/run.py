@@ -1,4 +1,4 @@
-"""``covcal run``: every step in one go, each result kept and reused while nothing changed."""
+"""``covcal run``: take every step in one go; reuse results while nothing has changed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -77,14 +77,14 @@ def run(
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="With --from: the history of covcal watch. This period is appended to it.",
+            help="With --from: the history file of covcal watch. This period is appended to it.",
         ),
     ] = None,
     replace_unproved: Annotated[
         bool,
         typer.Option(
             "--replace",
-            help="With --from: put the new calibration in use if there are no labels to decide.",
+            help="With --from: use the new calibration if there are no labels to decide.",
         ),
     ] = False,
     *,
@@ -95,8 +95,8 @@ def run(
         typer.Option(
             "--force",
             "-f",
-            help="Make every result again, even in the folder of another project; with --from, "
-            "put the new calibration in use whatever the labels say.",
+            help="Make every result again, even in the folder of another project. With --from: "
+            "use the new calibration even if the labels do not prove it better.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -104,13 +104,13 @@ def run(
 ) -> None:
     """Run all steps in one folder: extract, calibrate, evaluate, export and report.
 
-    A result is made again only if its settings or inputs have changed, so the same
-    command goes on where it was cut off. Without target labels there is no
-    metrics.json, and the report shows estimates. For tables of outputs, probs.csv
-    holds the calibrated probabilities, since there is no model to export.
+    A result is made again only if its settings or inputs have changed, so the same command
+    continues an interrupted run. Without target labels there is no metrics.json, and the report
+    shows estimates. For tables of outputs, probs.csv holds the calibrated probabilities, since
+    there is no model to export.
 
-    With --from the folder's calibration is compared with a new one on the new data.
-    The new one is put in use only if labels prove it better, or with --replace.
+    With --from the folder's calibration is compared with a new one on the new data. The new
+    calibration is used only if labels prove it better, or with --replace.
 
     \b
     Examples:
@@ -191,24 +191,25 @@ def run(
     else:
         console.screen(_summary(report, verbose=verbose))
         if renewal is not None:
-            console.note(f"{folder} holds the results of these rows already")
+            console.note(f"{folder} already holds the results of these rows")
     for path in (*second_names, report.model, report.page):
         console.wrote(path)
 
 
 @dataclass
 class _ProgressLines:
-    """The lines on steps, printed while the steps are taken."""
+    """The progress lines of the steps."""
 
     console: Console
-    steps: int  # in all
+    steps: int  # number of all steps
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        if step != "extract":  # its line comes with the first row, so that a bad input is one line
+        # Its line appears with the first row, so that bad input prints only the error.
+        if step != "extract":
             self.print_begun()
 
     def print_begun(self) -> None:
@@ -242,22 +243,24 @@ class _Request:
     adapt: bool = False
 
 
-# Options that change no row. An earlier run does not record them.
+# Options that do not change rows; runs do not record them.
 _RENEWING = ("batch", "threads", "trust_model")
 
 
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
-    """Refuse options of the extraction, which the earlier run has set."""
+    """Refuse options of the extraction, because the earlier run has set them."""
     decided = {entry.name for entry in fields(ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities"}):
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             hint = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter("the earlier run has set it: leave it out", param_hint=hint)
+            raise typer.BadParameter(
+                "the earlier run set this option: leave it out", param_hint=hint
+            )
 
 
 def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
-    """Return the request of an earlier run, with the options that may be given again."""
+    """Return the request of an earlier run, with the options that the user may give again."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.run.renewal import earlier_run
 
@@ -283,7 +286,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
 
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
-    """Return which calibration is in use now, with the reason and the numbers."""
+    """Return lines on the calibration that is now in use, with the reason and the numbers."""
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
@@ -294,14 +297,15 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
     lines.append(f"New rows    {comparison.verdict}: {comparison.why}")
     if renewal.is_reference_kept:
         lines.append(
-            "The new rows raised the alarm of covcal watch, so it goes on comparing with the "
-            f"rows of before. If the new rows are normal, delete {folder / 'cal.reference.json'}."
+            "The new rows raised the alarm of covcal watch, so watch still compares with the "
+            "earlier rows. If the new rows are normal, delete "
+            f"{folder / 'cal.reference.json'}."
         )
     if not renewal.is_in_use:
         option = "--replace" if labels is None else "--force"
         lines.append(
-            f"{folder} stays as it was. The new results are in {renewal.report.page.parent}; "
-            f"add {option} to put them in use."
+            f"{folder} did not change. The new results are in {renewal.report.page.parent}; add "
+            f"{option} to use them."
         )
     return "\n".join(lines)
 

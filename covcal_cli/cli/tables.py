@@ -1,4 +1,4 @@
-"""Tables and lines as text for a terminal, and tables as Markdown."""
+"""Render tables and lines as text for a terminal, and tables as Markdown."""
 
 import re
 import textwrap
@@ -16,21 +16,23 @@ if TYPE_CHECKING:  # it needs NumPy, and --help does not
 _GAP = "  "
 _LONGEST_NAME, _LEAST_TEXT = 30, 20  # columns
 
-_MARKS = re.compile(r"[\\`*_\[\]|~]")  # that begin markup within a cell
+_MARKS = re.compile(r"[\\`*_\[\]|~]")  # characters that begin markup within a cell
 _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def aligned(facts: Mapping[str, str]) -> str:
     """Return a line per fact: what it is about, and what it says from one column on."""
-    width = max(map(len, facts))
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in facts.items())
+    lines = [(printable(name), printable(text)) for name, text in facts.items()]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
-    Where it is wider, headings are broken between words, and then the longest column of text. If
-    that does not help, columns go into further tables, each with the leading columns of text.
+    If it is wider, first headings are broken between words, then the longest column of text. If
+    that does not help, columns are moved into further tables, each with the leading columns of
+    text.
     """
     lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
@@ -53,20 +55,20 @@ def text(table: "Table") -> str:
 
 
 def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
-    """Return columns with headings broken between words, and the longest of `texts` to its room."""
-    found = []
+    """Return columns with headings broken between words, and the longest text column narrowed."""
+    narrowed = []
     for heading, *cells in columns:
         widest = max(map(len, [*heading.split(), *cells]))
-        found.append([_filled(heading, widest), *cells])
-    if texts and _total(found) > WIDTH:
-        longest = max(texts, key=lambda index: _width(found[index]))
-        room = max(WIDTH - _total(found) + _width(found[longest]), _LEAST_TEXT)
-        found[longest] = [_filled(cell, room, break_words=True) for cell in found[longest]]
-    return found
+        narrowed.append([_filled(heading, widest), *cells])
+    if texts and _total(narrowed) > WIDTH:
+        longest = max(texts, key=lambda index: _width(narrowed[index]))
+        room = max(WIDTH - _total(narrowed) + _width(narrowed[longest]), _LEAST_TEXT)
+        narrowed[longest] = [_filled(cell, room, break_words=True) for cell in narrowed[longest]]
+    return narrowed
 
 
 def _drawn(columns: Sequence[Sequence[str]], left: Sequence[bool]) -> str:
-    """Return one table: the headings, a rule, and a line per row or several."""
+    """Return one table: the headings, a rule, and one or more lines per row."""
     widths = [_width(column) for column in columns]
     rows = []
     for cells in zip(*columns, strict=True):
@@ -85,7 +87,7 @@ def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 
 def _cells(text: str) -> int:
-    """Return the columns that a text takes on a terminal, where some characters take two."""
+    """Return the width of a text on a terminal, where some characters take two columns."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
@@ -113,6 +115,6 @@ def markdown(table: "Table") -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Return a text of any origin as Markdown shows it: no markup, no HTML, no other cell."""
-    shown = _MARKS.sub(r"\\\g<0>", printable(text))
-    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", shown))
+    """Return any text escaped for a Markdown cell: no markup, no HTML, no new cell."""
+    escaped = _MARKS.sub(r"\\\g<0>", printable(text))
+    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", escaped))

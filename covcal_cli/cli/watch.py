@@ -46,12 +46,14 @@ def watch(
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="Append the periods there. Its earlier periods count for the alarm.",
+            help="Append the periods to this file. The alarm also uses its earlier periods.",
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Cut each file by a column of dates (2026-11-28)."),
+        typer.Option(
+            metavar="COLUMN", help="Split each file into periods by a column of dates (2026-11-28)."
+        ),
     ] = None,
     every: Annotated[EveryName, typer.Option(help="Length of a period.")] = EveryName.week,
     false_alarms: Annotated[
@@ -62,9 +64,12 @@ def watch(
         list[FailOnName] | None,
         typer.Option(help="Exit with 3 if the rows have changed, or a new calibration is due."),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write the gates as a JUnit report.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
+    ] = None,
     output: Annotated[
-        Path | None, output("Write the periods as JSON there; - prints it instead.", printed=True)
+        Path | None,
+        output("Write the periods as JSON to this file; - prints the JSON instead.", printed=True),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -80,7 +85,7 @@ def watch(
         typer.Option(
             "--force",
             "-f",
-            help="Replace outputs, and let new lines supersede periods of the history.",
+            help="Replace outputs, and let new lines replace periods of the history.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -90,12 +95,12 @@ def watch(
 
     The alarm tells whether rows have changed since the calibration was made. It follows the
     confidence, the classes' margins and the features, and allows for sampling noise in the
-    calibration's own rows. It is false at most --false-alarms times per year, however often
-    you look. The accuracy then tells whether the confidence is still right: estimated, or by
-    labels that covcal label put into a file with one period.
+    calibration's own rows. There are at most --false-alarms false alarms per year, however often
+    you look. The accuracy then shows whether the confidence is still right. It is estimated, or
+    comes from rows you labelled if the file is one period.
 
-    The first watch writes the calibration's reference data beside it (cal.reference.json), from
-    the features file that it was fitted on. After that the features file is not needed.
+    The first watch writes the calibration's reference data beside it (cal.reference.json), from the
+    features file that it was fitted on. Later watches do not need the features file.
 
     \b
     Examples:
@@ -177,7 +182,7 @@ def _rendered(watched: "Watched", kind: str) -> str:
 
 
 def _answer(watched: "Watched") -> str:
-    """Return the verdict on the last period with its reason, and what the others say."""
+    """Return the verdict on the last period with its reason, and a summary of the other periods."""
     last = watched.periods[-1]
     lines = [f"{last.measured.period}: {last.verdict}: {last.why}"]
     if len(watched.periods) > 1:

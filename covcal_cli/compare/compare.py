@@ -1,14 +1,256 @@
 """``covcal compare``: every method on every shift with every seed."""
 
-from collections.abc import Sequence
+import statistics
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from covcal_cli.compare.ranking import Comparison
-from covcal_cli.compare.runs import CompareSettings, Record, Run, finished
+from covcal_cli.calibrate.methods import AUTO
+from covcal_cli.compare.runs import BASELINES, CompareSettings, Record, Run, finished
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
+
+# A method harms a shift if it is worse than the better baseline by more than this.
+HARMS = (0.01, 0.03, 0.05)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method on one shift, over seeds."""
+
+    temperature: float  # mean
+    means: Mapping[str, float]  # by metric, without metrics that have no value
+    deviations: Mapping[str, float]  # sample standard deviations; 0 for a single seed
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The quality of the estimates of the accuracy; every shift has the same weight."""
+
+    shifts: int
+    error: float  # mean |estimate - truth|
+    held: float  # share of intervals that contain the truth
+    width: float  # mean width of the interval
+    missed: tuple[str, ...]  # shifts whose interval misses the truth in most seeds
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every method on every shift.
+
+    A metric that is a fraction stays one. A method's score on a shift is the mean of the ranking
+    metric over seeds, and every shift has the same weight.
+    """
+
+    metric: Metric  # the ranking metric
+    methods: tuple[str, ...]
+    records: Mapping[str, tuple[Record, ...]]  # by shift, one per seed
+
+    def of(self, shifts: Collection[str]) -> "Comparison":
+        """Return the comparison restricted to some shifts."""
+        if set(shifts) >= set(self.records):
+            return self
+        return replace(self, records={s: r for s, r in self.records.items() if s in shifts})
+
+    @property
+    def seeds(self) -> int:
+        """The most runs that a shift has."""
+        return max(map(len, self.records.values()))
+
+    @cached_property
+    def shifts(self) -> Mapping[str, Mapping[str, Entry]]:
+        """The entries by shift and method; a method that a run refused is left out."""
+        return {
+            shift: {
+                method: _over_seeds(records, method)
+                for method in self.methods
+                if all(method in record.metrics for record in records)
+            }
+            for shift, records in self.records.items()
+        }
+
+    def score(self, shift: str, method: str) -> float | None:
+        """Return a method's mean of the ranking metric, or None if it did not run."""
+        entry = self.shifts[shift].get(method)
+        return None if entry is None else entry.means.get(self.metric.name)
+
+    def loss(self, shift: str, method: str) -> float | None:
+        """Return the score, with its sign changed where higher is better."""
+        score = self.score(shift, method)
+        return score if score is None or self.metric.better == "lower" else -score
+
+    def losses(self, shift: str) -> dict[str, float]:
+        """Return the losses of the methods that ran on a shift."""
+        losses = ((method, self.loss(shift, method)) for method in self.methods)
+        return {method: loss for method, loss in losses if loss is not None}
+
+    def ranks(self, shift: str) -> dict[str, float]:
+        """Return the ranks of the methods that ran on a shift, 1 the best; ties share the mean."""
+        losses = self.losses(shift)
+        return {
+            method: 1
+            + sum(other < loss for other in losses.values())
+            + (sum(other == loss for other in losses.values()) - 1) / 2
+            for method, loss in losses.items()
+        }
+
+    @cached_property
+    def ran(self) -> tuple[str, ...]:
+        """The methods that ran on some shift."""
+        return tuple(
+            method
+            for method in self.methods
+            if any(method in entries for entries in self.shifts.values())
+        )
+
+    @cached_property
+    def everywhere(self) -> tuple[str, ...]:
+        """The methods that ran on every shift: only these can be averaged fairly."""
+        return tuple(
+            method
+            for method in self.methods
+            if all(self.score(shift, method) is not None for shift in self.shifts)
+        )
+
+    @cached_property
+    def singles(self) -> tuple[str, ...]:
+        """The methods that ran on every shift, without ``auto``."""
+        return tuple(method for method in self.everywhere if method != AUTO)
+
+    def mean(self, method: str, metric: str | None = None) -> float:
+        """Return the mean over shifts of a method's ranking metric, or of another metric.
+
+        The method is one of `everywhere`, and the metric has a value on some shift.
+        """
+        name = metric or self.metric.name
+        values = (entries[method].means.get(name) for entries in self.shifts.values())
+        return statistics.fmean(value for value in values if value is not None)
+
+    def worst(self, method: str) -> str:
+        """Return the worst shift of a method that is one of `everywhere`."""
+        return max(self.shifts, key=lambda shift: self.losses(shift)[method])
+
+    def best(self) -> str:
+        """Return the method of `singles` with the best mean."""
+        sign = 1 if self.metric.better == "lower" else -1
+        return min(self.singles, key=lambda method: sign * self.mean(method))
+
+    def mean_rank(self, method: str) -> float:
+        """Return the mean over shifts of a method's rank among the methods of `everywhere`."""
+        return statistics.fmean(ranks[method] for ranks in self._ranks_everywhere.values())
+
+    @cached_property
+    def _ranks_everywhere(self) -> Mapping[str, Mapping[str, float]]:
+        comparable = replace(self, methods=self.everywhere)
+        return {shift: comparable.ranks(shift) for shift in self.shifts}
+
+    def regret(self, method: str) -> float:
+        """Return the mean difference between a method and the best single method of each shift.
+
+        In practice the best method of a shift is unknown.
+        """
+        by_shift = [self.losses(shift) for shift in self.shifts]
+        return statistics.fmean(
+            losses[method] - min(loss for name, loss in losses.items() if name != AUTO)
+            for losses in by_shift
+        )
+
+    def harm(self, shift: str, method: str) -> float | None:
+        """Return a method's loss minus that of the better baseline; positive if it is worse."""
+        losses = self.losses(shift)
+        baselines = [losses[name] for name in BASELINES if name in losses]
+        return losses[method] - min(baselines) if method in losses and baselines else None
+
+    def harmed(self, method: str, by: float = HARMS[0]) -> tuple[str, ...]:
+        """Return the shifts where a method does more harm than `by`, the worst first."""
+        harms = {
+            shift: harm
+            for shift in self.shifts
+            if (harm := self.harm(shift, method)) is not None and harm > by
+        }
+        return tuple(sorted(harms, key=lambda shift: -harms[shift]))
+
+    # The choices and estimates that the calibrations record.
+
+    def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
+        """Return the number of seeds per chosen method, the most frequent first."""
+        fits = (record.fits.get(method) for record in self.records[shift])
+        return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
+
+    def failed(self, shift: str, method: str = AUTO) -> dict[str, int]:
+        """Return the number of seeds per failed check, the most frequent first."""
+        fits = (record.fits.get(method) for record in self.records[shift])
+        names = (g.name for fit in fits if fit is not None for g in fit.guards if not g.passed)
+        return dict(Counter(names).most_common())
+
+    def estimate(self, shift: str) -> tuple[float, float, float] | None:
+        """Return the estimated accuracy and its interval, as means over seeds."""
+        estimates = [record.estimates[0] for record in self.records[shift] if record.estimates]
+        if not estimates:
+            return None
+        numbers = ((estimate.accuracy, estimate.low, estimate.high) for estimate in estimates)
+        accuracy, low, high = map(statistics.fmean, zip(*numbers, strict=True))
+        return accuracy, low, high
+
+    def coverage(self, truth: Callable[[Record], float] | None = None) -> Coverage | None:
+        """Return the quality of the estimates of the accuracy; None if there are no estimates.
+
+        `truth` returns the true accuracy of a run; by default it is the accuracy on the labelled
+        test rows.
+        """
+        true = truth or _measured_accuracy
+        by_shift = {
+            shift: [(record.estimates[0], true(record)) for record in records if record.estimates]
+            for shift, records in self.records.items()
+        }
+        by_shift = {shift: pairs for shift, pairs in by_shift.items() if pairs}
+        if not by_shift:
+            return None
+        contained = {
+            shift: statistics.fmean(
+                estimate.low <= accuracy <= estimate.high for estimate, accuracy in pairs
+            )
+            for shift, pairs in by_shift.items()
+        }
+        return Coverage(
+            shifts=len(contained),
+            error=statistics.fmean(
+                statistics.fmean(abs(estimate.accuracy - accuracy) for estimate, accuracy in pairs)
+                for pairs in by_shift.values()
+            ),
+            held=statistics.fmean(contained.values()),
+            width=statistics.fmean(
+                statistics.fmean(estimate.high - estimate.low for estimate, _ in pairs)
+                for pairs in by_shift.values()
+            ),
+            missed=tuple(shift for shift, share in contained.items() if share < 0.5),
+        )
+
+
+def _measured_accuracy(record: Record) -> float:
+    return record.metrics[BASELINES[0]]["accuracy"] or 0.0
+
+
+def _over_seeds(records: Collection[Record], method: str) -> Entry:
+    """Return the means and deviations of a method over the runs of a shift."""
+    values = {
+        name: [v for record in records if (v := record.metrics[method].get(name)) is not None]
+        for name in METRICS
+    }
+    return Entry(
+        temperature=statistics.fmean(record.temperature(method) for record in records),
+        means={name: statistics.fmean(scores) for name, scores in values.items() if scores},
+        deviations={
+            name: statistics.stdev(scores) if len(scores) > 1 else 0.0
+            for name, scores in values.items()
+            if scores
+        },
+    )
+
 
 DEFAULTS = CompareSettings()
 
@@ -20,7 +262,7 @@ def compare(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Adapt, calibrate and evaluate every file with every seed; reuse the records of done runs.
+    """Adapt, calibrate and evaluate every file with every seed; reuse the records of finished runs.
 
     Parameters
     ----------
@@ -28,16 +270,17 @@ def compare(
         Features files whose target test rows have labels, or adapted files, which are not adapted
         again. A shift has the name of its file.
     folder : str or Path
-        For adapted files and records, which the next call uses again. It is made if it is missing.
+        Folder for adapted files and records, which the next call reuses. It is made if it is
+        missing.
     settings : CompareSettings
     progress : callable, optional
-        Called with a `Progress` whenever a run is done.
+        Called with a `Progress` after each run.
 
     Raises
     ------
     CovcalError
         If two files have one name, or a run fails as a whole, for example without labels. The
-        records of done runs stay.
+        records of finished runs are kept.
     """
     shifts = _named(paths)
     runs = [
@@ -53,14 +296,14 @@ def compare_runs(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Compare on given runs, where every seed of a shift may have its own file.
+    """Compare methods on a list of runs; every seed of a shift may have its own file.
 
     The record of a run is named after its file and seed, so no two runs may share both.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():
         raise CovcalError(
-            f"{folder} is a file, and compare needs a folder for its records: name another"
+            f"{folder} is a file, but compare needs a folder for its records: name another path"
         )
     done: dict[Run, Record] = {}
     tell(Progress("compare", 0, len(runs)))
@@ -80,8 +323,8 @@ def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
     for path in map(Path, paths):
         if path.stem in shifts:
             raise CovcalError(
-                f"{shifts[path.stem]} and {path} are both called {path.stem}, and a shift has the "
-                "name of its file: rename one"
+                f"{shifts[path.stem]} and {path} are both called {path.stem}, but a shift has the "
+                "name of its file: rename one of them"
             )
         shifts[path.stem] = path
     if not shifts:

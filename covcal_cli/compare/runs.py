@@ -2,7 +2,7 @@
 
 Runs do not depend on each other, so several can work at a time. Adapted files and records stay in a
 folder, and each of them says what it was made of. So an interrupted comparison continues with the
-first run that has no record, and a record of other files, settings or code is not used.
+first run that has no record. A record of other files, settings or code is not used.
 """
 
 import hashlib
@@ -48,10 +48,10 @@ from covcal_cli.records import (
 
 # All methods but those that need the class frequencies of each shift from the user.
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
-# The methods that do not look at the target. A method that looks at it has to beat them.
+# The methods that do not use the target. All other methods have to beat them.
 BASELINES = (NONE, "temp")
 MAX_SEEDS = 10_000
-_ROUNDING = 1e-6  # by which a metric may leave its range
+_ROUNDING = 1e-6  # rounding by which a metric may leave its range
 # Environment variables by which numerical libraries choose their number of threads.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -60,10 +60,10 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class CompareSettings:
     """Options of ``covcal compare``."""
 
-    methods: tuple[str, ...] = ALL  # to fit, beside `BASELINES`
-    seeds: int = 5  # of adapt and calibrate: 0, 1, ...
-    metric: str = "ece"  # that ranks the methods
-    # How to adapt the files; the seed is that of the run. None: files are not adapted.
+    methods: tuple[str, ...] = ALL  # methods to fit, in addition to `BASELINES`
+    seeds: int = 5  # number of seeds for adapt and calibrate: 0, 1, ...
+    metric: str = "ece"  # the metric that ranks the methods
+    # The settings of adapt, except the seed, which is the run's. None: do not adapt.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
     jobs: int = 1  # processes at a time
 
@@ -97,7 +97,7 @@ class Run:
     """One shift with one seed."""
 
     shift: str
-    path: Path  # a features file, or an adapted one, which is not adapted again
+    path: Path  # a features file, or an adapted file, which is not adapted again
     seed: int
 
 
@@ -107,9 +107,9 @@ class Fit:
 
     method_used: str
     reason: str
-    forecaster: str  # whose logits the temperature divides
+    forecaster: str  # the forecaster whose logits the temperature divides
     temperature: Positive
-    ess_share: Share | None  # effective share of source validation rows, where there are weights
+    ess_share: Share | None  # effective share of source validation rows, if there are weights
     guards: tuple[Guard, ...]
     warnings: tuple[str, ...]
 
@@ -136,11 +136,13 @@ class Record(Document):
     measured: Path  # the file with the labelled rows
     n: Number  # labelled target test rows
     metrics: Mapping[str, Mapping[str, float | None]]  # by method, then by metric
-    fits: Mapping[str, Fit]  # by method, all but `none`
-    refused: Mapping[str, str]  # methods that the file does not allow, and why
-    estimates: tuple[Estimate, ...]  # of the accuracy, the combined one first; may be empty
-    seconds: Mapping[str, Duration]  # of the stages of adapt, unless done before, and of methods
-    note: str = ""  # why an earlier record was not used; empty in the file
+    fits: Mapping[str, Fit]  # fits by method, except `none`
+    refused: Mapping[str, str]  # methods that the file does not allow, with the reasons
+    # Estimates of the accuracy, first the combined one; may be empty.
+    estimates: tuple[Estimate, ...]
+    # Durations of methods, and of the stages of adapt if this run adapted.
+    seconds: Mapping[str, Duration]
+    note: str = ""  # the reason why an earlier record was not used; empty in the file
 
     def __post_init__(self) -> None:
         """Check the ranges of the metrics."""
@@ -177,7 +179,7 @@ class Record(Document):
 def finished(
     runs: Sequence[Run], folder: Path, settings: CompareSettings
 ) -> Generator[tuple[Run, Record]]:
-    """Yield runs with their records, each as soon as it is done."""
+    """Yield runs with their records, each as soon as it is finished."""
     jobs = min(settings.jobs, len(runs))
     if jobs <= 1:
         for run in runs:
@@ -187,7 +189,8 @@ def finished(
         _one_thread_each(),
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
     ):
-        # Submit only as many as there are processes: a waiting run would start after Ctrl-C too.
+        # Submit only as many runs as there are processes, because a waiting run would start even
+        # after Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
             for run in islice(left, jobs - len(going)):
@@ -200,7 +203,7 @@ def finished(
 
 @contextmanager
 def _one_thread_each() -> Generator[None]:
-    """Let processes that start meanwhile use one thread, unless the user set another number."""
+    """Limit processes that start in this block to one thread, unless the user chose a number."""
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     try:
@@ -211,7 +214,7 @@ def _one_thread_each() -> Generator[None]:
 
 
 def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
-    """Return the record of one run: the one on disk if it is whole and of this run, else a new one.
+    """Return the record of one run, from the disk if it is complete and belongs to this run.
 
     Raises
     ------
@@ -232,7 +235,7 @@ def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
                 record.require_complete(settings.fitted)
                 return record
         except (CovcalError, ValueError) as error:
-            note = f"the run is done again, because its record is not valid: {error}"
+            note = f"the run is repeated, because its record is not valid: {error}"
     place.parent.mkdir(parents=True, exist_ok=True)
     watch = Stopwatch()
     measured = _adapted(run, sha256, adapted, settings, watch)
@@ -244,7 +247,7 @@ def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
 def _adapted(
     run: Run, sha256: str, output: Path, settings: CompareSettings, watch: "Stopwatch"
 ) -> Path:
-    """Return the adapted file of a run, or its own file where no method needs adapt."""
+    """Return the adapted file of a run, or its own file if no method needs adapt."""
     useful = any(name == AUTO or METHODS[name].gains_by_adapt for name in settings.fitted)
     if settings.adapt is None or not useful:
         return run.path
@@ -289,7 +292,7 @@ def _measured(
         try:
             fitted[name] = calibrate(
                 path,
-                # Labels only measure: rows that a user labelled are not used either.
+                # Do not use rows that a user labelled, because labels are for measuring only.
                 CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none"),
             )
         except CovcalError as error:
@@ -333,9 +336,9 @@ def _fit_of(calibration: Calibration) -> Fit:
 
 
 class Stopwatch:
-    """Adds up the time of every stage.
+    """A stopwatch that adds up the time of every stage.
 
-    It is a progress callback too: a report comes when a piece of work is done.
+    It is also a progress callback, which is called when a piece of work is done.
     """
 
     def __init__(self) -> None:
@@ -343,7 +346,7 @@ class Stopwatch:
         self.start()
 
     def start(self) -> None:
-        """Start to count now."""
+        """Start counting."""
         self._last = time.perf_counter(), time.process_time()
 
     def stop(self, stage: str) -> None:
@@ -355,7 +358,7 @@ class Stopwatch:
         )
 
     def __call__(self, progress: Progress) -> None:
-        """Add the time since the last report to the stage of this one."""
+        """Add the time since the last report to the stage of this report."""
         self.stop(progress.stage)
 
 
@@ -379,7 +382,7 @@ NUMERICAL = (
 
 @cache
 def code_sha256(parts: Sequence[str] = NUMERICAL, folder: Path = PACKAGE) -> str:
-    """Return a hash of modules, and of all modules of packages, in a folder; each must be there."""
+    """Return a hash of modules, and of all modules of packages, in a folder; all must exist."""
     digest = hashlib.sha256()
     for part in parts:
         path = folder / part

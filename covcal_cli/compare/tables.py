@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from covcal_cli.compare.ranking import HARMS, Comparison
+from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import write_text
 from covcal_cli.report.tables import Table, TeX, latex
 
-# With more shifts than this they are the rows of a second table, not columns.
+# With more shifts than this, shifts are rows of a second table instead of columns.
 _WIDE = 8
 
 
@@ -33,9 +33,9 @@ def grids(
     """Return the comparison as one table, or as two if there are many shifts.
 
     The table has a row per method that ran, and a column per shift. With several shifts it also has
-    the mean over shifts, the worst score, the mean rank, and how many shifts the method harms. A
-    method that did not run on all shifts has only the last. Many shifts are the rows of a second
-    table. `bold` marks the best cell.
+    the mean over shifts, the worst score, the mean rank, and the number of shifts that the method
+    harms. A method that did not run on all shifts has only this number. Many shifts are the rows of
+    a second table. `bold` marks the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -61,7 +61,7 @@ def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str
 
 
 def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
-    """Return a row per method: its numbers over all shifts."""
+    """Return a row per method with its numbers over all shifts."""
     everywhere = comparison.everywhere
     sign = 1 if comparison.metric.better == "lower" else -1
     best = min((sign * comparison.mean(method) for method in everywhere), default=None)
@@ -88,8 +88,8 @@ def harm_heads(comparison: Comparison) -> list[str]:
 
 def caption(comparison: Comparison) -> str:
     """Return the legend of the table: what its numbers, columns and method names mean."""
-    shown = comparison.metric.report or comparison.metric.screen
-    name = comparison.metric.name if shown is None else shown.label
+    display = comparison.metric.report or comparison.metric.screen
+    name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
     over = (
         f", mean and standard deviation over {comparison.seeds} seeds"
@@ -109,7 +109,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def _prefixes(comparison: Comparison) -> str:
-    """Return what the parts of method names mean, and which methods could not run."""
+    """Explain the parts of method names, and name the methods that could not run."""
     parts = {part for method in comparison.ran for part in method.split("+")}
     meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
     used = [meaning for part, meaning in meanings.items() if part in parts]
@@ -138,7 +138,7 @@ def of_auto(comparison: Comparison) -> Grid | None:
 
 
 def caption_of_auto(comparison: Comparison) -> str:
-    """Return the legend of `of_auto`, and how good the estimates are."""
+    """Return the legend of `of_auto`, and the quality of the estimates."""
     coverage = comparison.coverage()
     text = "Accuracies in percent; the true one is measured on the labelled test rows."
     if coverage is None:
@@ -151,7 +151,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names, each with its number of seeds unless that is all of them."""
+    """Return names with their numbers of seeds; a name with all seeds has no number."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -167,8 +167,8 @@ def _score(comparison: Comparison, shift: str, method: str, plus_minus: str) -> 
 
 def percent(comparison: Comparison) -> bool:
     """Return whether the ranking metric is shown in percent."""
-    shown = comparison.metric.report or comparison.metric.screen
-    return shown is None or shown.percent
+    display = comparison.metric.report or comparison.metric.screen
+    return display is None or display.percent
 
 
 def number(comparison: Comparison, value: float) -> str:
@@ -268,7 +268,9 @@ def require_format(path: Path) -> Callable[[Comparison], str]:
     """Return the function that renders a comparison for the path's suffix."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
-        raise CovcalError(f"{path}: a comparison is written as {', '.join(FORMATS)}: name it so")
+        raise CovcalError(
+            f"{path}: a comparison is written as {', '.join(FORMATS)}: use one of these endings"
+        )
     return render
 
 

@@ -210,18 +210,18 @@ def _unfit(
     where = np.argwhere(bad)[0]
     row = int(rows[where[0]])
     name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]
-    known = f" ({ids[row]})" if ids[row] != str(row) else ""
+    row_id = f" ({ids[row]})" if ids[row] != str(row) else ""
     if block is not None:
         return store.error(
-            f"{name} is {block[tuple(where)]:g} in {store.place(row)}{known}, which "
+            f"{name} is {block[tuple(where)]:g} in {store.place(row)}{row_id}, which "
             f"the model's {feed.wanted.dtype} cannot hold: correct it"
         )
     if store.is_table:
         return store.error(
-            f"column {name} has no value in {store.place(row)}{known}, or NaN or "
+            f"column {name} has no value in {store.place(row)}{row_id}, or NaN or "
             "infinity: fill it in as for the model's training, or leave the row out"
         )
     return store.error(
-        f"{name} {store.place(row)}{known} holds NaN or infinity: every value must "
+        f"{name} {store.place(row)}{row_id} holds NaN or infinity: every value must "
         "be a finite number"
     )

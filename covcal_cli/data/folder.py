@@ -16,7 +16,7 @@ from PIL import Image
 from covcal_cli.arrays import UNKNOWN_LABEL, Labels, ModelInput, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
-from covcal_cli.data.splits import SPLIT_NAMES
+from covcal_cli.data.rows import SPLIT_NAMES
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import open_plain
 

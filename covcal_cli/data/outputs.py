@@ -83,7 +83,7 @@ _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # of a
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 _CLASSES = "classes"  # beside an array of outputs: the classes of its columns
 _ANSWER = ("label", "label_index", "confidence")  # the classifier's answer in `covcal apply`
-_CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp")
+_CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
 _FEW_SUMMING = 0.1  # a share of the rows: so many rows of sigmoids sum to 1 by chance
 _MUCH_ELSEWHERE = 0.25  # of the probability
 _ROWS_AT_ONCE = 1024
@@ -694,7 +694,7 @@ def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArr
 
     Only probabilities, or their `logarithms`, say how large a missing value can be.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows
     missing = np.isnan(parts)
     sums = np.nansum(parts, axis=1)

@@ -20,7 +20,7 @@ from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.folder import IMAGE_SUFFIXES
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.labels import RowLabels
-from covcal_cli.data.splits import SPLIT_NAMES
+from covcal_cli.data.rows import SPLIT_NAMES
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 from covcal_cli.records import parsed_json

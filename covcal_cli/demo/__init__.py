@@ -32,13 +32,13 @@ def write_demo(folder: Path) -> bool:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = hidden_sibling(folder.resolve(), "partial")
-    shutil.rmtree(made, ignore_errors=True)  # of a run that was killed
+    partial = hidden_sibling(folder.resolve(), "partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
     try:
-        _fill(made)
-        made.replace(folder)
+        _fill(partial)
+        partial.replace(folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return False
 
 

@@ -157,8 +157,8 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
         f"at most {100 * MAX_BELOW:.0f} points below the estimated accuracy"
         if passed
         else f"{100 * below:.1f} points below the estimated accuracy: the model looks "
-        "under-confident. covcal never raises confidence by an estimate alone; label some target "
-        "rows with covcal pick to allow it"
+        "under-confident. An estimate alone is not enough evidence to raise it: label some target "
+        "rows with covcal pick"
     )
     return Guard("under-confidence", below, MAX_BELOW, passed, text)
 

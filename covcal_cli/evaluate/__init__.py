@@ -1,1 +1,1 @@
-"""``covcal evaluate``: calibrations on labelled target rows, and the gates on what was found."""
+"""``covcal evaluate``: measure calibrations on labelled target rows, and apply gates."""

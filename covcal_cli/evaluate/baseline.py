@@ -1,8 +1,9 @@
 """An earlier metrics.json, and how much worse an evaluation is.
 
-On the same rows, the change of a metric is a paired difference. Whether the rows are the same is
-checked: the earlier temperature, measured again on the rows of now, must give the metrics that it
-gave then. Other rows are another sample, and the interval is that of two independent samples.
+On the same rows, the change of a metric is a paired difference. To check whether the rows are the
+same, the earlier temperature is measured again on the current rows; it must give its earlier
+metrics. Different rows are an independent sample, and the interval is that of two independent
+samples.
 """
 
 import math
@@ -24,7 +25,7 @@ from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.records import read_document
 
-# Equal on the same rows, and on no other rows of the same number.
+# Metrics that are equal on the same rows, and differ on other rows of the same number.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 _OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
@@ -37,7 +38,7 @@ class Baseline:
     read: MetricsRecord
 
     def require_settings(self, **settings: Any) -> None:
-        """Refuse other ``split``, ``predictions`` or ``bins`` than the baseline's."""
+        """Refuse a ``split``, ``predictions`` or ``bins`` that differs from the baseline's."""
         bins = len(self.read.edges) - 1
         earlier = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
         for name, value in settings.items():
@@ -49,7 +50,7 @@ class Baseline:
                 )
 
     def note_on_rows(self, n: int) -> str | None:
-        """Return a note if the baseline has another number of rows than the `n` of now."""
+        """Return a note if the baseline's number of rows is not `n`."""
         if self.read.n == n:
             return None
         return (
@@ -58,10 +59,10 @@ class Baseline:
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:
-        """Return the name in this baseline of a calibration, one of the `names` of now.
+        """Return the name that this baseline has for a calibration, one of `names`.
 
-        It is the same name. A single calibration on both sides may have another name: it was made
-        by another method last time.
+        Usually the name is the same. If both sides have a single calibration, their names may
+        differ, because the method may have changed.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -70,12 +71,12 @@ class Baseline:
             return calibrations[0]
         raise CovcalError(
             f"{self.path} has no calibration {name!r} (it has "
-            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or name the "
-            "calibration as there, as in -c NAME=cal.json"
+            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or give the "
+            "calibration its name there: -c NAME=cal.json"
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
-        """Return the earlier scaling of the named calibrations, where the file records it."""
+        """Return the earlier scaling of the named calibrations, if the file records it."""
         scalings = {}
         for name in names:
             then = self.name_of(name, names)
@@ -90,7 +91,7 @@ class Baseline:
         return scalings
 
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
-        """Return whether the calibration `name` has the same metrics here as on the rows of now.
+        """Return whether the calibration `name` has the same metrics here as on the current rows.
 
         Then the rows are the same.
         """
@@ -102,7 +103,7 @@ class Baseline:
         )
 
     def interval(self, name: str, metric: str, now: Evaluation, level: float) -> Interval:
-        """Return a metric's earlier interval, of a `level` that a gate asks for."""
+        """Return a metric's earlier interval at the level that a gate needs."""
         recorded = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
         ends = self.read.intervals.get(name, {}).get(metric, ())
         value = self.read.metrics[name][metric]
@@ -152,7 +153,7 @@ def compare(
     *,
     level: float | None,
 ) -> list[Change]:
-    """Compare every calibration given, or ``none`` where there is none, with its baseline.
+    """Compare every calibration, or ``none`` if there is no calibration, with its baseline.
 
     With a `level`, a change exceeds a limit if the lower end of its interval does. The interval is
     a paired one if the baseline has the same rows, else one of two independent samples. Without a
@@ -181,7 +182,7 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Return a change with the interval of how much worse the metric became."""
+    """Return a change with an interval for how much worse the metric became."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)
@@ -203,9 +204,9 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    It is the method of variance estimates recovery of Zou & Donner (2008), from how far each
-    interval reaches to either side. An observed ECE may lie outside its own interval, because
-    chance adds to it: then the nearest end replaces it.
+    It is the method of variance estimates recovery of Zou & Donner (2008), which uses the
+    half-widths of both intervals on each side. An observed ECE may be outside its own interval,
+    because chance adds to it; then the nearest end replaces it.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)

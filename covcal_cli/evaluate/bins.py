@@ -1,6 +1,6 @@
-"""Rows counted in cells, block by block, and the errors of calibration that the counts give.
+"""Count rows in cells, block by block, and compute calibration errors from the counts.
 
-Bins are equally wide and (c_{b-1}, c_b], the first closed at 0, unless said otherwise.
+Unless stated otherwise, bins are equally wide intervals (c_{b-1}, c_b]; the first includes 0.
 """
 
 import math
@@ -27,7 +27,7 @@ def bin_edges(bins: int) -> Float64s:
 
 
 def require_rows(n: int) -> int:
-    """Return the number of rows; raise ValueError where there are none to measure."""
+    """Return the number of rows; raise ValueError if there are no rows."""
     if n == 0:
         raise ValueError("no rows were counted")
     return n
@@ -42,7 +42,7 @@ class ConfidenceBlock:
 
     confidence: Float64s  # within [0, 1]
     correct: Booleans
-    index: Integers  # of the bin
+    index: Integers  # number of the bin
     losses: Mapping[str, Float64s] = field(default_factory=dict)  # by metric
 
 
@@ -52,8 +52,8 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # The product never rounds below the bin; where it lands above, the edges themselves decide, so
-    # that 0, 1 and every edge land in exactly one bin.
+    # The product may round into the bin above, so the edges are compared too. Thus 0, 1 and every
+    # edge belong to exactly one bin.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0  # the first bin is closed
@@ -64,7 +64,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
 def _within_bounds(values: Float64s) -> Float64s:
     if len(values) == 0:
         return values
-    lowest, highest = values.min(), values.max()  # NaN where any value is
+    lowest, highest = values.min(), values.max()  # NaN if any value is NaN
     if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
         raise ValueError("a confidence is NaN or outside [0, 1]")
     return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
@@ -75,7 +75,7 @@ def _within_bounds(values: Float64s) -> Float64s:
 
 @dataclass(frozen=True)
 class Bins:
-    """Rows in bins, of confidence or of any other kind; each array has shape (bins,)."""
+    """Rows counted in bins of any kind; each array has shape (bins,)."""
 
     counts: Integers  # rows
     hits: Integers  # right rows
@@ -135,7 +135,7 @@ class ReliabilityBins(Bins):
         return bin_edges(len(self.counts))
 
     def ece(self) -> float:
-        """Return the expected calibration error, to the last bit the sum of its two parts."""
+        """Return the expected calibration error, exactly the sum of its two parts."""
         return self.over_ece() + self.under_ece()
 
 
@@ -150,7 +150,7 @@ def under(gaps: Float64s) -> Float64s:
 
 
 def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
-    """Divide, giving NaN where the denominator is zero."""
+    """Divide; return NaN where the denominator is zero."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
     return quotient
@@ -170,10 +170,10 @@ class GroupMetrics:
     ece: float | None
     over_ece: float | None
     small: bool  # whether it has so few rows that the ECE is mostly noise
-    correctness_brier: float | None = None  # None where it was not asked for
+    correctness_brier: float | None = None  # None if it was not asked for
     correctness_nll: float | None = None
-    correctness_auroc: float | None = None  # None also where all rows are right, or all wrong
-    # By metric, at the level of the evaluation; none without resamples.
+    correctness_auroc: float | None = None  # None also if all rows are right, or all wrong
+    # Intervals by metric, at the level of the evaluation; empty without resamples.
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -200,7 +200,7 @@ class GroupBins:
                 sums += np.bincount(places, values, minlength=shape[0])
 
     def together(self) -> ReliabilityBins:
-        """Return the counts of all groups in one."""
+        """Return the counts of all groups together."""
         arrays = (self.counts, self.hits, self.confidence_sums)
         return ReliabilityBins(*(array.sum(axis=0) for array in arrays))
 
@@ -245,16 +245,16 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Copies of every cell, used in turn by neighbouring rows. Most probabilities are small, and adding
-# to the same number over and over makes each addition wait for the one before.
+# Each cell has several copies, used in turn by neighbouring rows. Most probabilities are small and
+# fall into the same cell, where each addition would wait for the previous one.
 _LANES = 4
 
 
 class ClasswiseBins:
     """Counts of every class's probability in bins: the class-wise ECE, calibration and sharpness.
 
-    Probabilities carry the rounding of their exponentials, so those less than 1e-15 above an edge
-    count as on it; the edges themselves, 0 and 1 land where `confidence_block` puts them.
+    A probability less than 1e-15 above an edge counts as equal to the edge, because exponentials
+    are rounded. Edges, 0 and 1 belong to the same bins as in `confidence_block`.
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:
@@ -295,7 +295,7 @@ class ClasswiseBins:
     def decomposition(self) -> tuple[float, float]:
         """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
 
-        c_k is the frequency of class k among the rows whose probability of class k lies in the same
+        c_k is the frequency of class k among the rows whose probability of class k is in the same
         bin. Brier = calibration + 1 - sharpness, except for the covariance of probability and label
         within the bins of a class.
         """
@@ -317,7 +317,7 @@ class ClasswiseBins:
         return (lanes * self._bins).astype(np.int32)
 
 
-# The debiased ECE of Kumar, Liang & Ma (2019): the ECE less its expected noise.
+# The debiased ECE of Kumar, Liang & Ma (2019): the ECE minus its expected noise.
 
 
 def debiased_ece(bins: Bins) -> float:
@@ -350,7 +350,7 @@ def _mean_of_magnitude(mean: float, deviation: float) -> float:
     return spread + mean * math.erf(z / math.sqrt(2))
 
 
-# The distribution of values in narrow cells, which is enough to resample their mean.
+# The distribution of values, counted in narrow cells, from which their mean is resampled.
 #
 # The cell of a value is its float32 sign, its exponent and the first five bits of the fraction, so
 # a cell is at most 3 % wide. Sums are kept too, so every cell's mean is exact.

@@ -3,41 +3,42 @@
 A draw resamples the counts of rows in cells, not the rows one by one. So it costs as much for ten
 million rows as for a thousand.
 
-Means (mean confidence and the losses): percentiles of the mean over resampled cells. The accuracy
-has Wilson's (1927) interval, which keeps a width when every row is right. The AUROC is a share of
-pairs, and has Wilson's interval too, of as many rows as give it its variance (`ranks_interval`).
+Means (mean confidence and the losses) have percentile intervals of the mean over resampled cells.
+The accuracy has Wilson's (1927) interval, whose width is not 0 when every row is right. The AUROC
+is a share of pairs. It also has Wilson's interval, with an effective number of rows
+(`ranks_interval`).
 
-Errors of calibration: a percentile interval would be wrong. The ECE is a sum of magnitudes, so
+For calibration errors a percentile interval would be wrong. The ECE is a sum of magnitudes, so
 chance only adds to it: the resamples of a calibrated forecaster never come near its true value, 0.
-The interval therefore holds every true ECE that the data do not contradict:
+The interval therefore contains every true ECE that the data do not reject:
 
-- A world is a gap d_b = confidence - accuracy for every bin, so its true ECE is sum_b n_b/n |d_b|.
-  Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, with n* multinomial and e_b the noise of
-  binomial hits.
-- Two families of worlds are tried at every true ECE: `concentrated`, the gaps that exceed two
-  standard errors, scaled, and every other bin calibrated (chance adds the most); and `even`, the
-  same gap in every bin, in the observed direction (chance adds the least).
-- A world is contradicted when the observed ECE, cut off at the median of the calibrated world's,
-  lies further from the median of ECE* than 95 % of the resamples.
+- A hypothesis is a gap d_b = confidence - accuracy for every bin, so its true ECE is sum_b n_b/n
+  |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, with n* multinomial and e_b the
+  noise of binomial hits.
+- Two families of hypotheses are tested at every true ECE. `concentrated` scales the gaps that
+  exceed two standard errors, and all other bins are calibrated (chance adds the most). `even` has
+  the same gap in every bin, in the observed direction (chance adds the least).
+- A hypothesis is rejected if the observed ECE is further from the median of ECE* than 95 % of the
+  resamples. Values below the median of a calibrated forecaster are first raised to that median.
 
-The lower end is above 0 only if one of two tests contradicts a calibrated forecaster. They share
-the error rate, half each, so that both together keep the level:
+The lower end is above 0 only if one of two tests rejects a calibrated forecaster. Each test has
+half of the error rate, so that both together keep the level:
 
 - Labels drawn from the confidences themselves give a smaller ECE (the consistency resampling of
   Broecker & Smith 2007).
-- The gap between mean confidence and accuracy is beyond chance. No ECE is below that gap, whatever
-  the bins (Jensen), and the gap is a mean over rows, which chance blurs less. So no lower end is
-  below that of the gap.
+- The gap between mean confidence and accuracy is beyond chance. With any bins the ECE is at least
+  that gap (Jensen). The gap is a mean over rows, which has less noise. So the lower end of the ECE
+  is at least the lower end of the gap.
 
-The observed ECE may lie above its interval: then most of it is noise. Coverage is tested.
+The observed ECE may be above its interval; then most of it is noise. Coverage is tested.
 
-The ECE and its over- and under-confident parts are tried separately, and a part could come out
-larger than the whole. Then the intervals are widened, never cut, until they agree: the ECE's upper
-end is at least that of either part, and no part's lower end is above the ECE's. A widened interval
-covers the truth at least as often; one that is cut by another would not.
+The ECE and its over- and under-confident parts are tested separately, so a part could be larger
+than the whole. Then the intervals are widened until they agree: the ECE's upper end is at least
+that of each part, and no part's lower end is above the ECE's. A widened interval covers the truth
+at least as often; a shortened one might not.
 
-A level close to 1 needs more resamples than there are: fewer than five lie beyond its ends. Then
-the interval of the highest level that has five is stretched, as for a normal distribution.
+At a level close to 1, fewer than five resamples may be outside the interval. Then the interval of
+the highest level with five outside is widened, as for a normal distribution.
 """
 
 import math
@@ -54,16 +55,18 @@ from covcal_cli.maths.odds import quantile, wilson
 LEVEL = 0.95
 RESAMPLES = 1000  # usual number of draws
 Interval = tuple[float, float]
-Part = Callable[[Float64s], Float64s]  # of gaps: the magnitude, `over` or `under`
+# What counts of a gap: its magnitude, or its `over` or `under` part.
+Part = Callable[[Float64s], Float64s]
 _SIGNIFICANT = 2.0  # standard errors that a gap must exceed
-_GRID = 48  # true ECEs to try
-_BEYOND = 5.0  # standard errors around the observed ECE, between which they lie
-_LEAST_BEYOND = 5  # resamples beyond the ends of an interval
-_MAX_NOISE = 1 << 21  # numbers that resample the noise of bins; with many bins, fewer times
-MAX_DRAWS = 1 << 20  # numbers at a time, so that memory stays bounded
+_GRID = 48  # number of true ECEs that are tested
+_BEYOND = 5.0  # the tested ECEs are within so many standard errors of the observed one
+_LEAST_BEYOND = 5  # least number of resamples outside an interval
+# Limits the numbers drawn for the noise of bins; many bins get fewer resamples.
+_MAX_NOISE = 1 << 21
+MAX_DRAWS = 1 << 20  # numbers drawn at a time, which limits the memory
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000  # resamples
-GROUP_METRICS = ("accuracy", "ece", "over_ece")  # with intervals for groups of rows
-# The parts of the ECE; any other metric of gaps counts their magnitude.
+GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics with intervals for groups of rows
+# The parts of the ECE; all other metrics of gaps use the magnitude.
 _PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -75,16 +78,17 @@ def intervals(
     level: float = LEVEL,
     names: Collection[str] | None = None,
 ) -> dict[str, Interval]:
-    """Return the interval of every metric in `names` that has one; all metrics if left out.
+    """Return the interval of every metric in `names` that has one, by default of all metrics.
 
-    The distributions of the rows' losses must have been kept. A thousand resamples are usual, and
-    equal seeds give equal intervals. `level` is the share of samples whose interval holds the
-    truth.
+    The metrics must include the distributions of the rows' losses. A thousand resamples are usual,
+    and equal seeds give equal intervals. `level` is the share of samples whose interval contains
+    the truth.
     """
     if names is None:
         names = metrics.names
     elif not _PARTS.keys().isdisjoint(names):
-        names = {*names, *(name for name in _PARTS if name in metrics.names)}  # they must agree
+        # Their intervals must agree.
+        names = {*names, *(name for name in _PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
     }
@@ -114,7 +118,7 @@ def intervals(
 def group_interval(
     metric: str, bins: Bins, *, resamples: int, seed: int, level: float = LEVEL
 ) -> Interval:
-    """Return the interval of one of `GROUP_METRICS` on the rows of a group, which has rows."""
+    """Return the interval of one of `GROUP_METRICS` on the rows of a group that is not empty."""
     if metric == "accuracy":
         return wilson(bins.mean_accuracy(), bins.n, level)
     part = _PARTS[metric]
@@ -122,7 +126,7 @@ def group_interval(
 
 
 def group_resamples(resamples: int, groups: int) -> int:
-    """Return how many resamples each of many groups gets, so that the time stays bounded."""
+    """Return the number of resamples per group; many groups get fewer, to limit the time."""
     return min(resamples, max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups)))
 
 
@@ -140,7 +144,7 @@ def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
 
 
 def stretched(interval: Interval, middle: float, level: float, wanted: float) -> Interval:
-    """Return an interval of a `level` brought to the `wanted` one, as for a normal distribution."""
+    """Widen an interval of a `level` to the `wanted` level, as for a normal distribution."""
     if wanted == level:
         return interval
     factor = quantile(wanted) / quantile(level)
@@ -156,9 +160,10 @@ def resampled_level(level: float, resamples: int) -> float:
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return the interval of an area under the ROC curve.
 
-    It is Wilson's of as many rows as give a share of that size the area's variance, and of no fewer
-    than there are of the rarer kind, right or wrong: no area has a larger variance (Birnbaum &
-    Klose 1957). So it keeps a width where every right row is above every wrong one.
+    It is Wilson's interval for the number of rows at which a share of that size has the area's
+    variance. That number is at least the number of the rarer kind of rows, right or wrong, because
+    no area has a larger variance (Birnbaum & Klose 1957). So the width is not 0 even if every right
+    row is above every wrong one.
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -174,7 +179,7 @@ def mean_interval(
     rng: np.random.Generator,
     level: float = LEVEL,
 ) -> Interval:
-    """Return the percentile interval of a mean, of cells with `counts` rows of `values` each."""
+    """Return the percentile interval of a mean; each cell has `counts` rows with equal `values`."""
     n = int(counts.sum())
     counts, values = _coarser(counts, values)
     size = max(1, MAX_DRAWS // len(counts))  # resamples at a time
@@ -188,10 +193,10 @@ def mean_interval(
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
-    """Return cells of about the same distribution, of which fewer have to be drawn.
+    """Return fewer cells with about the same distribution.
 
-    Values that lie within a 32nd of their standard deviation count as their mean, which takes less
-    than a thousandth from the variance.
+    Values within a 32nd of the standard deviation of each other are replaced by their mean. That
+    lowers the variance by less than a thousandth.
     """
     n = counts.sum()
     mean = counts @ values / n
@@ -207,7 +212,7 @@ def ece_interval(
     bins: Bins, *, resamples: int, seed: int, part: Part = np.abs, level: float = LEVEL
 ) -> Interval:
     """Return the interval of a binned error of calibration, as the module describes it."""
-    resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))  # bounds the memory
+    resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))  # limits the memory
     wanted, level = level, resampled_level(level, resamples)
     n, filled = int(bins.counts.sum()), bins.counts > 0
     sizes = bins.counts[filled]
@@ -215,8 +220,8 @@ def ece_interval(
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
     gaps = confidence - bins.hits[filled] / sizes
 
-    # Resample the sizes of the bins, and in each the noise e_b = n*_b/n (acc_b - acc*_b). Half a
-    # hit and half a miss more, so that a bin of three right rows is not free of noise.
+    # Resample the sizes of the bins, and the noise e_b = n*_b/n (acc_b - acc*_b) in each bin. Half
+    # a hit and half a miss are added, so that a bin of three right rows has noise too.
     accuracy = (bins.hits[filled] + 0.5) / (sizes + 1)
     errors = np.sqrt(accuracy * (1 - accuracy) / sizes)
     rng = np.random.default_rng(seed)
@@ -224,8 +229,8 @@ def ece_interval(
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # What the calibrated world gives. A part is tried while the significant gaps in the other
-    # direction stay as they are: they keep their bins' noise from counting.
+    # The ECE* of a calibrated forecaster. When one part is tested, the significant gaps of the
+    # other direction are kept, because the noise of their bins does not count in that part.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -233,18 +238,18 @@ def ece_interval(
     observed_part = float(part(gaps) @ shares)
     observed = max(0.0, observed_part - cut)
 
-    # True ECEs to try: around the observed one, as far as its standard error lets it have strayed,
-    # which has a share from within the bins and one from how many rows fall into each.
+    # True ECEs to test: around the observed ECE, within some standard errors. The variance has a
+    # part from the labels within bins and a part from the sizes of the bins.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
-    # The interval spans the worlds of both families that do not contradict the observed ECE.
+    # The interval spans the hypotheses of both families that are not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        unit = direction / float(part(direction) @ shares)  # a world of true ECE 1
-        size = max(1, MAX_DRAWS // noise.size)  # worlds at a time
+        unit = direction / float(part(direction) @ shares)  # a hypothesis with true ECE 1
+        size = max(1, MAX_DRAWS // noise.size)  # hypotheses at a time
         consistent = np.concatenate(
             [
                 _shares_as_far(
@@ -256,7 +261,7 @@ def ece_interval(
         bounds += _crossings(grid, consistent, 1 - level)
     low, high = (min(bounds), max(bounds)) if bounds else (observed_part, observed_part)
 
-    # Above 0 only if one of two tests, each with half the error rate, says so.
+    # The lower end is above 0 only if one of two tests rejects, each with half the error rate.
     low, high = stretched((low, high), (low + high) / 2, level, wanted)
     low, high = max(0.0, low), min(1.0, high)
     calibrated_rate = np.where(fixed == 0, confidence, accuracy)
@@ -270,9 +275,9 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether drawn values reach the observed one in more than half the error rate.
+    """Return whether more than half of the error rate of the draws reach the observed value.
 
-    Where the `wanted` level is beyond what so many draws show, their normal approximation decides.
+    If there are too few draws for the `wanted` level, their normal approximation decides.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
@@ -280,7 +285,7 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
 
 
 def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:
-    """Return mean confidence less accuracy, and its normal interval; both have a sign."""
+    """Return mean confidence minus accuracy, with sign, and its normal interval."""
     filled = bins.counts > 0
     sizes = bins.counts[filled]
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
@@ -292,10 +297,10 @@ def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval
 def _mean_gap(
     shares: Float64s, confidence: Float64s, gaps: Float64s, n: int, level: float
 ) -> tuple[float, float]:
-    """Return the mean gap, and how far its normal interval reaches to either side.
+    """Return the mean gap, and the half-width of its normal interval.
 
-    The variance of a row within its bin is at least that of a calibrated one, so that a sample
-    without an error does not look free of chance.
+    The variance of a row within its bin is at least that of a calibrated row. So a sample without
+    errors still has a variance above 0.
     """
     mean = float(gaps @ shares)
     accuracy = confidence - gaps
@@ -305,14 +310,14 @@ def _mean_gap(
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:
-    """Return the gaps that a part counts, 0 elsewhere."""
+    """Return the gaps that a part counts, and 0 for all others."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
 def _directions(
     gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of the two families, to any scale."""
+    """Yield the gaps of the two families, up to a factor."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -327,7 +332,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return, per row, the share at least as far from their median as what was observed."""
+    """Return, per row of draws, the share at least as far from the median as the observed value."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -335,7 +340,7 @@ def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
 
 
 def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
-    """Return the ends of the stretch of `grid` where `shares` exceed `least`, interpolated."""
+    """Return the interpolated ends of the part of `grid` where `shares` exceed `least`."""
     inside = np.flatnonzero(shares > least)
     if len(inside) == 0:
         return []

@@ -1,4 +1,4 @@
-"""What the rows prove about a confidence: sentences that follow from intervals.
+"""Sentences about what the rows prove about a confidence, made from intervals.
 
 A sentence states an error only where the interval excludes 0. Otherwise it states how large the
 error may be. A count of classes is a lower bound, because a class with few rows proves nothing.
@@ -11,12 +11,12 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
-MARGIN = 0.05  # gap of a predicted class that matters
+MARGIN = 0.05  # a smaller gap of a predicted class does not matter
 
 
 @dataclass(frozen=True)
 class MeanGap:
-    """The mean confidence less the accuracy on the same rows, with its interval."""
+    """The mean confidence minus the accuracy on the same rows, with its interval."""
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class MeanGap:
 
 
 def ece_sentence(interval: Interval) -> str:
-    """Return how far off a confidence is by the interval of its ECE."""
+    """Return a sentence on the error of a confidence, from the interval of its ECE."""
     low, high = interval
     if low == 0:
         return f"at most {points(high)} points; the rows do not contradict 0"
@@ -56,11 +56,11 @@ def ece_sentence(interval: Interval) -> str:
 
 @dataclass(frozen=True)
 class ClassGaps:
-    """The predicted classes by what the rows prove about their gaps, together at one level."""
+    """The predicted classes, sorted by what the rows prove about their gaps at one joint level."""
 
-    off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, the worst first
+    off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, sorted from the worst
     within: tuple[GroupMetrics, ...]  # proved to be within the margin
-    undecided: tuple[GroupMetrics, ...]  # have too few rows
+    undecided: tuple[GroupMetrics, ...]  # with too few rows
     margin: float = MARGIN
 
     @classmethod
@@ -106,24 +106,34 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """How many classes are off, in words; a lower bound unless the rows decide for all."""
+        """The number of classes that are off, in words; a lower bound if some are undecided."""
         limit = f"{100 * self.margin:g} points"
         if not self.undecided:
             if not self.off:
                 return f"all {self.n} predicted classes are within {limit}"
             are = _are(self.off)
-            return f"{len(self.off)} of {self.n} predicted classes {are} off by over {limit}"
+            return (
+                f"{len(self.off)} of {self.n} predicted classes {are} off by over {limit} "
+                f"({self._directions})"
+            )
         unknown = f"the rows cannot decide for {len(self.undecided)}"
         if not self.off:
             return f"no predicted class is proved to be off by over {limit}; {unknown} of {self.n}"
         return (
             f"at least {len(self.off)} of {self.n} predicted classes {_are(self.off)} off by over "
-            f"{limit}; {unknown}"
+            f"{limit} ({self._directions}); {unknown}"
         )
+
+    @property
+    def _directions(self) -> str:
+        """In how many classes that are off the confidence is too high, and too low."""
+        too_high = sum((group.mean_confidence or 0) > (group.accuracy or 0) for group in self.off)
+        words = {"too high": too_high, "too low": len(self.off) - too_high}
+        return ", ".join(f"{n} {word}" for word, n in words.items() if n)
 
 
 def points(value: float) -> str:
-    """Return the magnitude of a fraction in points of percent, rounded to what is worth knowing."""
+    """Return the magnitude of a fraction in percentage points, rounded to useful digits."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 
@@ -134,7 +144,7 @@ def percent(value: float | None) -> str:
 
 
 def _ends(low: float, high: float) -> str:
-    """Return both ends in points, or the number that both round to."""
+    """Return both ends in points, or one number if both round to it."""
     near, far = points(low), points(high)
     return near if near == far else f"{near} to {far}"
 

@@ -3,7 +3,8 @@
 An empty bin is not drawn. The picture has the paper's two views of every calibration. The first is
 accuracy against confidence in bins, with each gap in the colour of its direction. The second is the
 accuracy of the rows above a confidence threshold, with the share of these rows. Matplotlib is
-imported only for a picture.
+imported only for a picture. `ece` and `reliability_diagram` are for probabilities in arrays: the
+Python API has them.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,19 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from covcal_cli.arrays import Float64s
+from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.bins import ReliabilityBins, ratio
-from covcal_cli.evaluate.metrics import Metrics
+from covcal_cli.evaluate.bins import GroupBins, ReliabilityBins, bin_edges, confidence_block, ratio
+from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.files import atomic_output
+from covcal_cli.maths.output_form import OutputEvidence
+from covcal_cli.maths.softmax import class_major, softmax
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# The hatch distinguishes both directions without colour. It has lines, because SVG needs a path for
-# every dot.
+# Hatches distinguish both directions without colour. They are lines, because SVG needs one path per
+# dot.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
-_DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata left out, by format
+# Metadata to leave out, by format.
+_DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 _MAX_ROWS_OF_TEXT = 15
 
 
@@ -101,7 +106,8 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
             align="edge",
             **outline,
         )
-        # Drawn by hand: a bar chart without bars would show a solid block.
+        # Bins are drawn one by one, because Matplotlib's bar chart draws a solid block without
+        # bars.
         legend.append(Patch(label=label, **outline))
     axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
@@ -129,7 +135,7 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return accuracy, and share of rows, with a confidence above every lower bin edge.
+    """Return accuracy and share of the rows whose confidence is above each lower bin edge.
 
     Both have shape (bins,); the accuracy is NaN where no row is above the edge.
     """
@@ -145,7 +151,7 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     high and ``<`` where it is too low. Neighbouring bins are merged until at most 15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # the last line may cover fewer bins
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # bins per line; the last line may have fewer
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
@@ -160,3 +166,97 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
             f"  {confidence:6.1%}  {accuracy:6.1%}  {bar}"
         )
     return "\n".join(lines)
+
+
+_METRICS = ("accuracy", "mean_confidence", "ece", "over_ece", "under_ece")
+
+
+def ece(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    bins: int = 15,
+    classes: ArrayLike | None = None,
+) -> float:
+    """Return the expected calibration error of the most probable class, a fraction.
+
+    Parameters
+    ----------
+    probabilities : array, shape (n, K), or (n,) for the second of two classes
+    labels : array, shape (n,)
+        Class numbers 0 to K-1, or members of `classes`.
+    bins : int
+        Number of bins of equal width; an edge belongs to the bin below it.
+    classes : array, shape (K,), optional
+        The classes in the order of the columns.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not probabilities, or a label is not among the classes.
+    """
+    rows, numbers = _checked(probabilities, labels, classes)
+    counts, predictions = GroupBins(bins), rows.argmax(axis=1)
+    confidence = rows[np.arange(len(rows)), predictions]
+    counts.add(confidence_block(confidence, predictions == numbers, bin_edges(bins)))
+    return counts.together().ece()
+
+
+def reliability_diagram(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    path: str | Path | None = None,
+    *,
+    bins: int = 15,
+    classes: ArrayLike | None = None,
+    title: str = "Reliability",
+    force: bool = False,
+) -> Any:
+    """Draw accuracy against confidence; return the Matplotlib figure, and write it to `path`.
+
+    The other parameters are those of `ece`. `force` replaces an existing file. The ending of the
+    path decides the format: .png, .svg or .pdf.
+    """
+    rows, numbers = _checked(probabilities, labels, classes)
+    with np.errstate(divide="ignore"):
+        forecast = softmax(class_major(np.log(rows)), 1.0)
+    metrics = MetricsAccumulator(bins, rows.shape[1], names=_METRICS)
+    metrics.add(forecast, rows.argmax(axis=1), numbers)
+    result = {"probabilities": metrics.result()}
+    if path is not None:
+        draw_diagram(result, Path(path), title=title, force=force)
+    return figure_of(result, title)
+
+
+def _checked(
+    probabilities: ArrayLike, labels: ArrayLike, classes: ArrayLike | None
+) -> tuple[Float64s, Labels]:
+    """Return probabilities (n, K) and class numbers (n,)."""
+    rows = np.asarray(probabilities, dtype=np.float64)
+    if rows.ndim == 1:
+        rows = np.stack([1 - rows, rows], axis=1)
+    if rows.ndim != 2 or len(rows) == 0:
+        raise ValueError(f"probabilities must be of shape (n, K), not {rows.shape}")
+    evidence = OutputEvidence()
+    evidence.add(rows)
+    clipped = evidence.form == "clipped" and evidence.low < evidence.high
+    if evidence.form != "probabilities" and not clipped:
+        off = evidence.first_outside or evidence.first_off or (0, float(rows[0].sum()))
+        raise ValueError(
+            f"probabilities must lie between 0 and 1 and sum to 1 in every row: row {off[0]} has "
+            f"{off[1]:.6g}"
+        )
+    values, names = np.asarray(labels), np.arange(rows.shape[1])
+    if classes is not None:
+        names = np.asarray(classes)
+    if values.shape != (len(rows),) or names.shape != (rows.shape[1],):
+        raise ValueError(
+            f"labels must be of shape ({len(rows)},) and classes of shape ({rows.shape[1]},), not "
+            f"{values.shape} and {names.shape}"
+        )
+    order = np.argsort(names)
+    numbers: Labels = order[np.searchsorted(names[order], values).clip(0, len(names) - 1)]
+    strange = np.flatnonzero(names[numbers] != values)
+    if len(strange):
+        raise ValueError(f"labels: row {strange[0]} is {values[strange[0]]}, which is not a class")
+    return rows, numbers

@@ -1,7 +1,6 @@
 """The metrics of calibrations on labelled target rows, in one pass over the file in blocks.
 
-The target labels that nobody labelled for a calibration are read here and nowhere else. Rows whose
-labels a calibration was fitted to are left out.
+Target test labels are read only here. Rows whose labels a calibration was fitted to are left out.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,17 +49,17 @@ _CACHED_VALUES = 1 << 16  # float64 logits that stay in the processor's cache
 class EvaluateSettings:
     """Options of ``covcal evaluate`` on rows and metrics."""
 
-    split: str = "test"  # of the target; or "all"
+    split: str = "test"  # split of the target, or "all"
     bins: int = 15  # of confidence
-    # Measure the confidence in the classifier's label, or in the forecaster's own.
+    # Measure the confidence in the classifier's label, or in the calibrated forecaster's label.
     predictions: Predictions = "original"
     by: str | None = None  # "class", "predicted" or a column: adds metrics by group
-    resamples: int = 0  # of the bootstrap; 0: no intervals
-    level: float = LEVEL  # of the intervals
+    resamples: int = 0  # resamples of the bootstrap; 0: no intervals
+    level: float = LEVEL  # level of the intervals
     seed: int = 0  # of the bootstrap
-    metrics: tuple[str, ...] = tuple(METRICS)  # to compute; fewer take less time
+    metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute; fewer take less time
     grouped_by: tuple[str, ...] = ()  # more ways to group rows, for gates on each group
-    # Accept files whose images were preprocessed in another way than a calibration's.
+    # Accept files whose preprocessing differs from the calibration's.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -72,7 +71,7 @@ class EvaluateSettings:
         require_at_least("resamples", self.resamples, 0)
         require_at_least("seed", self.seed, 0)
         if not 0 < self.level < 1:
-            raise CovcalError(f"the level of intervals lies between 0 and 1, not at {self.level}")
+            raise CovcalError(f"the level of intervals must be between 0 and 1, not {self.level}")
 
     @property
     def groupings(self) -> tuple[str, ...]:
@@ -84,7 +83,7 @@ DEFAULTS = EvaluateSettings()
 
 
 class Version(NamedTuple):
-    """A calibration as it is now, or as a baseline describes it."""
+    """A calibration, either the current one or the one that a baseline describes."""
 
     name: str
     earlier: bool = False
@@ -99,17 +98,17 @@ def evaluate(
     networks: str | Path | None = None,
     earlier: Mapping[str, Scaling] = MappingProxyType({}),
 ) -> Evaluation:
-    """Measure calibrations, and the uncalibrated classifier beside them, on target rows.
+    """Measure calibrations and the uncalibrated classifier on target rows.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file with labelled target rows in the split.
     calibrations : mapping of str to Calibration
-        By the name to report them under, as `read_named` gives them.
+        Calibrations by the name for the report, as `read_named` gives them.
     settings : EvaluateSettings
     documents : sequence of str or Path
-        The files that hold the calibrations, in the same order, for the record and for messages.
+        The files of the calibrations, in the same order, for metrics.json and for messages.
     networks : str or Path, optional
         The adapted file with the networks, for a method on aligned logits whose file lacks them and
         whose calibration names an adapted file that has moved.
@@ -120,7 +119,7 @@ def evaluate(
     Raises
     ------
     UnlabelledError
-        If no row of the split has a label, or it is empty and no target row has any.
+        If no row of the split has a label, or the split is empty and no target row has a label.
     TooFewRowsError
         If the split is empty and other splits have labels.
     CovcalError
@@ -152,7 +151,7 @@ def evaluate(
         rows = _rows_of_split(target, settings.split, hint)
         rows, left_out = _without_fitted(target, rows, calibrations)
         groupings = {by: _grouping(target, by, rows, file.classes) for by in settings.groupings}
-        # One pass over the file, whatever the number of calibrations.
+        # Read the file once, for any number of calibrations.
         collector = _Collector(versions, settings, len(file.classes), groupings)
         unlabelled = _read(target, rows, versions, settings.predictions, collector)
         if unlabelled == len(rows):
@@ -229,7 +228,7 @@ def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool)
 
 
 class _Collector:
-    """The counts of one pass: by version of a calibration, by pair of versions, and by group."""
+    """The counts of one pass over the file, by version of a calibration, by pair and by group."""
 
     def __init__(
         self,
@@ -241,7 +240,7 @@ class _Collector:
         names, resamples = settings.metrics, settings.resamples
         self._groupings = groupings
         self._ranks = "correctness_auroc" in names
-        # With the classifier's labels, all calibrations have the same predicted label in a row.
+        # If the classifier's labels are measured, all calibrations have the same predicted labels.
         self._same_labels = settings.predictions == "original"
         self.metrics = {
             version: MetricsAccumulator(
@@ -302,7 +301,7 @@ class _Collector:
     def differences(
         self, results: Mapping[Version, Metrics], settings: EvaluateSettings
     ) -> tuple[Difference, ...]:
-        """Return how much each calibration differs from ``none`` and from the first one."""
+        """Return the differences of each calibration from ``none`` and from the first one."""
         return tuple(
             difference
             for (after, before), paired in self.pairs.items()
@@ -319,9 +318,9 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield the pairs to compare, of versions that start with ``none`` and the first calibration.
+    """Yield the pairs to compare; the first two versions are ``none`` and a calibration.
 
-    Each calibration is compared with ``none``, with the first one and with its earlier version.
+    Each calibration is compared with ``none``, the first calibration and its earlier version.
     """
     every = list(versions)
     now = [version for version in every if not version.earlier]
@@ -332,7 +331,7 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(target: Domain, split: str, hint: str) -> Rows:
-    """Return the rows of a split; raise an error with a remedy where it is empty.
+    """Return the rows of a split; raise an error with a remedy if it is empty.
 
     `hint` says how to see what to expect without labels.
     """
@@ -363,7 +362,7 @@ def _read(
     predictions: Predictions,
     collector: _Collector,
 ) -> int:
-    """Give every labelled row to the collector, for every version; return how many have no label.
+    """Give all labelled rows to the collector for every version; count the rows without a label.
 
     Each block of logits is read once, and each version uses it while it is in the cache.
     """
@@ -377,13 +376,13 @@ def _read(
         if not labelled.all():
             unlabelled += int((~labelled).sum())
             block, labels = block[labelled], labels[labelled]
-        # The logits that the calibrations scale, each computed once.
+        # Compute the logits of each forecaster once.
         logits: dict[str, Floats] = {}
         for scaled in versions.values():
             for key, forecaster in scaled.keys.items():
                 if key not in logits:
                     logits[key] = forecaster_logits(target, block, forecaster, scaled.networks)
-        # Every version on parts that stay in the cache.
+        # Apply every version to parts that fit the cache.
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
@@ -400,7 +399,7 @@ def _read(
 
 
 def _top_class(logits: Float64s) -> Labels:
-    """Return the first class whose logit is 0, the highest.
+    """Return the first class with the highest logit, which is 0.
 
     Comparing bytes class by class is many times faster than argmax along the first axis.
     """
@@ -417,9 +416,9 @@ def _top_class(logits: Float64s) -> Labels:
 def _without_fitted(
     target: Domain, rows: Rows, calibrations: Mapping[str, Calibration]
 ) -> tuple[Rows, Rows]:
-    """Return the rows that no calibration was fitted to, and the rows that one was fitted to.
+    """Split rows into those that no calibration was fitted to, and the rest.
 
-    Rows are recognised by their ids, also in a file that was extracted again.
+    Ids identify the rows, also in a file that was extracted again.
     """
     fitted = {
         row_id
@@ -448,7 +447,7 @@ def _notes_on_split(split: str) -> list[str]:
         return []
     return [
         "adapt, estimate and calibrate read the target's training and validation rows, without "
-        "their labels: later rows may be measured a little worse"
+        "their labels: on later rows the metrics may be a little worse"
     ]
 
 
@@ -457,7 +456,7 @@ def _notes_on_fitted(
 ) -> list[str]:
     """Return a note per calibration whose labelled rows are not in the file.
 
-    The file may hold other data, which is fine, or the same rows with other ids, which is not.
+    That is fine for other data, but not if the file has the same rows with different ids.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -481,7 +480,7 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     target: Domain, left_out: Rows, calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note if the left-out rows were no random sample, so that the others are none."""
+    """Return a note if leaving out the fitted rows makes the rest unrepresentative."""
     picked = {
         row_id
         for calibration in calibrations.values()
@@ -491,9 +490,9 @@ def _notes_on_left_out(
     if picked.isdisjoint(target.ids(left_out)):
         return []
     return [
-        "rows with low confidence were picked more often, and are left out now. So the others are "
-        "no random sample and flatter the classifier: use a split without picked rows, by default "
-        "the test split"
+        "rows with low confidence were picked more often and are left out here, so the remaining "
+        "rows make the classifier look better than it is: use a split without picked "
+        "rows, such as the test split"
     ]
 
 
@@ -504,8 +503,8 @@ def _notes_on_left_out(
 class _Grouping:
     """A way to group rows."""
 
-    names: Sequence[str]  # of the groups, by number
-    # Returns the group numbers of m rows, from row numbers, true labels and predicted labels.
+    names: Sequence[str]  # names of the groups, by number
+    # Returns the group numbers of m rows, given row numbers, true labels and predicted labels.
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 
@@ -518,7 +517,7 @@ def _grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> _G
     if by not in target.columns:
         columns = ", ".join([*target.columns, BY_CLASS, BY_PREDICTED])
         raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {columns}")
-    # The number of a row's group is the place of its value among the sorted values.
+    # The number of a group is the place of its value among the sorted values.
     values = np.empty(0, dtype=target.column(by, rows[:1]).dtype)
     for block in target.blocks(rows):
         values = np.union1d(values, target.column(by, block))
@@ -540,7 +539,7 @@ def _with_intervals(
     settings: EvaluateSettings,
     metrics: Sequence[str] = GROUP_METRICS,
 ) -> tuple[GroupMetrics, ...]:
-    """Return every group with the intervals of `metrics`, where the settings ask for intervals."""
+    """Return every group with the intervals of `metrics`, if the settings ask for intervals."""
     groups = counts.result(names)
     if not settings.resamples:
         return groups
@@ -564,7 +563,7 @@ def _with_intervals(
 
 
 def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
-    """Return the groups with the AUROC of their rows, where they have right and wrong ones."""
+    """Return the groups with the AUROC of their rows, if a group has right and wrong rows."""
     areas = [auroc(rows) if len(rows) else None for rows in ranks.ranked()]
     return tuple(
         group if area is None else replace(group, correctness_auroc=area.value)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
-from covcal_cli.evaluate.bootstrap import RESAMPLES, Interval
+from covcal_cli.evaluate.bootstrap import LEVEL, RESAMPLES, Interval
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import Limit, apply_limits, gate_level
 from covcal_cli.evaluate.metrics import MAIN, METRICS
@@ -19,14 +19,14 @@ from covcal_cli.forecast.forecaster import NONE, read_named
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
-POWER = 0.8  # share of cases in which a fault is found
-_MOST = 1000  # times as many rows are no advice
+POWER = 0.8  # probability that a gate finds a fault
+_MOST = 1000  # do not suggest more than so many times the rows
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of an evaluation; `confident` ones use intervals, of the settings' level.
+    """The gates of an evaluation; `confident` gates use intervals at the settings' level.
 
     Raises
     ------
@@ -35,7 +35,7 @@ class Gates:
     """
 
     limits: Sequence[Limit] = ()
-    allowed: Sequence[Limit] = ()  # by how much a metric may be worse than in the baseline
+    allowed: Sequence[Limit] = ()  # how much worse than in the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
 
@@ -67,11 +67,11 @@ class GateResult:
     subject: str  # the name of the calibration, estimate or period
     gate: str  # such as ``ece <= 0.05``
     sentence: str  # the outcome and the numbers behind it
-    outcome: Outcome  # "not proved": the rows are too few to decide; "skipped": nothing to judge by
+    outcome: Outcome  # "not proved": too few rows to decide; "skipped": no value to compare
 
     @property
     def failed(self) -> bool:
-        """Whether the limit is exceeded or missed, beyond chance."""
+        """Whether the value is beyond the limit by more than chance."""
         return self.outcome == "failed"
 
 
@@ -80,9 +80,9 @@ class Assessment:
     """An evaluation with the verdicts of its gates."""
 
     evaluation: Evaluation
-    verdicts: Sequence[Verdict] = ()  # of the limits
+    verdicts: Sequence[Verdict] = ()  # results of the limits
     changes: Sequence[Change] = ()  # since the baseline
-    level: float | None = None  # of each gate's interval; None: gates use the plain values
+    level: float | None = None  # level of each gate's interval; None: gates use the plain values
 
     @property
     def gates(self) -> list[GateResult]:
@@ -123,7 +123,7 @@ def assess(
     settings, networks
         As in `evaluate`. Gates that use intervals resample even if the settings do not ask for it.
     names : sequence of str
-        Names for the calibrations; `read_named` chooses where a name is empty or none is given.
+        Names for the calibrations; `read_named` chooses a name if it is empty or missing.
     check : function
         Called with all input files before the work starts, so that outputs can be refused.
     tell : function
@@ -144,7 +144,7 @@ def assess(
         [*calibrations.values()],
         documents,
         purpose="evaluate",
-        picked=False,  # a calibration beside the file counts only if the user names it
+        picked=False,  # a calibration beside the file is used only if the user names it
     )
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
@@ -213,15 +213,16 @@ def _of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
     if verdict.is_open and verdict.low is not None and verdict.high is not None:
         outcome = "not proved"
         interval = (verdict.low, verdict.high)
-        middle = _middle(verdict.metric, verdict.value, interval)
+        middle = _middle(verdict.metric, verdict.value, interval, level or LEVEL)
         numbers += f"; {_too_few(n, middle, interval, verdict.limit)}"
         least = METRICS[verdict.metric].better == "higher"
         sign = -1 if least else 1
-        found = verdict.limit + sign * detectable(interval, level or 0.0)
-        if 0 < found < METRICS[verdict.metric].highest:
+        detected = verdict.limit + sign * detectable(interval, level or 0.0)
+        if 0 < detected < METRICS[verdict.metric].highest:
             numbers += (
-                f". {n} rows find {_label(verdict.metric)} {_shown(verdict.metric, found)} or "
-                f"{'lower' if least else 'higher'} in 4 of 5 cases"
+                f". With {n} rows, this gate fails in 4 of 5 cases if the true "
+                f"{_label(verdict.metric)} is {_shown(verdict.metric, detected)} or "
+                f"{'lower' if least else 'higher'}"
             )
     return _result(gate, outcome, verdict.calibration, numbers)
 
@@ -256,26 +257,29 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
 def _of_change(change: Change, level: float | None, n: int) -> GateResult:
     """Return the result of a regression gate."""
     gate = f"{change.metric} worse by <= {change.limit:g}"
-    shown = functools.partial(_shown, change.metric, unlike=change.limit)
+    as_text = functools.partial(_shown, change.metric, unlike=change.limit)
     direction = "worse" if change.worse_by > 0 else "better"
-    by = "unchanged" if change.worse_by == 0 else f"{direction} by {shown(abs(change.worse_by))}"
-    numbers = f"{_label(change.metric)} {shown(change.before)} -> {shown(change.value)}, {by}"
+    by = "unchanged" if change.worse_by == 0 else f"{direction} by {as_text(abs(change.worse_by))}"
+    numbers = f"{_label(change.metric)} {as_text(change.before)} -> {as_text(change.value)}, {by}"
     outcome: Outcome = "failed" if change.exceeded else "passed"
     if change.low is not None and change.high is not None:
         rows = "the same rows" if change.same_rows else "other rows"
-        numbers += f" ({shown(change.low)} to {shown(change.high)}, {rows})"
+        numbers += f" ({as_text(change.low)} to {as_text(change.high)}, {rows})"
     numbers += f", allowed {_shown(change.metric, change.limit)}"
     if change.is_open and change.low is not None and change.high is not None:
         outcome = "not proved"
-        found = change.limit + detectable((change.low, change.high), level or 0.0)
-        numbers += f"; {n} rows find a change of {shown(found)} in 4 of 5 cases"
+        detected = change.limit + detectable((change.low, change.high), level or 0.0)
+        numbers += (
+            f"; with {n} rows, this gate fails in 4 of 5 cases if the true change is "
+            f"{as_text(detected)}"
+        )
     if change.baseline != change.calibration:
         numbers += f"; called {printable(change.baseline)} in the baseline"
     return _result(gate, outcome, change.calibration, numbers)
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return how far a value, or the nearer end of its interval, is beyond the limit."""
+    """Return how far a value, or the nearer end of its interval, exceeds the limit."""
     if METRICS[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
@@ -293,24 +297,31 @@ def _gate(verdict: Verdict) -> str:
 
 def _numbers(verdict: Verdict, level: float | None) -> str:
     """Return a value with its interval and the interval's level."""
-    shown = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
-    numbers = f"{_label(verdict.metric)} {shown(verdict.value)}"
+    as_text = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
+    numbers = f"{_label(verdict.metric)} {as_text(verdict.value)}"
     if verdict.low is None or verdict.high is None or level is None:
         return numbers
-    low, high = shown(verdict.low).removesuffix(" %"), shown(verdict.high)
+    low, high = as_text(verdict.low).removesuffix(" %"), as_text(verdict.high)
     return f"{numbers} ({100 * level:.3g} % interval {low} to {high})"
 
 
-def _middle(metric: str, value: float, interval: Interval) -> float:
-    """Return the best guess of the true value: chance adds to a sum of gaps as observed."""
-    return sum(interval) / 2 if METRICS[metric].interval == "gaps" else value
+def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
+    """Return the best guess of the true value, because chance adds to an observed sum of gaps.
+
+    It is the middle of the interval at 95 %, so that it does not depend on the number of gates.
+    """
+    if METRICS[metric].interval != "gaps":
+        return value
+    share = quantile(LEVEL) / quantile(level)
+    low, high = (value + share * (end - value) for end in interval)
+    return (max(0.0, low if interval[0] > 0 else 0.0) + high) / 2
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
     """Return a clause on how many rows would decide between a value and a limit."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
-        return f"{n} rows are too few, and the value is too near the limit for any other number"
+        return f"{n} rows are too few, and the value is so near the limit that more hardly help"
     return f"{n} rows are too few; about {rows:,} would do"
 
 
@@ -324,7 +335,7 @@ def _label(metric: str) -> str:
 
 
 def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
-    """Return a value as text, with so many digits that it does not look `unlike` another value."""
+    """Return a value as text, with enough digits to differ from the value `unlike`."""
     display = METRICS[metric].screen
     percent = display is None or display.percent
     for digits in range(1 if percent else 4, 7):
@@ -335,28 +346,28 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
     return text.replace(".0 %", " %")
 
 
-# What a number of rows can find. The width of an interval shrinks with the square root of the rows.
-# A gate decides in four of five cases if the true value is 1.96 + 0.84 standard errors away from
-# the limit, for a level of 95 %.
+# How many rows a gate needs. The width of an interval shrinks with the square root of the rows. A
+# gate decides in four of five cases if the true value is 1.96 + 0.84 standard errors away from the
+# limit, for a level of 95 %.
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
-    """Return about how many rows would decide between a value and a limit within its interval.
+    """Return the approximate number of rows that decide whether a value is beyond a limit.
 
-    The true value is taken to be `value`. None: more than a thousand times as many as `n`.
+    The true value is assumed to be `value`. None means more than a thousand times `n`.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # The power adds to the reach of a 95 % interval; for other levels about as much.
+    # The power adds to the half-width of a 95 % interval; other levels add about as much.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return how far beyond a limit a true value is found in four of five cases.
+    """Return the distance beyond a limit at which a gate fails in four of five cases.
 
-    `interval` has the `level` of the gate, and about the width that it would have there.
+    `interval` has the `level` of the gate, and about the same width as at that distance.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))

@@ -1,12 +1,12 @@
 """Gates: the limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``.
 
 A metric of a sample varies by chance. So a gate fails only if the whole interval of the metric is
-beyond the limit: the lower end of an error, the upper end of a metric that is better for being
-higher. A gate that does not fail need not be good: if the interval contains the limit, the rows
-cannot decide, and the gate is not proved.
+beyond the limit: the lower end for an error, the upper end for a metric where higher is better. A
+gate that does not fail need not be good: if the interval contains the limit, the rows cannot
+decide, and the gate is not proved.
 
-All gates of a job share one error rate (Bonferroni): with m of them, each has an interval of level
-1 - (1 - level) / m. So a job without any fault fails as rarely as a single gate.
+All gates of a job share one error rate (Bonferroni): with m gates, each has an interval of level 1
+- (1 - level) / m. So a job without any fault fails as rarely as a single gate.
 """
 
 import math
@@ -29,26 +29,26 @@ from covcal_cli.forecast.forecaster import NONE
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: a metric may not be above a limit, below it, or worse than before by more.
+    """A gate: the largest or smallest allowed value of a metric, or the largest allowed change.
 
-    A metric that is better for being higher has a least value, every other a greatest one.
+    If higher is better, `limit` is the smallest allowed value, otherwise the largest.
     """
 
     metric: str
     limit: float  # a fraction
-    by: str | None = None  # a grouping of rows: each group has to keep the limit
+    by: str | None = None  # a grouping of rows; the limit applies to each group
 
     @property
     def least(self) -> bool:
-        """Whether `limit` is the least value of the metric."""
+        """Whether `limit` is the smallest allowed value."""
         return METRICS[self.metric].better == "higher"
 
 
 def parse_limit(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    Raises ValueError with the reason. A metric that is better for being higher has no such limit:
-    a gate on the accuracy would pass bad classifiers and stop good ones.
+    Raises ValueError with the reason. Metrics where higher is better are refused: such a gate on
+    the accuracy would pass bad classifiers and stop good ones.
     """
     limit = _parse_metric(text)
     if limit.least:
@@ -63,8 +63,7 @@ def parse_limit(text: str) -> Limit:
 def parse_least(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-below``, such as ``accuracy=0.9``.
 
-    Raises ValueError with the reason; only a metric that is better for being higher has a least
-    value.
+    Raises ValueError with the reason. Only metrics where higher is better are accepted.
     """
     limit = _parse_metric(text)
     if not limit.least:
@@ -80,7 +79,7 @@ def parse_regression(text: str) -> Limit:
     """Read ``METRIC=CHANGE`` of ``--fail-regression``; raise ValueError with the reason."""
     limit = _parse_metric(text)
     if METRICS[limit.metric].better == "neither":
-        raise ValueError(f"{limit.metric} is neither better nor worse for being higher")
+        raise ValueError(f"neither a higher nor a lower {limit.metric} is better")
     if limit.by is not None:
         raise ValueError(f"regressions are not measured by group: leave out :{limit.by}")
     return limit
@@ -99,7 +98,9 @@ def _parse_metric(text: str) -> Limit:
     try:
         limit = float(number)
     except ValueError:
-        raise ValueError(f"{number!r} is not a number: limits are fractions, as ece=0.05") from None
+        raise ValueError(
+            f"{number!r} is not a number: limits are fractions, such as ece=0.05"
+        ) from None
     if not math.isfinite(limit):
         raise ValueError(f"the limit {number} is not a finite number")
     highest = METRICS[metric].highest
@@ -131,11 +132,11 @@ def apply_limits(
     *,
     level: float | None,
 ) -> list[Verdict]:
-    """Apply every limit to every calibration given, or to ``none`` where there is none.
+    """Apply every limit to every calibration, or to ``none`` if there is no calibration.
 
-    With a `level` the intervals of that level decide, without one the plain values.
+    With a `level`, intervals of that level decide; without, the plain values decide.
 
-    Raises `CovcalError` if a metric has no value: that never passes.
+    Raises `CovcalError` if a metric has no value, because no gate may pass then.
     """
     return [
         verdict
@@ -205,5 +206,5 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
 
 
 def gated_names(metrics: Collection[str], given: Collection[str]) -> list[str]:
-    """Return the calibrations that gates apply to: those given, or ``none`` where none is."""
+    """Return the calibrations that gates apply to: all given ones, else ``none``."""
     return [name for name in metrics if name in given] or [NONE]

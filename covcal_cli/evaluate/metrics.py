@@ -1,7 +1,7 @@
-"""The one table of metrics of how honest a confidence is, and what each is computed from.
+"""The one table of metrics, and what each metric is computed from.
 
 The confidence of a row is the probability of the label that the classifier predicted; the row is a
-hit when that label is right. Metrics are computed from rows counted in bins (``bins.py``) or ranked
+hit if that label is right. Metrics are computed from rows counted in bins (``bins.py``) or ranked
 by confidence (``ranked.py``); counts are integers and sums are float64 (ARCHITECTURE, section 3.7).
 
 To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. A metric
@@ -40,7 +40,7 @@ from covcal_cli.evaluate.ranked import (
 )
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 
-_MAX_CELLS = 1_000_000  # counts to keep; a metric that needs more has no value
+_MAX_CELLS = 1_000_000  # most counts in memory; a metric that needs more has no value
 _NEARLY_ONE = 0.9999
 
 
@@ -49,7 +49,7 @@ class Display:
     """How a table shows a metric."""
 
     label: str
-    order: int = 0  # of columns or lines; equal numbers keep the order of `METRICS`
+    order: int = 0  # order of columns or lines; equal numbers keep the order of `METRICS`
     percent: bool = True
 
 
@@ -61,11 +61,11 @@ class Metric:
     screen: Display | None  # column of ``covcal evaluate``; None: no column
     report: Display | None  # line of the report's page, in words; None: no line
     better: Literal["lower", "higher", "neither"] = "lower"
-    # The kind of chance: a share of rows, a mean over rows, the order of rows, or gaps of bins;
-    # None: the metric has no interval.
+    # What the metric is, which decides its interval: a share of rows, a mean over rows, an order of
+    # rows, or gaps of bins. None: it has no interval.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
     bins: Literal["bins", "adaptive", "predicted"] = "bins"  # attribute of `Metrics` with the gaps
-    main: bool = False  # shown without ``--metrics all`` too
+    main: bool = False  # also shown without ``--metrics all``
     lowest: float = 0.0  # possible value
     highest: float = 1.0
 
@@ -153,11 +153,11 @@ _TABLE = (
         interval="ranks",
     ),
 )
-# By name, in the order of metrics.json.
+# The metrics by name, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
-# The metrics that need more than the counts in bins of the confidence: those of every class's
-# probability, of the ranked rows, and of the confidence as a forecast of correctness.
+# Metrics that need more than counts in bins of confidence: the probability of every class, the
+# ranked rows, or the confidence as a forecast of correctness.
 _CLASSWISE = ("calibration", "sharpness", "classwise_ece")
 _RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
 
@@ -178,29 +178,29 @@ def in_report() -> list[tuple[str, Display]]:
 class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
-    The confidence is that in the label which the classifier predicted, unless said otherwise. A
+    Unless stated otherwise, the confidence is that in the label which the classifier predicted. A
     metric that was not asked for has no value.
     """
 
-    names: tuple[str, ...]  # of the metrics that were asked for, in the order of `METRICS`
-    # Of the whole calibrated distribution against the true label. A row whose class has no
-    # probability in float64, such as a masked class, counts 708.
+    names: tuple[str, ...]  # names of the metrics that were asked for, in the order of `METRICS`
+    # Log loss of the whole calibrated distribution. A row whose class has probability 0 in float64,
+    # such as a masked class, counts 708.
     nll: float
-    brier: float  # of the whole distribution, in [0, 2]
+    brier: float  # Brier score of the whole distribution, in [0, 2]
     # E||p - c||^2 and E||c||^2, where c_k is the frequency of class k among rows of about the same
     # probability (`ClasswiseBins.decomposition`). None for more than a million counts.
     calibration: float | None
     sharpness: float | None
-    agreement: float  # share of rows where no label is more probable than the classifier's
-    classwise_ece: float | None  # of the whole distribution; None for more than a million counts
-    # Of the confidence c as a forecast of whether the label is right (r = 1) or wrong (r = 0): the
-    # means of (c - r)^2 and of -log c or -log(1 - c), with 708 where float64 underflows.
+    agreement: float  # share of rows where the classifier's label is still the most probable
+    classwise_ece: float | None  # uses the whole distribution; None for more than a million counts
+    # The confidence c as a forecast of whether the label is right (r = 1) or wrong (r = 0): the
+    # means of (c - r)^2 and of -log c or -log(1 - c). Where float64 underflows, the log is 708.
     correctness_brier: float | None
     correctness_nll: float | None
     bins: ReliabilityBins
-    rows: RowCollector | None  # None: no metric of ranked rows was asked for
+    rows: RowCollector | None  # None if no metric of ranked rows was asked for
     by_class: GroupBins | None  # by predicted label; None for more than a million counts
-    losses: Mapping[str, ValueCells]  # of metrics that are means over rows, for resampling
+    losses: Mapping[str, ValueCells]  # losses of metrics that are means over rows, for resampling
 
     @property
     def n(self) -> int:
@@ -234,7 +234,7 @@ class Metrics:
 
     @cached_property
     def ranked(self) -> RankedRows:
-        """The rows by ascending confidence; raises ValueError where they were not kept."""
+        """The rows by ascending confidence; raises ValueError if they were not collected."""
         if self.rows is None:
             raise ValueError("no metric of ranked rows was asked for")
         return self.rows.ranked()
@@ -251,7 +251,7 @@ class Metrics:
 
     @property
     def debiased_ece(self) -> float:
-        """ECE less what chance adds; may be negative."""
+        """ECE minus what chance adds; may be negative."""
         return debiased_ece(self.bins)
 
     @cached_property
@@ -302,10 +302,11 @@ class Metrics:
 
 
 class MetricsAccumulator:
-    """Collects the metrics of one calibration, block by block.
+    """A collector of the metrics of one calibration, block by block.
 
-    Only what the metrics in `names` need is collected: the others would take most of the time. With
-    `keep_losses` the distribution of the rows' losses is kept too, for resampling.
+    Only data for the metrics in `names` are collected, because the rest would take most of the
+    time. With `keep_losses`, the distributions of the rows' losses are also collected, for
+    resampling.
     """
 
     def __init__(
@@ -318,7 +319,6 @@ class MetricsAccumulator:
     ) -> None:
         self._names = tuple(name for name in METRICS if name in names)
         self._edges = bin_edges(bins)
-        self._n_classes = n_classes
         self._few = bins * n_classes <= _MAX_CELLS
         self._counts = GroupBins(bins, n_classes if self._few else 1)
         classwise = self._few and not set(_CLASSWISE).isdisjoint(names)
@@ -333,8 +333,8 @@ class MetricsAccumulator:
     def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> ConfidenceBlock:
         """Count a block of m rows.
 
-        `predictions` are the labels whose confidence is measured, `labels` the true ones, both of
-        shape (m,) and 0 .. K-1.
+        `predictions` are the labels whose confidence is measured, and `labels` the true labels,
+        both of shape (m,) with values 0 .. K-1.
         """
         probabilities = forecast.probabilities
         m = len(labels)
@@ -356,7 +356,7 @@ class MetricsAccumulator:
         for name, values in of_correctness.items():
             self._correctness[name] += float(values.sum())
         rows = replace(rows, losses=of_correctness)
-        if self._losses:  # of every row, for metrics whose interval is that of a mean
+        if self._losses:  # losses of every row, for metrics whose interval is that of a mean
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {
                 "mean_confidence": rows.confidence,
@@ -375,7 +375,7 @@ class MetricsAccumulator:
     def _losses_of_correctness(
         self, forecast: Softmax, predictions: Labels, logs: Float64s, rows: ConfidenceBlock
     ) -> dict[str, Float64s]:
-        """Return the losses, by metric, of the confidence as a forecast of whether a row is right.
+        """Return, by metric, the losses of the confidence as a forecast of correctness.
 
         `logs` are the logarithms of the confidence.
         """
@@ -386,7 +386,7 @@ class MetricsAccumulator:
             surprises = -logs
             wrong = np.flatnonzero(~rows.correct)
             probabilities = forecast.probabilities.take(predictions[wrong] * len(logs) + wrong)
-            # 1 - p loses its digits near p = 1: there the other classes are summed instead.
+            # Near p = 1, 1 - p loses its digits, so the other classes are summed instead.
             near = probabilities > _NEARLY_ONE
             far = ~near
             surprises[wrong[far]] = -np.log1p(-probabilities[far])
@@ -395,7 +395,7 @@ class MetricsAccumulator:
         return losses
 
     def result(self) -> Metrics:
-        """Return the metrics of all rows counted; raise ValueError when there were none."""
+        """Return the metrics of all counted rows; raise ValueError if there are no rows."""
         counts = self._counts
         bins = counts.together()
         n = require_rows(bins.n)

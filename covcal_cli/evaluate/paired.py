@@ -1,20 +1,19 @@
-"""How much one calibration differs from another on the same rows, by paired resampling.
+"""The difference of two calibrations on the same rows, by paired resampling.
 
-Two overlapping intervals show nothing: chance does mostly the same to both calibrations. So the
-rows are resampled together with both confidences, through their counts in joint cells. The cost of
-a draw does not grow with the rows.
+Comparing two intervals is not enough, because chance affects both calibrations in the same way. So
+both confidences of a row are resampled together, by resampling counts in joint cells. The cost of a
+draw does not depend on the number of rows.
 
 - Brier score and log loss, of the distribution and of correctness: percentiles of the mean
   difference of the rows' losses. They are proper scores, so their difference says which forecast is
   better.
-- AUROC: both areas are means over rows of either kind, so their difference has the variance of the
-  rows' paired placements (DeLong, DeLong & Clarke-Pearson 1988), here between cells of confidence,
-  even in log odds. The interval is normal.
-- ECE: chance adds to both ECEs, and more to the smaller one, so the observed difference lies too
-  near 0, and a resampled one even nearer. The interval spans the percentiles of the resampled
+- AUROC: the difference of both areas has the variance of the rows' paired placements (DeLong,
+  DeLong & Clarke-Pearson 1988). Here placements are computed between cells of confidence of equal
+  width in log odds. The interval is normal.
+- ECE: chance adds to both ECEs, and more to the smaller one. So the observed difference is too near
+  0, and resampled differences are even nearer. The interval spans the percentiles of the resampled
   differences and their reflection at the observed difference (the basic bootstrap interval, Davison
-  & Hinkley 1997, section 5.2), which undoes what resampling added. It errs on the side of no
-  difference; that is tested.
+  & Hinkley 1997, section 5.2), which corrects for this. In doubt it contains 0; that is tested.
 - Class gap: a sum of magnitudes like the ECE, with the same interval. It needs the joint cells of
   every class, so it has none with more than some hundred classes.
 """
@@ -38,15 +37,15 @@ from covcal_cli.evaluate.bootstrap import (
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.maths.odds import quantile
 
-LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are means over rows, of proper scores
-_ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))  # ends of cells of confidence
-_MAX_CELLS = 1_000_000  # joint counts to keep; with more, the ECE has no paired difference
-_MAX_CLASS_CELLS = 1 << 17  # the same by class; with more, the class gap has none
+LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are means of proper scores over rows
+_ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))  # edges of the cells of confidence
+_MAX_CELLS = 1_000_000  # most joint counts; if more are needed, the ECE has no paired difference
+_MAX_CLASS_CELLS = 1 << 17  # the same by class, for the class gap
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of one calibration less another's on the same rows, as metrics.json has it."""
+    """The difference of a metric between two calibrations on the same rows, for metrics.json."""
 
     calibration: str
     against: str
@@ -57,7 +56,7 @@ class Difference:
 
     @property
     def direction(self) -> int:
-        """1 if proved worse, -1 if proved better, 0 if the interval contains no difference."""
+        """1 if proved worse, -1 if proved better, 0 if the interval contains 0."""
         above = int(self.low > 0) - int(self.high < 0)
         return -above if METRICS[self.metric].better == "higher" else above
 
@@ -65,8 +64,8 @@ class Difference:
 class PairedRows:
     """Counts of the same rows by the confidence of two calibrations, block by block.
 
-    `n_classes` is the number of classes of the predicted labels, 1 where the two calibrations have
-    different ones. Only the metrics in `names` get a difference.
+    `n_classes` is the number of predicted classes, or 1 if the two calibrations predict different
+    labels. Only the metrics in `names` get a difference.
     """
 
     def __init__(
@@ -74,14 +73,15 @@ class PairedRows:
     ) -> None:
         self._names = names
         self._bins = bins
-        cells = 4 * bins**2  # by both bins, and whether either label is right
+        cells = 4 * bins**2  # by both bins, and by whether each label is right
         if cells > _MAX_CELLS:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))  # sums
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)  # of either, the cell and whether right
+        # For each calibration: the cell, and whether the label is right.
+        shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
     def add(
@@ -89,7 +89,7 @@ class PairedRows:
     ) -> None:
         """Count a block of m rows, with the losses of each row.
 
-        `predicted` are the labels of both, shape (m,), where there are several classes.
+        `predicted` are the labels of both calibrations, shape (m,), if `n_classes` is above 1.
         """
         for name, cells in self._losses.items():
             cells.add(second.losses[name] - first.losses[name])
@@ -120,9 +120,9 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return the second calibration's metrics less the first's, each with its interval.
+        """Return the second calibration's metrics minus the first's, each with its interval.
 
-        `areas` are the AUROC of correctness of the first and of the second.
+        `areas` are the AUROC of correctness of both calibrations.
         """
         differences = []
         for name, rows, sides in self._gaps():
@@ -151,7 +151,7 @@ class PairedRows:
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield the metrics that are sums of gaps: rows per filled cell, and both sides."""
+        """Yield each metric that is a sum of gaps, with the rows per filled cell and both sides."""
         classes, size = self._counts.shape
         if size == 0:
             return
@@ -168,11 +168,11 @@ class PairedRows:
 class _Side:
     """The gaps of one calibration in every joint cell; both arrays have shape (cells,)."""
 
-    place: Integers  # the bin or class in which gaps add up before their magnitude counts
+    place: Integers  # the bin or class in which gaps are summed before the magnitude is taken
     gaps: Float64s  # mean of confidence - correct
 
     def total(self, drawn: Integers) -> Float64s:
-        """Return n times the metric of every resample, given rows drawn per cell, (R, cells)."""
+        """Return n times the metric of every resample; `drawn` are rows per cell, (R, cells)."""
         order = np.argsort(self.place, kind="stable")
         starts = np.flatnonzero(np.diff(self.place[order], prepend=-1))
         sums: Float64s = np.add.reduceat((drawn * self.gaps)[:, order], starts, axis=1)
@@ -209,7 +209,7 @@ def _of_gaps(
         return (second.total(drawn) - first.total(drawn)) / n
 
     value = float(difference(counts[None])[0])
-    size = max(1, MAX_DRAWS // len(counts))  # resamples at a time, so that memory stays bounded
+    size = max(1, MAX_DRAWS // len(counts))  # resamples at a time, which limits the memory
     drawn = np.concatenate(
         [
             difference(rng.multinomial(n, counts / n, size=min(size, resamples - start)))
@@ -223,11 +223,11 @@ def _of_gaps(
 
 
 def _influence(counts: Integers) -> Float64s:
-    """Return how much a row in each cell adds to n times the AUROC, less its mean.
+    """Return the influence of a row in each cell on n times the AUROC, with mean 0.
 
     The result has the shape of `counts`.
 
-    `counts` are rows by ascending cell and, by turns, whether they are wrong or right.
+    `counts` are numbers of rows by ascending cell, with wrong and right rows alternating.
     """
     wrong, right = counts[::2], counts[1::2]
     below, above = np.cumsum(wrong) - wrong / 2, right.sum() - np.cumsum(right) + right / 2

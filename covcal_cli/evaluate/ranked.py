@@ -1,8 +1,9 @@
-"""Rows ranked by confidence, and the metrics that bins of equal width cannot give.
+"""Rank rows by confidence, for metrics that bins of equal width cannot give.
 
-A row takes four bytes. The bits of a float32 in [0, 1], read as an integer, have the order of its
-value and do not use the highest bit. Shifted by one, they leave a bit for whether the row is right.
-Sorting these integers sorts the rows, far faster than an index sort.
+A row is stored as one integer of four bytes. The bits of a float32 in [0, 1], read as an integer,
+have the order of the values, and the highest bit is unused. Shifted by one bit, they leave the
+lowest bit for whether the row is right. Sorting such integers is much faster than sorting row
+numbers.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.evaluate.bins import Bins, require_rows
 
 Keys = NDArray[np.uint32]  # confidence and correctness of rows; see `confidence_of`, `correct_of`
-_CHUNK = 1 << 16  # rows whose arrays stay in the processor's cache
+_CHUNK = 1 << 16  # rows whose arrays fit the processor's cache
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,12 @@ class RankedRows:
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
-        """Return confidence and right rows, summed from each of `starts` to the next.
+        """Return sums of confidence and of right rows over the rows from each start to the next.
 
-        `starts` are row numbers, strictly ascending from 0; both results have their shape.
+        `starts` are strictly ascending row numbers, the first 0; both results have the same shape.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
-        for start in range(0, len(self.keys), _CHUNK):  # so that memory stays bounded
+        for start in range(0, len(self.keys), _CHUNK):  # limits the memory
             keys = self.keys[start : start + _CHUNK]
             first = int(np.searchsorted(starts, start, side="right")) - 1
             runs = slice(first, int(np.searchsorted(starts, start + len(keys))))
@@ -55,17 +56,17 @@ class RankedRows:
 
 
 class RowCollector:
-    """Collects rows block by block, in any order."""
+    """A collector of rows, block by block, in any order."""
 
     def __init__(self) -> None:
         self._blocks: list[Keys] = []
 
     def add(self, confidence: Floats, correct: Booleans) -> None:
-        """Keep a block of rows; their confidence, between 0 and 1, as float32."""
+        """Add a block of rows; the confidence, between 0 and 1, is stored as float32."""
         self._blocks.append(_keys(confidence, correct))
 
     def ranked(self) -> RankedRows:
-        """Return the rows collected so far, ranked."""
+        """Return the collected rows, ranked."""
         keys = np.concatenate(self._blocks) if self._blocks else np.empty(0, np.uint32)
         self._blocks = [keys]
         keys.sort()
@@ -73,14 +74,14 @@ class RowCollector:
 
 
 class GroupCollector:
-    """Collects rows with their groups, eight bytes a row, block by block."""
+    """A collector of rows with their groups, block by block; a row takes eight bytes."""
 
     def __init__(self, n_groups: int) -> None:
         self._blocks = [np.empty(0, dtype=np.uint64)]
         self._starts = np.arange(n_groups + 1, dtype=np.uint64) << np.uint64(32)
 
     def add(self, confidence: Floats, correct: Booleans, groups: Integers) -> None:
-        """Keep a block of rows, given the number of each row's group."""
+        """Add a block of rows with the number of each row's group."""
         numbers = groups.astype(np.uint64) << np.uint64(32)
         self._blocks.append(numbers | _keys(confidence, correct))
 
@@ -91,7 +92,7 @@ class GroupCollector:
         self._blocks = [rows]
         ends = np.searchsorted(rows, self._starts)
         for start, stop in pairwise(ends.tolist()):
-            yield RankedRows(rows[start:stop].astype(np.uint32))  # the lower half
+            yield RankedRows(rows[start:stop].astype(np.uint32))  # the lower half is the key
 
 
 def _keys(confidence: Floats, correct: Booleans) -> Keys:
@@ -101,12 +102,12 @@ def _keys(confidence: Floats, correct: Booleans) -> Keys:
 
 
 def confidence_of(keys: Keys) -> Float64s:
-    """Return the confidence of keys, float64."""
+    """Return the confidence in each key, as float64."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
 def correct_of(keys: Keys) -> Booleans:
-    """Return whether the rows of keys are right."""
+    """Return whether the row of each key is right."""
     return (keys & np.uint32(1)).astype(bool)
 
 
@@ -114,11 +115,11 @@ def correct_of(keys: Keys) -> Booleans:
 
 
 def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
-    """Cut ranked rows into `bins` bins that hold about as many rows each.
+    """Cut ranked rows into `bins` bins of about equally many rows.
 
-    Bin b starts at the (b-1)/B quantile of the confidences (of NumPy's default, linear kind) and
-    ends before the next one; rows of equal confidence are never parted, so that a bin may be
-    empty where many rows share a value.
+    Bin b starts at the (b-1)/B quantile of the confidences (NumPy's default, linear) and ends
+    before the next quantile. Rows of equal confidence are in one bin, so a bin may be empty if many
+    rows share a value.
     """
     n = require_rows(len(rows))
     starts = np.array(
@@ -138,23 +139,23 @@ def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
 
 
 def aurc(rows: RankedRows) -> float:
-    """Return the mean, over k = 1 .. n, of the share of errors among the k most confident rows.
+    """Return the share of errors among the k most confident rows, averaged over k = 1 .. n.
 
-    The lower the better; temperature scaling barely moves it. (Geifman & El-Yaniv 2017; the area
-    of Geifman, Uziel & El-Yaniv 2019.) Rows of equal confidence count by the mean over all their
-    orders, so that the order of the rows in the file does not matter.
+    Lower is better; temperature scaling hardly changes it. (Geifman & El-Yaniv 2017; the area of
+    Geifman, Uziel & El-Yaniv 2019.) For rows of equal confidence, the mean over all their orders is
+    taken, so the order of the rows in the file does not matter.
     """
     n = require_rows(len(rows))
-    area, before, errors_before = 0.0, 0, 0  # before: rows, and errors among them, already summed
+    area, before, errors_before = 0.0, 0, 0  # before: number of rows already summed
     for sizes, errors in _runs(rows):
         last = np.cumsum(sizes)
         wrong = errors_before + np.cumsum(errors)
-        # The sum of 1/k over the ranks k of a run.
+        # Add up 1/k over the ranks k of a run.
         inverse = np.diff(
             np.cumsum(1 / np.arange(before + 1.0, before + last[-1] + 1)).take(last - 1),
             prepend=0.0,
         )
-        # The sum of (wrong before + (k - rank before) errors / size) / k over the ranks k of a run.
+        # Add up (errors before + (k - rows before) errors / size) / k over the ranks k of a run.
         rank_share = (before + last - sizes) * (errors / sizes)
         area += float((wrong - errors - rank_share) @ inverse) + int(errors.sum())
         before, errors_before = before + int(last[-1]), int(wrong[-1])
@@ -162,9 +163,9 @@ def aurc(rows: RankedRows) -> float:
 
 
 def _runs(rows: RankedRows) -> Iterator[tuple[Integers, Integers]]:
-    """Yield runs of equal confidence, the most confident first: the rows and the errors of each.
+    """Yield the rows and the errors of each run of equal confidence, from the most confident on.
 
-    They come in chunks, which bounds the memory; a run is never split.
+    Runs come in chunks, which limits the memory; a run is never split.
     """
     stop = len(rows)
     while stop > 0:
@@ -182,31 +183,33 @@ def _runs(rows: RankedRows) -> Iterator[tuple[Integers, Integers]]:
 
 @dataclass(frozen=True)
 class Auroc:
-    """How often a right row is more confident than a wrong one, ties counted half."""
+    """The AUROC: how often a right row is more confident than a wrong row; ties count half."""
 
     value: float
-    variance: float  # of DeLong, DeLong & Clarke-Pearson (1988)
-    right: int  # rows
+    variance: float  # variance of DeLong, DeLong & Clarke-Pearson (1988)
+    right: int  # number of right rows
     wrong: int
 
 
 def auroc(rows: RankedRows) -> Auroc | None:
-    """Return the area of ranked rows; None where all are right, or all wrong.
+    """Return the AUROC of ranked rows; None if all rows are right or all are wrong.
 
-    It is Mann & Whitney's U over the pairs of a right and a wrong row. The placement of a row is
-    the share of rows of the other kind that it is ordered correctly with. The mean placement of
-    either kind is the area, and the variances of both kinds give the area's variance.
+    It is Mann & Whitney's U divided by the number of pairs of a right and a wrong row. The
+    placement of a right row is the share of wrong rows below it; the placement of a wrong row is
+    the share of right rows above it. The mean placement of each kind is the area. The variances of
+    the placements give the variance of the area.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
     wrong = n - right
     if not right or not wrong:
         return None
-    pairs = right_above = wrong_above = 0  # twice the pairs in order
+    pairs = right_above = wrong_above = 0  # twice the number of correctly ordered pairs
     squares_of_right = squares_of_wrong = 0.0
     for sizes, errors in _runs(rows):
         hits = sizes - errors
-        # Twice the rows of the other kind on the right side, of every right and every wrong row.
+        # For every row: twice the number of rows of the other kind that are ordered correctly with
+        # it.
         below = 2 * (wrong - wrong_above - np.cumsum(errors)) + errors
         above = 2 * (right_above + np.cumsum(hits)) - hits
         pairs += int(errors @ above)
@@ -222,7 +225,7 @@ def auroc(rows: RankedRows) -> Auroc | None:
 
 
 def _chunks(keys: Keys) -> Iterator[Keys]:
-    """Yield keys in parts that stay in the cache."""
+    """Yield keys in parts that fit the cache."""
     return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 
@@ -232,30 +235,30 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
 # of (confidence - correct) K_s(confidence, t) and K_s is the Gaussian reflected at 0 and 1. The
 # bandwidth is the s at which smECE equals s, found to 1/1024.
 #
-# Each row is split linearly between two nodes of a grid, the grid is convolved with the kernel,
-# and the integral is a sum over max(200, 10/s) points divided by that of the rows' own density,
-# as the authors' package relplot does it; their agreement to 1e-6 is tested. They part where rows
-# lie within 1/2000 of 0 or 1: a row at the very end has its mirror image there too, which the
-# definition counts and relplot 1.0.3 leaves out, so that such rows count half there.
+# The steps are those of the authors' package relplot. Each row is split linearly between two nodes
+# of a grid, and the grid is convolved with the kernel. The integral is a sum over max(200, 10/s)
+# points, divided by the same sum for the density of the rows. A test checks agreement to 1e-6. The
+# results differ only if rows are within 1/2000 of 0 or 1. By the definition, such a row counts with
+# its mirror image; relplot 1.0.3 leaves the image out, so there the row counts half.
 #
-# Above 65 536 rows those within 1/128 000 of confidence count as rows of their mean, which moves
-# the result by far less than that.
+# With more than 65 536 rows, rows within 1/128 000 of confidence are replaced by their mean. The
+# effect on the result is far smaller than that.
 
-_MAX_ATOMS = 1 << 16  # rows that are taken one by one
-_FINE = 128_000  # cells of [0, 1] otherwise
-_HALVINGS = 10  # to find the bandwidth, from 1 down
+_MAX_ATOMS = 1 << 16  # with more rows, near rows are merged
+_FINE = 128_000  # number of cells of [0, 1] that merge rows
+_HALVINGS = 10  # bisection steps for the bandwidth
 _LEAST_BANDWIDTH = 0.001
-_EVALUATIONS = 200  # points of the integral, at least
-_DENSITY_OFFSET = 1e-4  # keeps the quotient finite where no row is
+_EVALUATIONS = 200  # least number of points of the integral
+_DENSITY_OFFSET = 1e-4  # keeps the quotient finite where there are no rows
 
 
 def smooth_ece(rows: RankedRows) -> float:
-    """Return smECE of ranked rows at the bandwidth that equals it."""
+    """Return smECE of ranked rows at the bandwidth that equals smECE."""
     require_rows(len(rows))
     mass = _mass_of(rows)
     if _is_too_small(1.0, mass):
         return smooth_ece_at(1.0, mass)
-    # smECE falls as the bandwidth grows, so the two cross once: by bisection.
+    # smECE falls as the bandwidth grows, so bisection finds the one point where both are equal.
     bandwidth, too_small = 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (bandwidth + too_small) / 2
@@ -268,9 +271,9 @@ def smooth_ece(rows: RankedRows) -> float:
 
 @dataclass(frozen=True)
 class Mass:
-    """Rows, or groups of rows, as the kernel sees them; each array has shape (m,)."""
+    """Rows or merged rows, for the kernel; each array has shape (m,)."""
 
-    positions: Float64s  # their confidence
+    positions: Float64s  # confidence of each position
     residuals: Float64s  # sum of (confidence - correct) at each position
     rows: Float64s  # number of rows at each position
 
@@ -279,7 +282,7 @@ def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
     """Return smECE at a bandwidth above 0."""
     nodes = max(2000, round(20 / bandwidth)) // 2 + 1
     points = np.linspace(0, 1, max(round(10 / bandwidth), _EVALUATIONS))
-    # Convolve what lies on a fine grid, then read the result off at the points of the integral.
+    # Convolve on a fine grid, then interpolate at the points of the integral.
     grid = np.linspace(0, 1, nodes)
     kernel = np.exp(-((grid - 0.5) ** 2) / (2 * bandwidth**2)) / (np.sqrt(2 * np.pi) * bandwidth)
     residuals, density = (
@@ -297,14 +300,14 @@ def _mass_of(rows: RankedRows) -> Mass:
         confidence, correct = confidence_of(rows.keys), correct_of(rows.keys)
         return Mass(confidence, confidence - correct, np.ones(len(rows)))
     starts = rows.starts_of(np.arange(_FINE) / _FINE)
-    starts = starts[np.diff(starts, append=len(rows)) > 0]  # of the cells that hold rows
+    starts = starts[np.diff(starts, append=len(rows)) > 0]  # starts of the cells that hold rows
     counts = np.diff(starts, append=len(rows)).astype(np.float64)
     sums, hits = rows.sums_from(starts)
     return Mass(sums / counts, sums - hits, counts)
 
 
 def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
-    """Split residuals and rows between the two nodes around their position, in proportion."""
+    """Split residuals and rows between the two nodes around their position, linearly."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left
@@ -319,11 +322,12 @@ def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
 
 
 def _reflected(values: Float64s, kernel: Float64s) -> Float64s:
-    """Convolve with a kernel as wide as the grid, the values mirrored at both ends."""
+    """Convolve values, mirrored at both ends, with a kernel as wide as the grid."""
     nodes = len(values)
     mirrored = np.concatenate([values, values[-2:0:-1]])  # one period of the even extension
-    mirrored[[0, nodes - 1]] *= 2  # what lies at an end is its own mirror image, and counts twice
-    # The kernel's centre goes to 0, so that the product of the spectra does not shift the values.
+    mirrored[[0, nodes - 1]] *= 2  # a value at an end is its own mirror image, so it counts twice
+    # The kernel's centre is moved to 0, so that the product of the spectra does not shift the
+    # values.
     centred = np.zeros(len(mirrored))
     centred[: len(kernel)] = kernel
     centred = np.roll(centred, -(nodes // 2))

@@ -14,20 +14,28 @@ from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.maths.scaling import Forecasters, Scaling
-from covcal_cli.records import Document, Input, at, write_document
+from covcal_cli.records import (
+    Count,
+    Document,
+    Input,
+    Within,
+    at,
+    require_ascending,
+    write_document,
+)
 
 Predictions = Literal["original", "own"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A limit applied to one calibration, as metrics.json has it."""
+    """The result of a limit on one calibration, for metrics.json."""
 
     metric: str
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # whether the whole interval, or the value without one, is beyond the limit
+    exceeded: bool  # whether the whole interval (without interval, the value) is beyond the limit
     low: float | None = None  # ends of the interval
     high: float | None = None
     by: str | None = None  # the grouping and the group, for a limit on each group
@@ -46,19 +54,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of one calibration in the baseline and now, as metrics.json has it."""
+    """A metric of one calibration in the baseline and now, for metrics.json."""
 
     metric: str
-    limit: float  # by how much the metric may get worse
+    limit: float  # allowed change for the worse
     calibration: str
     before: float
     value: float  # now
-    worse_by: float  # negative where it got better
-    exceeded: bool  # whether `low`, or `worse_by` without an interval, is above the limit
-    baseline: str  # the calibration's name there
+    worse_by: float  # negative if it got better
+    exceeded: bool  # whether `low` (without interval, `worse_by`) is above the limit
+    baseline: str  # the calibration's name in the baseline
     low: float | None = None  # ends of the interval of `worse_by`
     high: float | None = None
-    same_rows: bool = False  # whether the interval is that of a paired difference
+    same_rows: bool = False  # whether the interval is for a paired difference
 
     @property
     def is_open(self) -> bool:
@@ -68,7 +76,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Since:
-    """An earlier version of a calibration on the rows of now, paired with the version of now."""
+    """An earlier version of a calibration, compared with the current one on the current rows."""
 
     before: Metrics
     paired: PairedRows
@@ -91,11 +99,11 @@ class Evaluation:
     """Metrics of ``none`` and of every calibration on the same rows, by the calibration's name."""
 
     split: str
-    predictions: Predictions  # whose label the confidence is about
+    predictions: Predictions  # whose labels the confidence is about
     unlabelled: int  # rows of the split without a label, left out
     left_out: int  # rows of the split that a calibration was fitted to, left out for all
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
-    scalings: dict[str, Scaling]  # what each does to logits
+    scalings: dict[str, Scaling]  # the scaling of each calibration
     inputs: tuple[Input, ...]
     # Rows by predicted label, in the order of the file's classes; empty for too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
@@ -107,11 +115,12 @@ class Evaluation:
     level: float = LEVEL  # of the intervals
     seed: int = 0  # of the bootstrap
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric
-    # Of every calibration from ``none``, and from the first calibration; none without resamples.
+    # Differences of every calibration from ``none`` and from the first calibration; empty without
+    # resamples.
     differences: tuple[Difference, ...] = ()
     since: dict[str, Since] = field(default_factory=dict)  # of calibrations in a baseline
     model: str = ""  # the classifier's name
-    notes: tuple[str, ...] = ()  # for a reader, on the rows
+    notes: tuple[str, ...] = ()  # notes for the user about the rows
 
     @property
     def n(self) -> int:
@@ -119,7 +128,7 @@ class Evaluation:
         return self.metrics[NONE].n
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return a paired difference, or None where there is none."""
+        """Return a paired difference, or None if it does not exist."""
         wanted = (calibration, against, metric)
         for change in self.differences:
             if (change.calibration, change.against, change.metric) == wanted:
@@ -133,8 +142,8 @@ class MetricsRecord(Document):
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
-    metrics: Mapping[str, Mapping[str, float | None]]  # of every calibration, by name
-    n: int  # rows that were measured
+    metrics: Mapping[str, Mapping[str, float | None]]  # metrics of every calibration, by name
+    n: Count  # rows that were measured
     split: str
     predictions: str
     edges: tuple[float, ...] = field(metadata=at("bins.edges"))
@@ -146,6 +155,26 @@ class MetricsRecord(Document):
     aligned_temperatures: Mapping[str, float] = field(default_factory=dict)  # of blends
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, values in self.metrics.items():
+            if (n := values.get("n", self.n)) != self.n:
+                raise ValueError(f"metrics.{name}.n is {n}, and n is {self.n}")
+            for metric, value in values.items():
+                if metric in METRICS and value is not None:
+                    _range_of(metric).require(f"metrics.{name}.{metric}", value)
+        for name, intervals in self.intervals.items():
+            for metric, ends in intervals.items():
+                if len(ends) != 2:
+                    raise ValueError(f"intervals.{name}.{metric} has {len(ends)} entries, not 2")
+                require_ascending(low=ends[0], high=ends[1])
+                for end in ends if metric in METRICS else ():
+                    _range_of(metric).require(f"intervals.{name}.{metric}", end)
+
+
+def _range_of(metric: str) -> Within:
+    """Return the possible values of a metric."""
+    return Within(METRICS[metric].lowest, METRICS[metric].highest)
 
 
 def metrics_document(
@@ -209,7 +238,7 @@ def write_metrics(
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
-    """Return the class that adds most to the class gap."""
+    """Return the class with the largest part in the class gap."""
 
     def share(group: GroupMetrics) -> float:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))

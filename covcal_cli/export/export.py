@@ -28,6 +28,7 @@ from covcal_cli.export.forecaster import (
 from covcal_cli.files import check_output, sha256_of
 from covcal_cli.forecast.forecaster import AlignedNetworks
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.decision import read_decision
 
 _PREFIX = "covcal."
 
@@ -39,6 +40,7 @@ def export(
     *,
     weights: str | Path | None = None,
     networks: str | Path | None = None,
+    decision: str | Path | None = None,
     model_output: str | None = None,
     trust_model: bool = False,
     force: bool = False,
@@ -59,8 +61,10 @@ def export(
         Weights for the module that ``module:function`` returns.
     networks : Path, optional
         The adapted file, if it is no longer where the calibration says; for fl methods only.
+    decision : Path, optional
+        A decide.json of the calibration: adds the output ``accept``.
     model_output : str, optional
-        The output that holds the classes, of a model with several outputs. By default the output
+        For a model with several outputs: the output that holds the classes. By default the output
         that was extracted, found by the names of phi and the logits in the features file.
     trust_model : bool
         Open a model that is a program, as torch files are.
@@ -77,7 +81,7 @@ def export(
     Raises
     ------
     CovcalError
-        If the model or the networks are not those of the calibration, if its classes seem
+        If the calibration was made with another model or other networks, if its classes seem
         exchanged, or if the merged model does not agree with the original and with NumPy. Then
         nothing is written.
     """
@@ -88,13 +92,17 @@ def export(
     if path.suffix.lower() != kind.exported:
         raise CovcalError(f"{path}: {kind.words} is exported as {kind.exported}: pass another -o")
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
+    inputs += [] if decision is None else [Path(decision)]
     check_output(path, force=force, inputs=inputs)
     calibration = read_calibration(document)
     if not calibration.model["sha256"]:
         raise CovcalError(
-            f"{document} was fitted on a table of outputs, and names no model: extract the model, "
-            "calibrate that file, and export"
+            f"{document} was fitted on a table of outputs and does not name a model: extract the "
+            "model, calibrate that file, and export"
         )
+    accept_above = None
+    if decision is not None:
+        accept_above = read_decision(decision, document).accept_above
     accuracy = calibration.source_accuracy
     if accuracy is not None and accuracy.class_order is not None and not force:
         raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
@@ -112,12 +120,12 @@ def export(
     if exporter.sha256 != calibration.model["sha256"]:
         raise CovcalError(
             f"{model} is not the model that {document} was made for ({calibration.model['name']}, "
-            "another sha256): export that model, or extract and calibrate this one"
+            "with another sha256): export that model, or extract and calibrate this one"
         )
     # Find phi and the logits as extraction read them.
     aligned = calibrated_networks(calibration, document, networks)
     merge = Merge(
-        Forecaster(calibration.scaling, aligned.arrays if aligned else None),
+        Forecaster(calibration.scaling, aligned.arrays if aligned else None, accept_above),
         stored=stored_rows(calibration, networks),
         metadata=_metadata(calibration, document),
         output=path,
@@ -148,9 +156,9 @@ def _as_extracted(
 ) -> OriginalT:
     """Open a model so that phi and the logits are those that were extracted.
 
-    `outputs` are the outputs that extraction may have read, the likeliest first.
+    `outputs` are the outputs that extraction may have read, starting with the likeliest.
     """
-    # Only networks need phi.
+    # phi is needed only if there are networks.
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
         outputs = outputs[:1]  # no name says which of several outputs is right
@@ -185,8 +193,8 @@ def _as_extracted(
                 )
             return original
     raise refusal or CovcalError(
-        f"{document} was made from the features {extracted.features} of {model}, which has none "
-        "of that name now: extract the model and calibrate again"
+        f"{document} was made from the features {extracted.features} of {model}, which has no "
+        "features of that name now: extract the model and calibrate again"
     )
 
 

@@ -20,6 +20,7 @@ from covcal_cli.maths.softmax import class_major, log_mean_softmax
 
 # Names of the added outputs; `free_name` changes a name that the model already uses.
 ADDED = ("probabilities", "label", "confidence")
+ACCEPT = "accept"  # added by a decision
 _STORED_ROWS = 256
 
 
@@ -30,6 +31,13 @@ class Forecaster:
     scaling: Scaling
     # /networks of an adapted file; None if the classifier's own logits are scaled.
     networks: Networks | None
+    # Rows with a larger confidence are accepted, by a decision; None without any.
+    accept_above: float | None = None
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Names of the outputs that are added."""
+        return ADDED if self.accept_above is None else (*ADDED, ACCEPT)
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
@@ -66,9 +74,11 @@ class Agreement:
     """How an exported model agrees with the original and with NumPy."""
 
     rows: int  # random inputs
-    stored_rows: int  # of the calibration's file, on which only the merged part ran; 0 without them
-    output_error: float  # of the original outputs, relative to the largest value; 0: bit-equal
-    probability_error: float  # largest absolute difference of a probability to NumPy's
+    # Rows of the calibration's file that checked the merged part; 0 if there are none.
+    stored_rows: int
+    # Change of the original outputs, relative to the largest value; 0: bit-equal.
+    output_error: float
+    probability_error: float  # largest absolute difference from NumPy's probabilities
     label_is_not_top: int = 0  # stored rows in which another class is likelier than the label
 
 
@@ -136,15 +146,15 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The model's tensors by a file of covcal; None where the file does not name them."""
+    """The names of a model's tensors in a file of covcal; None if the file does not give them."""
 
-    features: str | None = None  # their names
+    features: str | None = None  # names of phi's tensors
     logits: str | None = None
     tail: str | None = None  # the function that turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
-    """Return the tensors that were extracted, by the calibration or by its features file."""
+    """Return the extracted tensors that the calibration names, or else its features file."""
     if calibration.reading:
         names = map(calibration.reading.get, _TENSORS)
         return Tensors(*(str(name) if name else None for name in names))

@@ -1,7 +1,7 @@
 """An ONNX classifier with a calibrated forecaster merged in, proved before it appears.
 
-`NodeBuilder` appends nodes to a graph, the functions after it the forecaster as nodes;
-`OnnxOriginal` is the classifier to which they are appended, and `OnnxExporter` writes the result.
+`NodeBuilder` appends nodes to a graph. The functions after it append the forecaster. `OnnxOriginal`
+is the classifier that receives the nodes, and `OnnxExporter` writes the result.
 """
 
 from collections.abc import Sequence
@@ -27,25 +27,27 @@ from covcal_cli.classifiers.onnx.file import (
 )
 from covcal_cli.classifiers.onnx.layers import Exposed
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.networks import Networks
 
-_LEAST_OPSET = 7  # broadcasting came with it
-_INITIALIZERS_ARE_INPUTS_BELOW = 4  # in files of an IR version below it
+_LEAST_OPSET = 7  # the first with broadcasting
+_INITIALIZERS_ARE_INPUTS_BELOW = 4  # an IR version; in older files, initializers are also inputs
 _AXES_ARE_INPUT_FROM = 18
-_NEW_OPSET = 13  # for models that import no operators of the default domain
-_PAGE = 4096  # weights that start at a multiple of it can be mapped into memory
-_FEATURES, _LOGITS = "features", "logits"  # inputs of the forecaster alone
+_NEW_OPSET = 13  # used if a model imports no operators of the default domain
+_PAGE = 4096  # bytes; weights that start at a multiple can be mapped into memory
+# Inputs of the forecaster if it runs without the classifier.
+_FEATURES, _LOGITS = "features", "logits"
 
 
 class NodeBuilder:
     """Appends nodes to a model's graph; every method returns the name of the tensor it makes.
 
-    The operators are those of the model's own opset, used as every opset from 7 up has them; the
-    axes of maxima and means, which moved from an attribute to an input, are the one exception.
+    The operators are those of the model's own opset. They are used in a form that every opset from
+    7 on accepts. The one exception is the axes of maxima and means, which moved from an attribute
+    to an input.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -55,22 +57,22 @@ class NodeBuilder:
         self._count = 0
 
     def node(self, op: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Append one node with one output, which gets a name of its own unless one is given."""
-        made = output or self._new_name(op)
-        name = f"{made}_node" if output else made
-        self.graph.node.append(helper.make_node(op, inputs, [made], name=name, **attributes))
-        return made
+        """Append one node with one output; if `output` is None, the output gets a free name."""
+        tensor = output or self._new_name(op)
+        name = f"{tensor}_node" if output else tensor
+        self.graph.node.append(helper.make_node(op, inputs, [tensor], name=name, **attributes))
+        return tensor
 
     def constant(self, value: AnyArray) -> str:
         """Append a constant."""
-        made = self._new_name("constant")
-        tensor = numpy_helper.from_array(np.asarray(value, order="C"), made)
+        constant_name = self._new_name("constant")
+        tensor = numpy_helper.from_array(np.asarray(value, order="C"), constant_name)
         self.graph.initializer.append(tensor)
         if self._lists_constants:
             self.graph.input.append(
-                helper.make_tensor_value_info(made, tensor.data_type, tensor.dims)
+                helper.make_tensor_value_info(constant_name, tensor.data_type, tensor.dims)
             )
-        return made
+        return constant_name
 
     def floats(self, value: AnyArray | float) -> str:
         """Append a float32 constant."""
@@ -87,10 +89,11 @@ class NodeBuilder:
         return self.node(op, tensor, axes, output=output, keepdims=keep)
 
     def vectors(self, tensor: str, token: int | str | None, width: int | None) -> str:
-        """Append nodes that make one vector per row, [N, width], of a tensor with N rows.
+        """Append nodes that turn a tensor with N rows into one vector per row, [N, width].
 
-        `token` says which of several vectors of a row to take, or "mean"; None if a row has one.
-        With a `width` the tensor may have further axes of length 1, also before the rows.
+        If a row has several vectors, `token` is the number of the vector to take, or "mean"; else
+        it is None. If `width` is given, the tensor may have further axes of length 1, also before
+        the rows.
         """
         if token is None and width is None:
             return self.node("Flatten", tensor, axis=1)
@@ -123,7 +126,7 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-# The calibrated forecaster as ONNX nodes, all of it in float32: the same mathematics as
+# The calibrated forecaster as ONNX nodes in float32. The mathematics is that of
 # ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (the members' average)
 # and ``maths/scaling.py`` (temperatures, offsets and the mean of two).
 
@@ -156,9 +159,9 @@ def add_probabilities(
 ) -> str:
     """Append softmax(logits / T + b + a 1[k = f]) of float32 logits [N, K].
 
-    `offsets` are b, shape (K,); `of_label` is a, of the class f with the first largest logit.
+    `offsets` is b, shape (K,). `of_label` is a, for the class f with the first largest logit.
 
-    The maximum goes first: a float32 product of large logits and a small T would lose digits.
+    The maximum is subtracted first, because large float32 logits divided by a small T lose digits.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
@@ -194,7 +197,7 @@ def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
 def _add_perceptrons(
     build: NodeBuilder, values: str, networks: Networks, name: str, *, output_relu: bool
 ) -> str:
-    """Append M perceptrons; the first MatMul broadcasts [N, inputs] to [M, N, outputs]."""
+    """Append M perceptrons. Their first MatMul broadcasts [N, inputs] to [M, N, outputs]."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     for layer in range(layers):
         weight = build.floats(networks[f"{name}/weight_{layer}"])
@@ -245,28 +248,29 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.kept.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self._outputs.are_logged,
-            # A quantised model may be fused in another way, and differ by one step.
+            # ONNX Runtime may fuse a quantised model differently; values then differ by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
     def add_features(self, build: NodeBuilder) -> str:
-        """Append what makes phi, float32 [N, d], of the tensors that the head reads."""
-        # The width of a part is known only if there is one part.
+        """Append nodes that make phi, float32 [N, d], from the tensors that the head reads."""
+        # If phi has several parts, the width of each is unknown.
         several = self._reading.token is None and len(self._head.features) > 1
         width = None if several else self.n_features
         parts = []
         for part in self._head.features:
             _append_nodes(build, part)
-            # The cast comes last: ONNX Runtime leaves out one right behind a float16 operator,
-            # and phi would keep digits that extraction did not see.
+            # The cast comes last. ONNX Runtime removes a cast right behind a float16 operator, and
+            # phi would then have more digits than extraction read.
             vectors = build.vectors(part.tensor, self._reading.token, width)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
-        """Append what makes one score per class, [N, K]: for the label, and for the forecaster.
+        """Append nodes that make one score per class, [N, K], for the label and for the forecaster.
 
-        The first is in double precision where the model's scores are, the second in float32.
+        The label's scores keep the model's double precision, if it has it. The forecaster's are
+        float32.
         """
         _append_nodes(build, self._head.logits)
         tail = self._reading.tail
@@ -274,11 +278,11 @@ class OnnxOriginal:
         scores = build.vectors(self._head.logits.tensor, None, width)
         floats = build.as_float(scores)
         if tail.is_single:
-            # One number z for two classes stands for the logits 0 and z, or is a probability.
-            one = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
+            # A single number z for two classes means the logits 0 and z, or a probability.
+            first = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
             if self._outputs.are_logged:
-                one = build.node("Sub", build.floats(1.0), floats)
-            scores = floats = build.node("Concat", one, floats, axis=1)
+                first = build.node("Sub", build.floats(1.0), floats)
+            scores = floats = build.node("Concat", first, floats, axis=1)
         judged = scores if tail.is_double else floats
         if self._outputs.are_logged:
             floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST_FLOAT32)))
@@ -323,17 +327,20 @@ class OnnxExporter:
     def write(self, original: OnnxOriginal, merge: Merge) -> Exported:
         """Write the merged model after it passed all checks, else write nothing.
 
-        External weights go beside it, to its name with ``.data`` appended.
+        External weights go into a file beside it, whose name is the model's with ``.data``
+        appended.
         """
         output, folder = merge.output, self._file.folder
-        added = tuple(free_name(name, names_in(self._file.model.graph)) for name in ADDED)
+        added = tuple(
+            free_name(name, names_in(self._file.model.graph)) for name in merge.forecaster.added
+        )
         model = _merged(original, merge, added)
         tensors = external_tensors(model)
         weights = output.with_name(f"{output.name}.data") if tensors else None
         if weights is not None:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        # A model is never there with the weights of another.
+        # A model must never stand beside the weights of another model.
         with moved_together(), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
@@ -343,22 +350,25 @@ class OnnxExporter:
             partial.write_bytes(data)
             answers = original.answers()
             session = self._file.session(data, folder=partial.parent.absolute())
-            found = session.run([*self.outputs, *added], original.batch)
+            merged_outputs = session.run([*self.outputs, *added], original.batch)
             agreement = prove(
-                answers, merge, found, lambda rows: _of_stored(original, merge.forecaster, rows)
+                answers,
+                merge,
+                merged_outputs,
+                lambda rows: _of_stored(original, merge.forecaster, rows),
             )
             if weights is not None:
-                for tensor in tensors:  # the file is renamed when all is done
+                for tensor in tensors:  # the file gets its final name at the end
                     set_location(tensor, weights.name)
                 partial.write_bytes(model.SerializeToString(deterministic=True))
         return Exported(output, tuple(self.outputs), added, weights, agreement)
 
 
 def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy of the model with the forecaster after it; its other metadata is kept.
+    """Return a copy of the model with the forecaster appended and the model's metadata.
 
-    The forecaster is appended in the model's own opset, since its first nodes (a token, a cast)
-    belong to the classifier's tensors.
+    The forecaster uses the model's own opset, because its first nodes (a token, a cast) read the
+    classifier's tensors.
     """
     model = onnx.ModelProto()
     model.CopyFrom(original.file.model)
@@ -389,7 +399,7 @@ def _append_forecaster(
     classes: int,
     names: Sequence[str],
 ) -> None:
-    probabilities, label, confidence = names
+    probabilities, label, confidence, *accept = names
     scaling, of = forecaster.scaling, {"original": logits}
     if forecaster.networks is not None:
         of["aligned"] = add_aligned_logits(build, features, forecaster.networks)
@@ -410,13 +420,17 @@ def _append_forecaster(
         build.node("Mean", *parts, output=probabilities)
     add_label(build, judged, label)
     add_confidence(build, judged, probabilities, classes, confidence)
+    if forecaster.accept_above is not None:
+        threshold = build.floats(forecaster.accept_above)
+        build.node("Greater", confidence, threshold, output=accept[0])
 
 
 def _declared(
     names: Sequence[str], rows: int | str | None, classes: int
 ) -> list[onnx.ValueInfoProto]:
-    kinds = (onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT)
-    shapes: tuple[list[int | str | None], ...] = ([rows, classes], [rows], [rows])
+    types = onnx.TensorProto
+    kinds = (types.FLOAT, types.INT64, types.FLOAT, types.BOOL)[: len(names)]
+    shapes: list[list[int | str | None]] = [[rows, classes], *([rows] for _ in names[1:])]
     return [
         helper.make_tensor_value_info(name, kind, shape)
         for name, kind, shape in zip(names, kinds, shapes, strict=True)
@@ -424,7 +438,7 @@ def _declared(
 
 
 def _rows(original: OnnxOriginal) -> int | str | None:
-    """Return the number of rows as the model's input declares it: a number, a name or nothing."""
+    """Return the number of rows that the model's input declares: a number, a name or None."""
     wanted = original.inputs[0].name
     graph = original.file.model.graph
     dims = next(value for value in graph.input if value.name == wanted).type.tensor_type.shape.dim
@@ -433,7 +447,7 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
     """Copy external weights into one file, tensor by tensor, and point the tensors there."""
-    packed.write_bytes(b"")  # a killed run may have left something
+    packed.write_bytes(b"")  # empties what a killed run may have left
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE
@@ -445,18 +459,19 @@ def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Pat
 def _of_stored(
     original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
 ) -> Sequence[AnyArray]:
-    """Run the merged part without the classifier, from phi and logits."""
+    """Run only the merged part, on stored phi and logits."""
     source, classes, feeds = original.file.model, original.n_classes, {_LOGITS: stored.logits}
     inputs = [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.FLOAT, ["N", classes])]
     if stored.features is not None:
         feeds[_FEATURES] = stored.features
         sizes = ["N", original.n_features]
         inputs.append(helper.make_tensor_value_info(_FEATURES, onnx.TensorProto.FLOAT, sizes))
-    graph = helper.make_graph([], "forecaster", inputs, _declared(ADDED, "N", classes))
+    graph = helper.make_graph([], "forecaster", inputs, _declared(forecaster.added, "N", classes))
     opset = opset_of(source) or _NEW_OPSET
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=source.ir_version
     )
-    _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, ADDED)
-    found: list[AnyArray] = original.file.session(model.SerializeToString()).run(ADDED, feeds)
+    added = forecaster.added
+    _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, added)
+    found: list[AnyArray] = original.file.session(model.SerializeToString()).run(added, feeds)
     return found

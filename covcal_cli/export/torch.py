@@ -1,8 +1,8 @@
 """A torch classifier with a calibrated forecaster merged in as ``.pt2``, proved before it appears.
 
-The program becomes one graph of operators, phi and the logits are found among its values, and a
-`CalibratedModule` of the graph and a `TorchForecaster` is traced anew. `TorchOriginal` is the
-classifier as it was, and `TorchExporter` writes the result.
+The program becomes one graph of operators. Phi and the logits are found among the graph's values. A
+`CalibratedModule` joins the graph with a `TorchForecaster`, and is traced anew. `TorchOriginal` is
+the original classifier, and `TorchExporter` writes the result.
 """
 
 import json
@@ -26,26 +26,26 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
 from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ADDED, Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import Exported, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.scaling import ForecasterName
 
 METADATA = "covcal.json"  # extra file of the ``.pt2`` that holds the metadata
 _CLOSE = 1e-5
-# Where a program comes from: machine paths, and different bytes on every machine.
+# Metadata on a program's origin: they hold paths and differ between machines, so they are removed.
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 Outputs = dict[str, Tensor]
 
 
-# Phi and the logits among the values of a traced program, by their numbers: a program may be
-# written in any way, but what extraction read on made rows is known. The node whose values are
-# those holds them, whatever it is called.
+# Finding phi and the logits among the values of a traced program. Names do not help, because a
+# program may be written in any way. But their values on the random inputs are known from
+# extraction, so the node with the same values is the right one.
 
 
 @dataclass(frozen=True)
 class Found:
-    """A node, and what makes rows of vectors of its value."""
+    """A node of the graph, and the view that turns its value into one vector per row."""
 
     node: str  # name in the graph
     view: str  # key of `VIEWS`
@@ -65,7 +65,7 @@ VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueReader(fx.Interpreter):
-    """Runs a graph and keeps the values of the nodes called `wanted`; of all, where it is None."""
+    """Runs a graph and keeps the values of the `wanted` nodes, or of all nodes if it is None."""
 
     def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
         super().__init__(module, garbage_collect_values=wanted is not None)
@@ -73,7 +73,10 @@ class ValueReader(fx.Interpreter):
         self.values: dict[str, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run one node; a value that is kept is copied, as what follows may change it in place."""
+        """Run one node.
+
+        A value that is kept is copied, because later nodes may change it in place.
+        """
         result = super().run_node(n)
         is_wanted = n.op != "get_attr" if self._wanted is None else n.name in self._wanted
         if is_wanted and isinstance(result, Tensor):
@@ -82,20 +85,20 @@ class ValueReader(fx.Interpreter):
 
 
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found, ...]:
-    """Return the nodes that hold `expected`, shape (n, width), side by side; none if some is not.
+    """Return the nodes that together hold `expected`, shape (n, width); none if a part is missing.
 
-    One node where there is one; a model of several heads has a node for the phi of each.
+    This is one node if one holds everything. A model with several heads has one node per head.
     """
-    found: list[Found] = []
+    nodes: list[Found] = []
     start, width = 0, expected.shape[1]
     while start < width:
         best = _first_part(values, expected[:, start:])
         if best is None:
             return ()
         part, columns = best
-        found.append(part)
+        nodes.append(part)
         start += columns
-    return tuple(found)
+    return tuple(nodes)
 
 
 def read_found(found: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
@@ -105,9 +108,9 @@ def read_found(found: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found, int] | None:
-    """Return the node that holds the first columns of `expected`, and how many: the widest.
+    """Return the node that holds the most leading columns of `expected`, and their number.
 
-    Of those the first that is equal to the bit, else the nearest that rounding explains.
+    Among equally wide nodes, the first bit-equal node wins, else the nearest within rounding.
     """
     ranks: list[tuple[int, float, Found]] = []
     for name, value in values.items():
@@ -123,7 +126,7 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield whatever of `VIEWS` gives a vector of at most `width` numbers per row."""
+    """Yield each view in `VIEWS` that gives a vector of at most `width` numbers per row."""
     if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
         return
     if value[0].numel() <= width:
@@ -137,7 +140,7 @@ def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]
             yield view, vectors
 
 
-# Programs as graphs that can be traced anew: whatever extraction takes, as torch.export.
+# Turn every program that extraction accepts into a graph that torch.export can trace anew.
 
 
 def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
@@ -153,14 +156,14 @@ def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
             graph = TS2EPConverter(module, tuple(rows), {}).convert().module()
     else:
         graph = trace(program, module, rows).module()
-    found: fx.GraphModule = graph
-    return found
+    module_graph: fx.GraphModule = graph
+    return module_graph
 
 
 def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
-    """Return a module, fed like `program`, as a ``torch.export.ExportedProgram``.
+    """Return a module with the inputs of `program` as a ``torch.export.ExportedProgram``.
 
-    Sizes that the program leaves free stay free; no trace of this machine is in it.
+    Sizes that the program leaves free remain free. The result holds no path of this machine.
     """
     free = tuple(
         {
@@ -180,7 +183,7 @@ def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
 
 
 def signature_of(program: Program) -> Signature:
-    """Return a signature with the program's own names of its inputs, so that they are kept."""
+    """Return a signature with the program's own input names, so that tracing keeps them."""
     names = [wanted.name for wanted in program.inputs]
     if len({*names}) < len(names) or not all(name.isidentifier() for name in names):
         names = [f"input_{number}" for number in range(len(names))]
@@ -189,24 +192,24 @@ def signature_of(program: Program) -> Signature:
 
 @contextmanager
 def _one_attempt(where: str) -> Iterator[None]:
-    """Keep torch's chatter off the terminal, and make one line of what it raises."""
+    """Silence torch's output, and turn its exceptions into a message of one line."""
     try:
         with quiet(logging.WARNING), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
-    except Exception as error:  # torch.export raises many kinds
+    except Exception as error:  # torch.export raises many kinds of exceptions
         raise CovcalError(
             f"{where}: torch.export cannot follow this model ({cause(error)}): export it to ONNX "
             "and calibrate that, or keep covcal apply"
         ) from error
 
 
-# The calibrated forecaster as a module, in float32: the same mathematics as ``maths/networks.py``,
-# ``softmax.log_mean_softmax`` and ``maths/scaling.py``.
+# The calibrated forecaster as a module in float32. The mathematics is that of
+# ``maths/networks.py``, ``softmax.log_mean_softmax`` and ``maths/scaling.py``.
 
 
 class TorchForecaster(nn.Module):
-    """psi, the head, the temperatures and the offsets."""
+    """A calibrated forecaster as a module: psi, the head, the temperatures and the offsets."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
@@ -216,7 +219,8 @@ class TorchForecaster(nn.Module):
         self._has_offsets = offsets is not None
         if offsets is not None:
             self.register_buffer("offsets", torch.from_numpy(offsets).float())
-        self._names: tuple[str, ...] = ()  # of the networks' arrays; none for its own logits
+        # Names of the networks' arrays; empty for the classifier's own logits.
+        self._names: tuple[str, ...] = ()
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
             parts = ("projection/", "psi/", "head/")
@@ -272,31 +276,32 @@ def _buffer(name: str) -> str:
 
 
 class CalibratedModule(nn.Module):
-    """A classifier's graph, run with its phi and logits read, and the forecaster after it."""
+    """A classifier's graph followed by the forecaster, which reads its phi and logits."""
 
     def __init__(
         self,
         classifier: fx.GraphModule,
-        signature: Signature,  # of `forward`, so that the inputs keep their names
+        signature: Signature,  # the signature of `forward`, so that the inputs keep their names
         kept: tuple[str, ...],  # names of the classifier's outputs
         *,
-        features: tuple[Found, ...],  # phi; empty where only the logits are scaled
+        features: tuple[Found, ...],  # phi; empty if only the logits are scaled
         logits: tuple[Found, ...],
         is_single: bool,  # whether `logits` is one number z per row, for the logits 0 and z
-        are_logged: bool,  # whether they are probabilities
+        are_logged: bool,  # whether the logits are logarithms of probabilities
         forecaster: Forecaster,
         added: tuple[str, ...],  # names of probabilities, label and confidence
     ) -> None:
         super().__init__()
         self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)
-        self._kept, self._added = kept, added
+        self._kept, self._added, self._accept_above = kept, added, forecaster.accept_above
         self._features, self._logits = features, logits
         self._is_single, self._are_logged = is_single, are_logged
 
         def forward(*rows: Tensor) -> Outputs:
             return self._answer(*rows)
 
-        forward.__dict__["__signature__"] = signature  # torch.export reads the names there
+        # Torch.export reads the input names from here.
+        forward.__dict__["__signature__"] = signature
         self.forward = forward
 
     def _answer(self, *rows: Tensor) -> Outputs:
@@ -306,7 +311,7 @@ class CalibratedModule(nn.Module):
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on them. The label is the classifier's own.
+        # Run the forecaster on phi and the logits. The label is the classifier's own.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)
@@ -317,7 +322,10 @@ class CalibratedModule(nn.Module):
         features = read_found(self._features, reader.values) if self._features else None
         probabilities = self.forecaster(features, logits)
         confidence = probabilities.gather(1, label[:, None])[:, 0]
-        return outputs | dict(zip(self._added, (probabilities, label, confidence), strict=True))
+        values = [probabilities, label, confidence]
+        if self._accept_above is not None:
+            values.append(confidence > self._accept_above)
+        return outputs | dict(zip(self._added, values, strict=True))
 
 
 # The merge.
@@ -353,18 +361,20 @@ class TorchOriginal:
 
     def answers(self) -> Answers:
         """Return the model's outputs on the random inputs."""
-        given = self.outputs[self._class_output]
-        shown = to_numpy(given)
+        tensor = self.outputs[self._class_output]
+        output = to_numpy(tensor)
         return Answers(
             where=self.program.where,
             features=self.features,
             logits=self.settled.logits(self.made),
             outputs=[to_numpy(value) for value in self.outputs.values()],
-            shown=[shown],
-            is_rounded=shown.dtype == np.float64 or self.settled.are_logged,
-            # Operators that torch fuses in eager mode (attention, say) are traced one by one, and
+            shown=[output],
+            is_rounded=output.dtype == np.float64 or self.settled.are_logged,
+            # Tracing splits operators that torch fuses in eager mode, such as attention. They then
             # round differently.
-            output_tolerance=proof.tolerance(np.dtype(np.float16 if given.itemsize == 2 else "f4")),
+            output_tolerance=proof.tolerance(
+                np.dtype(np.float16 if tensor.itemsize == 2 else "f4")
+            ),
         )
 
 
@@ -382,20 +392,21 @@ class TorchExporter:
 
     def write(self, original: TorchOriginal, merge: Merge) -> Exported:
         """Write the merged model after it passed all checks, else write nothing."""
-        # Where the traced program holds phi and the logits that extraction read.
+        # Find phi and the logits that extraction read in the traced program.
         program, rows, kept = self._program, original.rows, tuple(self.outputs)
-        added = tuple(free_name(name, {*kept}) for name in ADDED)
+        added = tuple(free_name(name, {*kept}) for name in merge.forecaster.added)
         graph = as_graph(program, rows)
         with torch.inference_mode():
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
-        # If a single number stands for two logits, the program holds only the second.
+        # If the model gives a single number for two classes, the program holds only the second
+        # logit.
         settled = original.settled
         logits = _find(program, reader.values, settled.shown(original.made), "logits")
         features: tuple[Found, ...] = ()
         if merge.forecaster.networks is not None and original.features is not None:
             features = _find(program, reader.values, original.features, "features")
-        # The merged module, traced anew, saved, loaded again and proved.
+        # Trace the merged module, save it, load it again and check it.
         module = CalibratedModule(
             graph,
             signature_of(program),
@@ -433,13 +444,13 @@ class TorchExporter:
 def _find(
     program: Program, values: Mapping[str, Tensor], expected: Float32s, what: str
 ) -> tuple[Found, ...]:
-    found = find_values(values, expected)
-    if not found:
+    nodes = find_values(values, expected)
+    if not nodes:
         raise CovcalError(
-            f"{program.where}: the {what} that were extracted are no tensor of the traced program: "
-            "export it to ONNX and calibrate that, or keep covcal apply"
+            f"{program.where}: the {what} that were extracted are not among the tensors of the "
+            "traced program: export it to ONNX and calibrate that, or use covcal apply"
         )
-    return found
+    return nodes
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
@@ -460,12 +471,14 @@ def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]
     """Run the merged part without the classifier, from phi and logits."""
     features = None if stored.features is None else torch.from_numpy(stored.features)
     with torch.inference_mode():
-        found = TorchForecaster(forecaster)(features, torch.from_numpy(stored.logits)).numpy()
+        probabilities = TorchForecaster(forecaster)(
+            features, torch.from_numpy(stored.logits)
+        ).numpy()
     label = stored.logits.argmax(axis=1)
-    return found, label, found[np.arange(len(label)), label]
+    return probabilities, label, probabilities[np.arange(len(label)), label]
 
 
 def to_numpy(value: Tensor) -> AnyArray:
     """Return a tensor as an array; bfloat16, which NumPy does not have, as float32."""
-    kept = value.detach()
-    return (kept.float() if kept.dtype == torch.bfloat16 else kept).numpy()
+    detached = value.detach()
+    return (detached.float() if detached.dtype == torch.bfloat16 else detached).numpy()

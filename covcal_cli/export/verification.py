@@ -1,8 +1,8 @@
 """Check an exported model on random inputs before it is written.
 
 The reference is covcal's NumPy mathematics on phi and the logits of the ORIGINAL model, so that the
-exported model agrees with ``covcal apply`` and ``covcal evaluate``. That phi and the logits belong
-together was proved before, in ``classifiers/proof.py``.
+exported model agrees with ``covcal apply`` and ``covcal evaluate``. ``classifiers/proof.py`` has
+already proved that phi and the logits belong together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +17,8 @@ from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 from covcal_cli.maths.masks import valid_rows
 
 ROWS = 16
-TOLERANCE = 1e-5  # of probabilities, absolute
-# Sizes to try where a model leaves one open (an image's sides, a text's length).
+TOLERANCE = 1e-5  # largest absolute difference of a probability
+# Sizes to try if a model leaves a size open, such as an image's sides or a text's length.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 
@@ -31,7 +31,7 @@ class Answers:
     logits: Float32s  # shape (n, K)
     outputs: Sequence[Any]  # its own outputs
     shown: Sequence[Any]  # the outputs that have a number per class
-    # Whether two `logits` may be equal where the model's own float64 scores differ.
+    # Whether rounding may make two `logits` equal although the model's float64 scores differ.
     is_rounded: bool
     output_tolerance: float  # largest relative change allowed in its own outputs
 
@@ -45,21 +45,22 @@ def prove(
     """Compare an exported model with the original and with NumPy, before it is written.
 
     `merged` holds the exported model's outputs on the same inputs: the original outputs, then
-    probabilities, label and confidence. `of_stored` returns these three for stored rows, by the
-    merged part alone.
+    probabilities, label and confidence. `of_stored` returns the last three for stored rows, from
+    the merged part without the classifier.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
     if not finite.any():
         raise no_number(answers.where)
     # Compare the added outputs with NumPy, on the original's phi and logits and on stored rows.
-    *after, probabilities, label, confidence = merged
+    after, added_outputs = merged[: -len(forecaster.added)], merged[-len(forecaster.added) :]
+    probabilities, label, confidence, *accept = added_outputs
     expected = forecaster.probabilities(answers.features, logits)
     added = [values[finite] for values in (probabilities, label, confidence)]
     errors, label_is_not_top = [_probability_error(added, expected[finite])], 0
     if stored is not None:
         expected = forecaster.probabilities(stored.features, stored.logits)
-        errors.append(_probability_error(of_stored(stored), expected))
+        errors.append(_probability_error(of_stored(stored)[:3], expected))
         own = expected[np.arange(len(expected)), stored.logits.argmax(axis=1)]
         label_is_not_top = int(np.count_nonzero(expected.max(axis=1) > own))
     agreement = Agreement(
@@ -73,13 +74,20 @@ def prove(
     remedy = "export the classifier again with another exporter or opset"
     if not _labels_agree(label, answers):
         raise CovcalError(
-            f"{answers.where}: the merged model gives another label on one of {agreement.rows} "
+            f"{answers.where}: the merged model gives a different label on one of {agreement.rows} "
             f"random inputs, so nothing was written: {remedy}"
         )
     if agreement.output_error > answers.output_tolerance:
         raise CovcalError(
             f"{answers.where}: the model's own outputs change by {agreement.output_error:.1g} "
             f"(relative) when the calibration is merged in, so nothing was written: {remedy}"
+        )
+    if forecaster.accept_above is not None and not np.array_equal(
+        accept[0], confidence > np.float32(forecaster.accept_above)
+    ):
+        raise CovcalError(
+            f"{answers.where}: the merged model accepts other rows than its confidence says, so "
+            f"nothing was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(
@@ -104,15 +112,15 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
     values: AnyArray
     if wanted.dtype.kind == "f":
         values = rng.normal(size=shape)
-        values[::2] = rng.random(size=values[::2].shape)  # like pixels, in [0, 1]
+        values[::2] = rng.random(size=values[::2].shape)  # in [0, 1], like pixels
     elif wanted.dtype.itemsize == 1 and wanted.dtype.kind in "iu":
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)
     else:
-        # These may be token ids or a mask: 0 and 1 are valid as both.
+        # An integer input may be token ids or a mask; 0 and 1 are valid in both.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # so that no row is masked completely
+            values[..., 0] = 1  # so no row is completely masked
     return values.astype(wanted.dtype)
 
 
@@ -178,6 +186,6 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
             if not (values[np.arange(len(rows)), labels] == values.max(axis=1)).all():
                 return False
     finite = logits[rows]
-    if answers.is_rounded:  # of equal logits, the label need not be the first
+    if answers.is_rounded:  # if rounded logits are equal, the label may be any of them
         return bool((finite[np.arange(len(rows)), labels] == finite.max(axis=1)).all())
     return np.array_equal(labels, finite.argmax(axis=1))

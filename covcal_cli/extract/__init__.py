@@ -1,1 +1,1 @@
-"""From a classifier and two domains to features.h5, whole or part by part."""
+"""From a classifier and two domains to features.h5, in one run or in parts."""

@@ -1,10 +1,10 @@
 """Run the model on one domain, batch by batch, and write the rows to features.h5.
 
 A shard, a resumed run and an uninterrupted run cut the rows into different batches, but must give
-the same bits. Two rules ensure this (`BatchRunner`):
+exactly the same numbers. Two rules ensure this (`BatchRunner`):
 
-- Every run of the model has the same number of rows. A shorter batch is filled up, because
-  numerical libraries choose their algorithms by the batch size.
+- Every run of the model has the same number of rows. A shorter batch is padded, because numerical
+  libraries choose their algorithms by the batch size.
 - If the rows of a batch influence each other, each row is run alone. Dynamic quantisation does
   that: one scale serves the whole batch.
 """
@@ -24,7 +24,7 @@ from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.parts import Block, DomainSpool, Join, Part, RawRows
-from covcal_cli.forecast.source_accuracy import UNSEEN
+from covcal_cli.forecast.forecaster import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.masks import valid_rows
@@ -34,7 +34,8 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-_NOISE = 1e-5  # the error, relative to the largest logit, that another order of sums explains
+# Relative to the largest logit: the error that a different order of summation can cause.
+_NOISE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class DomainExtraction:
     labels: Labels  # of all rows of the data, shape (n,); -1 where unknown
     split: Splits  # of all rows of the data, shape (n,)
     rows: Rows  # the numbers of the rows to run, ascending
-    chosen: int  # how many rows all shards together run
+    chosen: int  # the number of rows in all shards together
     pipeline: ImagePipeline | None  # makes inputs from images; None for other data
     size: int  # rows of a batch
     threads: int
@@ -80,7 +81,7 @@ class DomainExtraction:
         self.kept = self.rows  # the rows that are written; `write` leaves out unreadable rows
         self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
         self.statistics = OutputStatistics(0)
-        # On labelled rows outside the train split; of the source only, and set by `write`.
+        # The accuracy on labelled rows outside the train split; source only, set by `write`.
         self.accuracy: SourceAccuracy | None = None
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
@@ -125,7 +126,8 @@ class DomainExtraction:
         classes: Sequence[str],
     ) -> Join:
         """Write the group ``/NAME`` from a spool that holds every row, and count its outputs."""
-        # Which rows are readable is known only now. Labels, splits and ids follow them.
+        # Only now is it known which rows are readable. Labels, splits and ids are those of these
+        # rows.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -155,7 +157,7 @@ class DomainExtraction:
         )
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
-        if self.name == "source":  # the target's labels are for evaluate
+        if self.name == "source":  # target labels are for evaluate
             self.accuracy = self._accuracy(classes, logits)
         return join
 
@@ -167,7 +169,7 @@ class DomainExtraction:
         writer.write(f"shard/{self.name}/chosen", np.int64(self.chosen))
 
     def report(self) -> DomainReport:
-        """Return which rows were read."""
+        """Return the report on the rows that were read."""
         return DomainReport(
             name=self.name,
             path=self.data.path,
@@ -241,7 +243,7 @@ class DomainExtraction:
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
         for what, values in arrays.items():
-            # A logit of -inf rules a class out, which is fine while another class is left.
+            # A logit of -inf excludes a class, which is allowed if another class remains.
             is_valid = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
             if is_valid.all():
                 continue
@@ -263,12 +265,12 @@ class DomainExtraction:
 
 
 def skipped_words(count: int) -> str:
-    """Return how many files were skipped, to be added to a count of rows; empty for none."""
+    """Return a suffix with the number of skipped files, or an empty text."""
     return f"; {count} {'file' if count == 1 else 'files'} skipped" if count else ""
 
 
 def rows_per_split(split: Splits) -> dict[str, int]:
-    """Return how many rows each split has, by its name."""
+    """Return the number of rows in each split, by its name."""
     counts = np.bincount(split, minlength=len(SPLITS))
     return dict(zip(SPLITS, map(int, counts), strict=True))
 
@@ -296,11 +298,11 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     moved, largest = difference(again, logits)
     if moved > _NOISE * largest:
         raise CovcalError(
-            f"{classifier.name} gives another output for the same rows each time (relative error "
-            f"{moved / (largest or 1):.1g}), because it draws random numbers: export it without "
-            "random operators, dropout and noise layers"
+            f"{classifier.name} gives a different output each time for the same rows (relative "
+            f"error {moved / (largest or 1):.1g}), because it draws random numbers: export it "
+            "without random operators, dropout and noise layers"
         )
-    # Among copies of itself, the first row must get the same logits as among other rows.
+    # The first row must get the same logits in a batch of copies as in a batch of other rows.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
     moved, _ = difference(same, np.broadcast_to(logits[0], same.shape))
@@ -317,7 +319,7 @@ class BatchRunner:
 
     @property
     def note(self) -> str | None:
-        """A note that each row is run alone, and why; None if rows are run together."""
+        """A note with the reason why each row is run alone; None if rows are run together."""
         if not self._alone:
             return None
         return (
@@ -344,7 +346,7 @@ class BatchRunner:
 
 
 def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
-    """Repeat the last row until there are `size`; zeros might be no valid input."""
+    """Repeat the last row until there are `size` rows, because zeros may not be a valid input."""
     rows = len(next(iter(inputs.values())))
     places = np.minimum(np.arange(size), rows - 1)
     return {name: values[places] for name, values in inputs.items()}
@@ -357,7 +359,7 @@ class OutputStatistics:
         self.n_classes = classifier.n_classes if classifier else 0
         self.predictions = np.empty(n, dtype=np.int64)  # the classifier's labels so far
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
-        self.largest_logit = 0.0  # the largest |logit|, masked classes left out
+        self.largest_logit = 0.0  # the largest |logit|, without masked classes
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None
@@ -375,7 +377,7 @@ class OutputStatistics:
         if self._head is not None and "features" in block:
             weight, bias = self._head
             computed = block["features"].astype(np.float64) @ weight + bias
-            # Rows without their common offset have 0 as the highest logit.
+            # The highest logit of every row is shifted to 0.
             is_moved = exact.max(axis=1) == 0
             computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
         worst, largest = difference(computed, exact)

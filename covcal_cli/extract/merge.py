@@ -16,9 +16,17 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.arrays import Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.agreement import COMMON, HEAD, require_origin, require_same_run
 from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
-from covcal_cli.extract.parts import Join, Part, content_sha256, difference
+from covcal_cli.extract.parts import (
+    COMMON,
+    HEAD,
+    Join,
+    Part,
+    content_sha256,
+    difference,
+    require_origin,
+    require_same_run,
+)
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output
 from covcal_cli.formats.features import (
@@ -42,10 +50,10 @@ _SKIPPED = ("skipped", "skipped_reasons")
 class MergeReport:
     """The counts of a merge."""
 
-    # All by the domain's name.
-    files: Mapping[str, int]  # how many files hold rows
-    rows: Mapping[str, Mapping[str, int]]  # how many rows each split has
-    skipped: Mapping[str, int]  # how many rows could not be read
+    # All mappings are by the domain's name.
+    files: Mapping[str, int]  # number of files with rows
+    rows: Mapping[str, Mapping[str, int]]  # number of rows in each split
+    skipped: Mapping[str, int]  # number of unreadable rows
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
@@ -54,7 +62,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
     Raises
     ------
     CovcalError
-        If the files do not belong together, or a shard is missing or there twice.
+        If the files do not belong together, or a shard is missing or given twice.
     """
     if not paths:
         raise CovcalError("there is nothing to merge: give the features files of the parts")
@@ -110,7 +118,7 @@ def join_domains(
 ) -> MergeReport:
     """Write the rows that files of one run hold of each domain.
 
-    `also` writes more into the file; it is given the parts of each domain.
+    `also` writes more into the file; its argument is the parts of each domain.
     """
     with ExitStack() as stack:
         # A domain is the join of its parts in all files.
@@ -147,7 +155,7 @@ def join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # A file without rows does not know what turns the logits into the output.
+            # A file without rows does not record what turns the logits into the output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),
@@ -178,7 +186,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
-    # Each shard says how many rows all shards have together.
+    # Each shard records the number of rows in all shards together.
     chosen = int(shards[0]["chosen"][()])
     for part, shard in zip(parts, shards, strict=True):
         if shard["chosen"][()] != chosen:

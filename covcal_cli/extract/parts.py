@@ -1,8 +1,9 @@
 """Parts of a domain's rows: stored while a run extracts them, and joined into one features file.
 
 A `Part` holds some of the rows: the rows that a run has done so far, a shard, or a whole domain of
-another file. `Join` writes the rows of all parts in order and in blocks of one size. HDF5 lays a
-file out in the order of writing, so the same rows give the same bytes, whatever their parts are.
+another file. `Join` writes the rows of all parts in order and in blocks of one size. HDF5 lays out
+a file in the order of writing, so the same rows give the same bytes, however they are divided into
+parts.
 
 While a run extracts, its part grows beside the output, in a hidden folder ``.NAME.parts``, so that
 ``--resume`` can continue a killed run. For each domain the folder holds one file of raw numbers per
@@ -10,10 +11,12 @@ array, and a journal with one line of JSON per batch. The line is written after 
 batch and has their checksum:
 
 - A killed process loses at most the batch that it was working on.
-- After a power cut, numbers may be missing that the journal names. Then the checksum is wrong, and
-  that batch and all later ones are run again.
+- After a power cut, numbers that the journal names may be missing. Then the checksum is wrong, and
+  that batch and all later batches are run again.
 
-``config.json`` holds what the numbers depend on. A run with other settings is never continued.
+``config.json`` holds everything that the numbers depend on. A run with other settings is never
+continued. Files are joined only if they have the same model, classes and options; an error names
+the first difference.
 """
 
 import hashlib
@@ -30,9 +33,16 @@ from typing import Any, Self, TypeGuard
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import hidden_sibling
-from covcal_cli.formats.features import SPLITS
+from covcal_cli.forecast.compatibility import setting_that_differs
+from covcal_cli.formats.features import (
+    DOMAINS,
+    FEATURE_COLUMNS,
+    SOURCE_FRACTIONS,
+    SPLITS,
+    FeatureFile,
+)
 from covcal_cli.formats.writer import Attribute, HDF5Writer, utf8
 from covcal_cli.records import json_of, parsed_json
 
@@ -49,9 +59,9 @@ _SYNC_SECONDS = 10.0
 class Part:
     """Some rows of a domain, in memory or in a file."""
 
-    path: Path  # of the data, for messages
+    path: Path  # path of the data, for messages
     rows: Rows | range  # the numbers of the rows in the domain, ascending
-    # What a features file holds of the rows, by dataset. Slices are read one after the other.
+    # The datasets of a features file for these rows, by name. Slices are read one after the other.
     content: Mapping[str, Any]
     columns: Sequence[str]  # the names of the datasets ``columns/NAME``
     skipped: Sequence[tuple[int, str, str]]  # number, id and reason of each unreadable row
@@ -69,10 +79,10 @@ class Join:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
         self.rows = dict.fromkeys(SPLITS, 0)  # rows written so far, by split
-        self._digests: dict[str, Any] = {}  # of the written values, by dataset
+        self._digests: dict[str, Any] = {}  # digests of the written values, by dataset
         # Number, id and reason of each unreadable row.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
-        # A part without rows has run no batch, so it may not know the number of features.
+        # A part without rows may not know the number of features, because it has run no batch.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
         self._widths = _common("columns of numbers", [(part, part.widths) for part in with_rows])
         self._columns = _common(
@@ -157,7 +167,7 @@ def content_sha256(
 
 
 def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
-    """Return the value that all parts share; refuse the first part with another value."""
+    """Return the value that all parts share; refuse parts that differ."""
     first, value = values[0]
     for part, other in values:
         if other != value:
@@ -166,7 +176,7 @@ def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
 
 
 def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
-    """Return the error that two files differ in `what`: it is `a` in `one` and `b` in `two`."""
+    """Return the error that files `one` and `two` differ in `what`, with the values `a` and `b`."""
     texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
     return CovcalError(
         f"{one} and {two} differ in their {what} ({texts[0]} and {texts[1]}): extract both with "
@@ -177,9 +187,9 @@ def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
     """Return the folder for the parts of `output`, and a note about an earlier run.
 
-    `config` holds everything that the numbers depend on, by names that a user knows. `resume`
-    continues an earlier run with an equal `config`, and refuses another one. Without `resume` the
-    parts of an earlier run are removed.
+    `config` holds everything that the numbers depend on, under names that a user knows. `resume`
+    continues an earlier run with an equal `config`, and refuses a run with a different one. Without
+    `resume` the parts of an earlier run are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -214,7 +224,7 @@ def _folder(output: Path) -> Path:
 def _earlier(folder: Path) -> dict[str, Any] | None:
     try:
         config = json_of(folder / _CONFIG)
-    except (OSError, ValueError):  # the run was killed before it had done any row
+    except (OSError, ValueError):  # the run was killed before its first row
         return None
     return config if isinstance(config, dict) else None
 
@@ -244,7 +254,7 @@ class DomainSpool:
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
         self.widths = dict(widths)  # columns of each array
-        self.done = 0  # rows done, from the front of the chosen rows: run or skipped
+        self.done = 0  # number of chosen rows done, from the first on: run or skipped
         self.kept = 0  # rows that were run
         self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
@@ -261,7 +271,7 @@ class DomainSpool:
         `done` counts the rows done so far, with this batch. `skipped` has the number and reason of
         each unreadable row of the batch.
         """
-        # Numbers come first: a line of the journal promises that its numbers are there.
+        # Write the numbers first: a line of the journal guarantees that its numbers exist.
         checksum = 0
         for name, file in self._files.items():
             if name in arrays:
@@ -269,12 +279,12 @@ class DomainSpool:
                 checksum = zlib.crc32(rows.data, checksum)
                 file.write(rows.data)
                 file.flush()
-        kept = self.kept + (done - self.done - len(skipped))
-        checksum = _with_counts(checksum, done, kept, skipped)
-        entry = {"done": done, "kept": kept, "crc": checksum, "skipped": skipped}
+        n_run = self.kept + (done - self.done - len(skipped))
+        checksum = _with_counts(checksum, done, n_run, skipped)
+        entry = {"done": done, "kept": n_run, "crc": checksum, "skipped": skipped}
         self._journal.write(json.dumps(entry).encode() + b"\n")
         self._journal.flush()
-        self.done, self.kept = done, kept
+        self.done, self.kept = done, n_run
         self.skipped += skipped
         if time.monotonic() - self._synced > _SYNC_SECONDS:
             for file in (*self._files.values(), self._journal):
@@ -282,14 +292,14 @@ class DomainSpool:
             self._synced = time.monotonic()
 
     def numbers(self) -> dict[str, "RawRows"]:
-        """Return the rows that were run, by array, to be read slice by slice."""
+        """Return the rows that were run, by array, readable in slices."""
         return {
             name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
     def _recover(self) -> None:
-        """Keep the whole batches, and cut off everything after them."""
+        """Keep the complete batches, and cut off everything after them."""
         for file in (*self._files.values(), self._journal):
             file.seek(0)
         whole = 0
@@ -302,7 +312,7 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Take over one line of the journal if all its numbers are there."""
+        """Accept one line of the journal if all its numbers exist."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -322,7 +332,7 @@ class DomainSpool:
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
-        """Return whether a line of the journal can follow the lines before it."""
+        """Return whether a line of the journal is consistent with the lines before it."""
         if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
             return False
         counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
@@ -330,7 +340,7 @@ class DomainSpool:
             return False
         if not isinstance(skipped, list) or not all(map(_is_skipped, skipped)):
             return False
-        # Each row that is done was run or skipped.
+        # Each finished row was either run or skipped.
         return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
 
     def __enter__(self) -> Self:
@@ -346,7 +356,7 @@ class DomainSpool:
 
 
 def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
-    """Return the checksum of a batch's numbers together with the line in the journal."""
+    """Return the checksum over a batch's numbers and its line in the journal."""
     return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
 
 
@@ -360,7 +370,7 @@ class RawRows:
 
     path: Path
     shape: tuple[int, int]
-    convert: Callable[[Float32s], Float32s] | None = None  # is applied to every slice
+    convert: Callable[[Float32s], Float32s] | None = None  # applied to every slice
 
     def blocks(self) -> Iterator[Float32s]:
         """Yield all rows in order, a few MiB at a time."""
@@ -383,3 +393,88 @@ class RawRows:
         numbers = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
         values: Float32s = numbers.reshape(-1, width)
         return values if self.convert is None else self.convert(values)
+
+
+HEAD = ("weight", "bias")  # of the last layer
+_ROOT_NUMBERS = ("seed", "affine_difference", "largest_logit")
+# Root attributes that all parts share, in the order in which ``extract`` writes them.
+COMMON = (
+    "model_name",
+    "model_sha256",
+    "features_tensor",
+    "logits_tensor",
+    "preprocessing",
+    "fractions",
+    "seed",
+)
+_WORDS = {
+    "model_name": "model",
+    "model_sha256": "model",
+    FEATURE_COLUMNS: "feature columns",
+    "source_rows": "choice of source rows",
+    "target_rows": "choice of target rows",
+}
+
+
+def require_origin(file: FeatureFile) -> None:
+    """Refuse to merge a file that lacks information on its origin."""
+    if file.is_adapted:
+        raise CovcalError(
+            f"{file.path} is an adapted file: merge features files, then adapt the result"
+        )
+    missing = [name for name in (*COMMON, *_ROOT_NUMBERS, "tail") if name not in file.attributes]
+    if missing:
+        raise CovcalError(
+            f"{file.path} does not record its {missing[0]}: extract it again with this version"
+        )
+    for name in _ROOT_NUMBERS:
+        if isinstance(file.attributes[name], str):
+            raise CovcalError(f"{file.path}: its {name} is not a number: extract it again")
+
+
+def _setting(value: Any, expected: Any) -> str:
+    """Return the setting in which two attributes with preprocessing differ."""
+    try:
+        return setting_that_differs(parsed_json(value), parsed_json(expected))
+    except (TypeError, ValueError):  # damaged
+        return f"{shown(value)}, not {shown(expected)}"
+
+
+def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
+    """Refuse a file that was made with a different model or different options."""
+    require_same_settings(first, file.path, file.classes, file.attributes)
+    for name in HEAD:
+        heads = [opened.handle.get(f"head/{name}") for opened in (first, file)]
+        values = [head[:].tobytes() if head is not None else b"" for head in heads]
+        if values[0] != values[1]:
+            raise CovcalError(
+                f"{first.path} and {file.path} differ in the {name} of the last layer: extract "
+                "both with the same model"
+            )
+
+
+def require_same_settings(
+    first: FeatureFile, path: Path, classes: Sequence[str], attributes: Mapping[str, Any]
+) -> None:
+    """Refuse a file at `path` whose classes or root attributes do not fit the file `first`."""
+    if list(classes) != list(first.classes):
+        texts = [", ".join(names) for names in (first.classes, classes)]
+        raise difference("classes", first.path, texts[0], path, texts[1])
+    for name in (
+        *COMMON,
+        SOURCE_FRACTIONS,
+        FEATURE_COLUMNS,
+        "tail",
+        *(f"{domain}_rows" for domain in DOMAINS),
+    ):
+        expected, value = first.attributes.get(name), attributes.get(name)
+        if expected is None or value is None or expected == value:
+            continue
+        if name == "tail" and "None" in (expected, value):
+            continue  # a file without rows does not record its tail
+        if name == "preprocessing":
+            raise CovcalError(
+                f"{first.path} and {path} differ in their preprocessing (the second has "
+                f"{_setting(value, expected)}): extract both with the same model and options"
+            )
+        raise difference(_WORDS.get(name, name), first.path, expected, path, value)

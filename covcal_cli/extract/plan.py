@@ -27,10 +27,9 @@ from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import Fractions, check_fractions, hashed_split
+from covcal_cli.data.rows import Fractions, check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
-from covcal_cli.extract.doubts import doubt_on_place, once
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import (
@@ -47,13 +46,15 @@ _BATCH_BYTES = 16 << 20
 _NAMES_AT_ONCE = 1 << 14
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
-_MOST_ROWS_OF_NUMBERS = 2048  # such rows are small, and each batch has its own costs
+# Inputs that are not images are small, and each batch has a fixed cost.
+_MOST_ROWS_OF_NUMBERS = 2048
 _LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
-# How the output is read, by what makes it of the logits (`Classifier.tail`).
+NO_SHIFT = "there is no shift between them. Give different data, unless this is only a test"
+# How the output is read, by the function that makes it from the logits (`Classifier.tail`).
 _READINGS = {
-    None: "no row was run, so nothing shows what its output is",
+    None: "no row was run, so the form of its output is not known",
     "none": "its output is read as logits",
     "softmax": "its output is the softmax of the logits",
     "log_softmax": "its output is the log-softmax of the logits",
@@ -100,7 +101,7 @@ class ExtractPlan:
         return {**widths, "logits": self.classifier.n_classes}
 
     def fractions(self, domain: str) -> Fractions:
-        """Return the shares of train, validation and test rows if the data has no splits."""
+        """Return the shares of train, validation and test rows for data without splits."""
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
     @property
@@ -109,11 +110,11 @@ class ExtractPlan:
         return len({domain.data.path for domain in self.domains.values()}) < len(self.domains)
 
     def preprocessing(self) -> str:
-        """Return what is done to every image, in one line."""
+        """Describe the preprocessing of every image in one line."""
         return self.pipeline.describe() if self.pipeline else _NO_IMAGES
 
     def reading(self) -> str:
-        """Return what the output is read as, and which features are kept, in plain words."""
+        """Describe in words how the output is read, and which features are kept."""
         classifier, outputs = self.classifier, self.settings.outputs
         if outputs is not None:
             read = f"none, the tables hold {outputs}"
@@ -129,7 +130,7 @@ class ExtractPlan:
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
-        """Return the root attributes of the features file that the plan decides."""
+        """Return the root attributes of the features file that follow from the plan."""
         settings, classifier = self.settings, self.classifier
         columns = self._fed_columns()
         return {
@@ -165,7 +166,7 @@ class ExtractPlan:
         return fed_columns({name: domain.data for name, domain in self.domains.items()})
 
     def config(self) -> Config:
-        """Return everything that the extracted numbers depend on, by names that a user knows."""
+        """Return everything that the extracted numbers depend on, under names that a user knows."""
         settings = self.settings
         return {
             "covcal": __version__,
@@ -186,7 +187,7 @@ class ExtractPlan:
 
 
 def class_list(classes: Sequence[str]) -> str:
-    """Return how many classes there are, and the names of the first."""
+    """Return the number of classes, and the names of the first few."""
     listed = ", ".join(classes[:_SHOWN_CLASSES])
     more = len(classes) - _SHOWN_CLASSES
     return f"{len(classes)}: {listed}{f', and {more} more' if more > 0 else ''}"
@@ -221,7 +222,7 @@ def prepare(
         classes = replace(classes, whose="the target")
     # Choose the preprocessing of images. A preprocessing file may lie beside the model's file.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
-    # A batch larger than the data only takes memory.
+    # A batch larger than the data would only waste memory.
     size = settings.batch or _batch_size(opened, pipeline)
     size = min(size, max(1, *(len(domain.ids) for domain in data.values())))
     _require_fitting(size, pipeline)
@@ -265,7 +266,7 @@ def prepare(
 
 
 def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
-    """Return whether there will be features, from which adapt and the discriminator learn."""
+    """Return whether there will be features for adapt and the discriminator to learn from."""
     if isinstance(opened, TableClassifier):
         return opened.n_features is not None
     return settings.phi != "none"
@@ -332,7 +333,7 @@ def _opened(
     from covcal_cli.data.open import open_domains
 
     if model is None:
-        raise CovcalError("there is no model: give one, or say that the data are logits")
+        raise CovcalError("there is no model: give a model, or say that the data are logits")
     classifier = open_classifier(
         model,
         weights=settings.weights,
@@ -363,7 +364,7 @@ def _image_pipeline(
         if settings.preprocess is not None:
             raise CovcalError(
                 "--preprocess is for images, but the rows already have the shape of the model's "
-                "input: leave it out"
+                "input: leave out this option"
             )
         if not options.is_default:
             raise CovcalError(
@@ -407,7 +408,7 @@ def base_preprocessing(
     if settings.preprocessing.is_default:
         return Preprocessing(), (
             "you gave no preprocessing, so images are only brought to the shape of the model's "
-            "input: compare the line images above with the preprocessing of training"
+            "input: compare with training (covcal inspect shows it as images)"
         )
     return Preprocessing(), None
 
@@ -460,7 +461,7 @@ class TableClassifier:
     name, sha256 = "logits", ""
     logits_tensor = "logits"
     tail: str | None = "none"
-    # Opening the tables has settled what they hold.
+    # The kind of numbers was decided when the tables were opened.
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
@@ -490,11 +491,28 @@ class TableClassifier:
         return self
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return features, where there are any, and logits."""
+        """Return features, if there are any, and logits."""
         return batch.get("features"), batch["logits"]
 
     def describe(self) -> str:
-        """Return what the tables hold, in one line."""
+        """Describe the content of the tables in one line."""
         logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
         return f"none: {self.n_classes} classes as given{logged}, {width}"
+
+
+def once(*texts: str | None) -> tuple[str, ...]:
+    """Return the texts that are not empty, each once, because one file may hold both domains."""
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def is_one_place(source: Path, target: Path) -> bool:
+    """Return whether two paths lead to the same file or folder, also through links."""
+    return source.exists() and target.exists() and source.samefile(target)
+
+
+def doubt_on_place(source: Path | None, target: Path | None) -> str | None:
+    """Return a warning if source and target are the same path, else None."""
+    if source is None or target is None or not is_one_place(source, target):
+        return None
+    return f"{target} is both the source and the target, so {NO_SHIFT}"

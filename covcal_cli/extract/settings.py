@@ -9,7 +9,7 @@ import numpy as np
 from covcal_cli.arrays import Rows
 from covcal_cli.data.outputs import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.splits import (
+from covcal_cli.data.rows import (
     DEFAULT_FRACTIONS,
     FITTED_FRACTIONS,
     SOURCE_FRACTIONS,
@@ -47,13 +47,13 @@ class Shard:
 class Selection:
     """Which rows of each domain to extract: all, a random sample, the first rows, or a shard.
 
-    A row is drawn by the hash of the seed and its id. So if rows are added to a domain, most drawn
-    rows stay drawn. The draw does not depend on the split, which uses another hash.
+    A row is drawn by the hash of the seed and its id. So if rows are added to a domain, most of the
+    drawn rows are drawn again. The draw does not depend on the split, which uses another hash.
     """
 
-    sample: int | None = None  # how many rows to draw by the seed
-    limit: int | None = None  # how many rows to take from the front
-    shard: Shard | None = None  # which part of the chosen rows this run extracts
+    sample: int | None = None  # number of rows to draw at random
+    limit: int | None = None  # number of first rows to take
+    shard: Shard | None = None  # the part of the chosen rows that this run extracts
 
     def describe(self) -> str:
         """Return the choice of rows before sharding, such as ``sample 5000``."""
@@ -64,7 +64,7 @@ class Selection:
     def chosen(self, ids: Sequence[str], seed: int) -> Rows:
         """Return the numbers of the chosen rows before sharding, ascending.
 
-        Of rows with equal ids, the first is drawn first.
+        Among rows with equal ids, earlier rows are drawn first.
         """
         if self.sample is not None and self.limit is not None:
             raise CovcalError("sample and limit cannot be used together: give one of them")
@@ -87,7 +87,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class ExtractSettings:
-    """How to extract; the same for both domains."""
+    """The settings of an extraction, the same for both domains."""
 
     # Single settings for images; they override `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
@@ -99,7 +99,7 @@ class ExtractSettings:
     classes: Path | None = None
     # Shares of train, validation and test rows if the data has no splits. Default: `fractions_of`.
     fractions: Fractions | None = None
-    seed: int = 0  # of those splits and of a sample
+    seed: int = 0  # seed of these splits and of a sample
     selection: Selection = field(default_factory=Selection)
     # Rows per run of the model. Default: a power of two from 16 to 256 with inputs of at most
     # 16 MiB.
@@ -109,13 +109,13 @@ class ExtractSettings:
     weights: Path | None = None  # for the module that ``module:function`` returns
     model_output: str | None = None  # the output that holds the classes, if there are several
     phi: str | None = None  # "input", "none" or a tensor's name; default: the last layer's input
-    providers: Sequence[str] = ()  # of ONNX Runtime, in order of preference
-    # What tables hold that are read instead of running a model.
+    providers: Sequence[str] = ()  # providers of ONNX Runtime, in order of preference
+    # The kind of numbers in tables that are read instead of running a model.
     outputs: OutputKind | None = None
     skip_unreadable: bool = True  # up to 1 % of the rows, instead of stopping at the first
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of a domain; `trained` says whether anything learns from features."""
+        """Return the shares of a domain; `trained`: whether there are features to learn from."""
         if self.fractions is not None:
             return self.fractions
         if domain == "target":
@@ -125,8 +125,8 @@ class ExtractSettings:
     def options(self) -> list[str]:
         """Return the options of ``covcal extract`` that give the same file.
 
-        Defaults and options that do not affect results are left out. A shard gives the options of
-        the whole.
+        Defaults and options that do not affect results are left out. For a shard, the options are
+        those of the whole extraction.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []
         texts = {

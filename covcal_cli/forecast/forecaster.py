@@ -3,15 +3,18 @@
 The forecaster is the classifier, or the aligned forecaster. An adapted file holds the aligned
 logits of its own rows. For rows that were extracted later, its networks compute them from phi(x) in
 NumPy; `networks_for` returns these networks. `read_named` reads several calibrations, and
-`scaled_logits` applies them to one file.
+`scaled_logits` applies them to one file. `source_accuracy` is the classifier's accuracy on labelled
+source rows that it has not seen.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
-from covcal_cli.errors import CovcalError, UnusedOptionError
+import numpy as np
+
+from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Float64s, Floats, Labels, Rows
+from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError
 from covcal_cli.forecast.compatibility import AGAIN, require_fitting
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import Domain, FeatureFile
@@ -24,6 +27,7 @@ from covcal_cli.maths.networks import (
 )
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import Softmax, class_major, log_mean_softmax
+from covcal_cli.maths.source_accuracy import CHECKS, SourceAccuracy
 
 NONE = "none"  # the name of the uncalibrated classifier
 UNSCALED = Scaling("original", 1.0)  # its scaling
@@ -289,3 +293,47 @@ def scaled_logits(
             ),
         )
     return found
+
+
+UNSEEN = ("validation", "test")
+
+
+def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
+    """Return the accuracy on an open file's unseen source rows; None where none is labelled."""
+    source = file.source
+    if source is None:
+        return None
+    rows = np.union1d(*(source.rows(split) for split in UNSEEN))
+    rows = rows[source.labels(rows) != UNKNOWN_LABEL]
+    predictions = [source.logits(block).argmax(axis=1) for block in source.blocks(rows, "logits")]
+    if not predictions:
+        return None
+    return SourceAccuracy.of(
+        source.labels(rows),
+        np.concatenate(predictions),
+        file.classes,
+        lambda chosen: source.logits(rows[chosen]),
+    )
+
+
+def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Path) -> None:
+    """Refuse an accuracy below the expected one, unless noise explains it.
+
+    `path` is the features file, for messages.
+
+    Raises
+    ------
+    CovcalError
+        If no accuracy is known.
+    LimitExceededError
+        If it is below.
+    """
+    if accuracy is None:
+        raise CovcalError(
+            f"{path} has no labelled source rows in its validation and test splits, so it shows no "
+            "accuracy: pass other --fractions, or leave out --expect-accuracy"
+        )
+    if accuracy.is_below(expected):
+        raise LimitExceededError(
+            f"the classifier gets {accuracy} right, and you expect {expected:.2%}. {CHECKS}"
+        )

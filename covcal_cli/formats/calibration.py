@@ -4,9 +4,8 @@ The calibrated confidence is that of the label which the ORIGINAL classifier pre
 forecaster would predict another (MATHEMATICS, section 6).
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -16,32 +15,45 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of
 from covcal_cli.maths.scaling import Forecasters, Scaling
 from covcal_cli.maths.source_accuracy import SourceAccuracy
-from covcal_cli.maths.weights import WeightHealth
 from covcal_cli.records import (
     Count,
     Document,
     Guard,
     Input,
+    NonNegative,
     Number,
     Positive,
     Share,
     Within,
     at,
     read_document,
+    require_ascending,
+    require_fields,
 )
 
 _SHARES_TOLERANCE = 1e-6
-# The largest values of `WeightHealth`, where they have one.
-_LARGEST_WEIGHTS = {
-    "ess_share": 1.0,
-    "ess_fit_share": 1.0,
-    "clipped_share": 1.0,
-    "largest_share": 1.0,
-    "domain_auc": 1.0,
-    "discriminator_error": 1.0,
+# The numbers that the maps of a calibration hold, with their ranges; a map may be null.
+_INTERVAL = {"accuracy": Share, "accuracy_low": Share, "accuracy_high": Share}
+_NUMBERS: Mapping[str, Mapping[str, Any]] = {
+    "fit": {"rows": Count, "errors": Count, "loss": NonNegative, "loss_before": NonNegative},
+    "weights": {
+        "n": Count,
+        "ess": NonNegative,
+        "ess_share": Share,
+        "ess_fit": NonNegative,
+        "ess_fit_share": Share,
+        "mean_weight": NonNegative,
+        "clipped_share": Share,
+        "largest_share": Share,
+        "domain_auc": Share,
+        "discriminator_error": Share,
+    },
+    "bound": {"weighted_error": NonNegative, "discriminator_error": Share},
+    "estimates": {"target_confidence_before": Share | None, "target_confidence": Share | None},
+    "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
-_LARGEST_OFFSET = 100.0  # of log odds: beyond it a float32 probability is 0 or 1
-_LEAST_TEMPERATURE = 1e-100  # beyond it, or its inverse, scaled logits would overflow
+_LARGEST_OFFSET = 100.0  # in log odds; beyond it a float32 probability is 0 or 1
+_LEAST_TEMPERATURE = 1e-100  # below it or above its inverse, scaled logits would overflow
 
 
 @dataclass(frozen=True)
@@ -51,8 +63,9 @@ class Candidate:
     method: str
     temperature: Positive  # its T_f
     target_confidence: Share | None  # mean on target training and validation rows
-    estimated_accuracy: Share | None  # of the target, the same for all candidates
-    expected_ece: Share | None  # the distance between the two
+    # Estimated accuracy on the target, the same for all candidates.
+    estimated_accuracy: Share | None
+    expected_ece: Share | None  # the distance between confidence and accuracy
     chosen: bool
     why: str  # the reason why it was chosen or not, in a few words
     # The least ECE if the estimate is right: that distance, but None if it is about 0 because T was
@@ -68,7 +81,7 @@ class LabelledRows:
 
     n: Number
     seed: int
-    sha256: str  # of the ids
+    sha256: str  # hash of the ids
     ids: tuple[str, ...]  # ascending
     design: str = "random"  # or "marked": drawn by ``pick``, batch by batch
     population: Number | None = None  # the number of rows that they were drawn from
@@ -79,7 +92,7 @@ class LabelledRows:
 class TargetPrior:
     """The class frequencies that are assumed for the target."""
 
-    name: str  # as the user gave it
+    name: str  # the value of --target-prior
     shares: tuple[Share, ...] | None  # in the order of the classes; None: as on the source
 
 
@@ -88,21 +101,21 @@ SOURCE_PRIOR = TargetPrior("source", None)
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Document):
-    """Everything that ``covcal calibrate`` found; a field with a default was added later."""
+    """A fitted calibration; a field with a default was added later."""
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
-    method: str  # as the user asked
-    method_used: str  # the method that was taken, and `reason`, why, in one sentence
+    method: str  # the method that the user asked for
+    method_used: str  # the method that was used; `reason` says why in one sentence
     reason: str
     forecaster: Forecasters  # whose logits are scaled
-    # T_f of softmax(z / T_f + b + a 1[k = f]), with b the class offsets and a that of the
-    # classifier's label f, where there are any.
+    # T_f of softmax(z / T_f + b + a 1[k = f]). The class offsets b and the offset a of the
+    # classifier's label f are 0 for most methods.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
     aligned_temperature: Positive | None = field(  # of a blend
         default=None, metadata=at("temperatures.aligned")
     )
-    # T_g per member; empty without weights, and then there is no discriminator either.
+    # T_g per member; empty without weights, and then `discriminator` is None.
     discriminator_temperatures: tuple[Positive, ...] = field(
         metadata=at("temperatures.discriminator")
     )
@@ -112,34 +125,36 @@ class Calibration(Document):
     fit: Mapping[str, Any]  # of T_f: rows, errors, loss before and after, limit
     weights: Mapping[str, Any] | None  # `WeightHealth`, and `bound`, if there are weights
     bound: Mapping[str, Any] | None
-    # Mean confidence on target validation rows, before and after: without labels, also the
-    # accuracy that the calibration implies there.
+    # Mean confidence on target validation rows, before and after. It is also the accuracy that the
+    # calibration implies.
     estimates: Mapping[str, Any]
-    guards: tuple[Guard, ...] = ()  # what the method rests on
+    guards: tuple[Guard, ...] = ()  # checks of the method's assumptions
     candidates: tuple[Candidate, ...] = ()  # the methods that `auto` chose from
     target_prior: TargetPrior = SOURCE_PRIOR
-    # b, one per class: log(q_y / p_y) of the methods that correct for a prior, else none.
+    # b, one per class: log(q_y / p_y) for methods that correct for a prior, else empty.
     class_offsets: tuple[float, ...] = ()
     # a, added to the log odds of the probability of the classifier's label.
     confidence_offset: float = 0.0
-    used_target_labels: bool = False  # of rows that the user labelled, or of N by --labels N
+    used_target_labels: bool = False  # labels of rows that the user labelled, or of --labels N
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     seed: int
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier
-    source_accuracy: SourceAccuracy | None = None  # the classifier's; None without labelled rows
-    feature_columns: tuple[str, ...] = ()  # of a table, in the order that the model reads them
-    # How the model was read: what follows the logits, what was done to images (null for none), and
-    # the tensors of phi and the logits; a key that is missing is not known.
+    # The classifier's source accuracy; None without labelled rows.
+    source_accuracy: SourceAccuracy | None = None
+    # Columns of a table, in the order in which the model reads them.
+    feature_columns: tuple[str, ...] = ()
+    # How the model was read: the function after the logits, the preprocessing of images (null
+    # without images), and the tensors of phi and the logits. A missing key is unknown.
     reading: Mapping[str, Any] = field(default_factory=dict)
-    networks_sha256: str | None  # of the aligned networks, where the method needs them
+    networks_sha256: str | None  # hash of the aligned networks, if the method needs them
     inputs: tuple[Input, ...]
 
     @property
     def scaling(self) -> Scaling:
-        """What it does to logits."""
+        """The scaling of logits."""
         return Scaling(
             self.forecaster,
             self.forecaster_temperature,
@@ -161,7 +176,11 @@ def read_calibration(path: str | Path) -> Calibration:
     calibration = read_document(
         Calibration, path, remedy="make it with covcal calibrate", again="calibrate again"
     )
-    fault = _fault(calibration)
+    try:
+        _require_numbers(calibration)
+        fault = _fault(calibration)
+    except ValueError as error:
+        fault = str(error)
     if fault is not None:
         raise CovcalError(f"{path} is damaged ({fault}): calibrate again")
     inputs = (
@@ -171,8 +190,31 @@ def read_calibration(path: str | Path) -> Calibration:
     return replace(calibration, inputs=tuple(inputs))
 
 
+def _require_numbers(calibration: Calibration) -> None:
+    """Raise ValueError, which names the key, unless the maps hold their numbers."""
+    estimates = calibration.estimates
+    labelled = estimates.get("labelled")
+    if calibration.labelled_rows is not None and labelled is None:
+        raise ValueError("estimates.labelled is missing")
+    maps = {
+        "fit": calibration.fit,
+        "weights": calibration.weights,
+        "bound": calibration.bound,
+        "estimates": estimates,
+        "estimates.labelled": labelled,
+    }
+    for place, content in maps.items():
+        if content is not None:
+            require_fields(place, content, _NUMBERS[place])
+    for place, content in (("estimates", estimates), ("estimates.labelled", labelled)):
+        if content is not None and "accuracy" in content:
+            require_fields(place, content, _INTERVAL)
+            low, high = content["accuracy_low"], content["accuracy_high"]
+            require_ascending(accuracy_low=low, accuracy=content["accuracy"], accuracy_high=high)
+
+
 def _fault(calibration: Calibration) -> str | None:
-    """Return what is impossible in a calibration whose fields have the right types and ranges."""
+    """Return the contradiction between fields that are each valid, or None."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
         return f"temperatures.aligned is {aligned} of the forecaster {calibration.forecaster}"
@@ -195,16 +237,6 @@ def _fault(calibration: Calibration) -> str | None:
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"
-    if calibration.weights is not None:
-        for name in (entry.name for entry in fields(WeightHealth)):
-            value = calibration.weights.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return f"weights.{name} is not a number"
-            if not 0 <= value <= (_LARGEST_WEIGHTS.get(name, math.inf)) + _SHARES_TOLERANCE:
-                return f"weights.{name} is {value:g}"
-    for name, value in calibration.estimates.items():
-        if "confidence" in name and isinstance(value, int | float) and not 0 <= value <= 1.001:
-            return f"estimates.{name} is {value:g}"
     shares = calibration.target_prior.shares
     if shares is not None:
         if len(shares) != len(calibration.classes):

@@ -1,17 +1,17 @@
-"""The HDF5 files between the steps: what they hold, and how they are read and checked.
+"""The HDF5 files between the steps: their content, and how they are read and checked.
 
 ``covcal.features/1`` (from extract) and ``covcal.adapted/1`` (from adapt) share one shape: a group
 per domain (``/source``, ``/target``), ``/classes``, and root attributes with the provenance.
 Opening a file checks its structure; values are checked as they are read, block by block.
 
-A `Domain` gives out no labels. Those of the source come from `SourceDomain.labels`, those of the
-target from `target_labels` alone, which nothing that trains or fits imports.
+A `Domain` does not return labels. Source labels come from `SourceDomain.labels`. Target labels come
+only from the module `target_labels`, which nothing that trains or fits imports.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,29 +31,31 @@ FEATURES_SCHEMA = "covcal.features/1"
 APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
 ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
-SOURCE_FRACTIONS = "source_fractions"  # attribute: of the source's splits, where they differ
-OPTIONS = "options"  # attribute: those that extract was given, as a list in JSON
-ONE_TABLE = "one_table"  # attribute: 1 where both domains are rows of one table
-# Attribute: sha256 of what a features file holds, far cheaper to compare than the file's own.
+# Attribute: fractions of the source's splits, if they differ from the target's.
+SOURCE_FRACTIONS = "source_fractions"
+OPTIONS = "options"  # attribute: the options of extract, as a list in JSON
+ONE_TABLE = "one_table"  # attribute: 1 if both domains are rows of one table
+# Attribute: sha256 of a features file's content, which is much faster to compare than the file's
+# hash.
 CONTENT = "content_sha256"
-# Attributes of an adapted file: where its features file lay, and what it held.
+# Attributes of an adapted file: the path of its features file, and that file's content hash.
 FEATURES_FILE = "features_file"
 FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
-# Attribute of a file with marks: the sha256 of the one that they were put into.
+# Attribute of a file with labelled rows: the sha256 of the file without these labels.
 UNMARKED_SHA256 = "unmarked_sha256"
 # Attributes that say how the model was read; the values of the second are JSON.
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
-ALL = "all"  # of them
-REMEDY = "make it with covcal extract"  # for what is no such file
-_LONGEST_ATTRIBUTE = 60_000  # HDF5 holds 64 KiB
-_BLOCK_BYTES = 4 << 20  # of what is read at a time
+ALL = "all"  # all splits
+REMEDY = "make it with covcal extract"  # the remedy for a file of another kind
+_LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB
+_BLOCK_BYTES = 4 << 20  # bytes that are read at a time
 _LEAST_ROWS = 256
-_SPLIT_ROWS = 1 << 18  # whose numbers are made at a time
+_SPLIT_ROWS = 1 << 18  # rows whose numbers are made at a time
 _REQUIRED = ("logits", "labels", "split", "ids")
 _ALIGNED = ("domain_logits", "aligned_logits", "aligned_domain_logits")
-# Kind of number, and axes: n rows, K classes, d features, M members.
+# Number type and axes of each dataset: n rows, K classes, d features, M members.
 _DATASETS = {
     "logits": ("f", "nK"),
     "labels": ("iu", "n"),
@@ -76,7 +78,7 @@ class Domain:
         self.n_classes = n_classes  # K
         self._group = group
         self.n = self._checked_rows()
-        # The width d of phi(x); None where the file holds no features.
+        # The width d of phi(x); None if the file holds no features.
         self.n_features = int(group["features"].shape[1]) if "features" in group else None
         # The members M of the aligned forecaster; 0 in a features file.
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
@@ -87,7 +89,7 @@ class Domain:
 
     @property
     def n_labelled(self) -> int:
-        """How many rows have a label; which it is, `target_labels` alone says of the target."""
+        """The number of rows with a label."""
         return int((self._group["labels"][:] != UNKNOWN_LABEL).sum())
 
     def rows(self, split: str) -> Rows:
@@ -97,33 +99,23 @@ class Domain:
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64)
 
     def count(self, *splits: str) -> int:
-        """Return how many rows some of the splits have together."""
+        """Return the number of rows in some splits together."""
         return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
 
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
         """Return at most `most` rows of some splits, as `thinned` draws them, ascending.
 
-        Row numbers of all the rows, many times what is read of them, are never in memory.
+        The numbers of all rows, which may be many more, are never in memory.
         """
-        n = self.count(*splits)
-        places = None if n <= most else thinned_places(n, most, seed)
-        found, start = [], 0
-        for block in self.split_blocks(*splits):
-            stop = start + len(block)
-            if places is not None:
-                first, last = np.searchsorted(places, (start, stop))
-                block = block[places[first:last] - start]
-            found.append(block)
-            start = stop
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
-        """Yield the rows of some splits, ascending, the numbers of a few rows at a time."""
+        """Yield the row numbers of some splits, ascending, in blocks."""
         wanted = [SPLITS.index(name) for name in splits]
         for start in range(0, self.n, _SPLIT_ROWS):
-            held = np.isin(self.split[start : start + _SPLIT_ROWS], wanted)
-            if held.any():
-                yield np.flatnonzero(held).astype(np.int64) + start
+            is_wanted = np.isin(self.split[start : start + _SPLIT_ROWS], wanted)
+            if is_wanted.any():
+                yield np.flatnonzero(is_wanted).astype(np.int64) + start
 
     def counts(self) -> str:
         """Return the rows per split in words, for messages."""
@@ -131,7 +123,7 @@ class Domain:
         return f"{self.name}: {', '.join(sizes)}"
 
     def require_rows(self, split: str) -> Rows:
-        """Return the rows of a split, refusing an empty one."""
+        """Return the rows of a split; refuse an empty split."""
         self.require_any(split)
         return self.rows(split)
 
@@ -144,7 +136,7 @@ class Domain:
             )
 
     def features(self, rows: Rows) -> Float32s:
-        """Return phi(x) of `rows`, shape (m, d) float32, refusing values that are not finite."""
+        """Return phi(x) of `rows`, shape (m, d) float32; refuse values that are not finite."""
         if self.n_features is None:
             raise self._error("features", "is missing: extract again with features")
         return self._read("features", rows)
@@ -160,7 +152,7 @@ class Domain:
     def forecaster_logits(self, rows: Rows, forecaster: ForecasterName) -> Floats:
         """Return a forecaster's logits of `rows`, shape (m, K).
 
-        The aligned forecaster's are log mean_m softmax(z_m) over its members.
+        For the aligned forecaster they are log mean_m softmax(z_m) over its members.
         """
         if forecaster == "original":
             return self.logits(rows)
@@ -182,12 +174,12 @@ class Domain:
             raise self._error("ids", "is not UTF-8: extract again") from error
 
     def id_bytes(self, rows: Rows) -> NDArray[np.bytes_]:
-        """Return the ids of `rows` in UTF-8, shape (m,), as the file holds them."""
+        """Return the ids of `rows` as stored, in UTF-8, shape (m,)."""
         return _taken(self._group["ids"], rows, axis=0)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the further facts about each row that the file holds, such as groups."""
+        """Names of the further columns of the file, such as groups."""
         return tuple(self._group["columns"]) if "columns" in self._group else ()
 
     def column(self, name: str, rows: Rows) -> AnyArray:
@@ -198,9 +190,10 @@ class Domain:
         return _taken(dataset, rows, axis=0)
 
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
-        """Cut `rows` into runs that each read a few MiB, so that memory stays bounded.
+        """Cut `rows` into blocks of a few MiB, which limits the memory.
 
-        `names` (of ``features``, ``logits``, ``aligned_logits``) say what is read; none, anything.
+        `names` (of ``features``, ``logits``, ``aligned_logits``) are the arrays to be read; by
+        default all.
         """
         widths = {
             "features": self.n_features or 1,
@@ -210,7 +203,7 @@ class Domain:
         return _cut(rows, max(widths[name] for name in names or widths))
 
     def _checked_rows(self) -> int:
-        """Return the number of rows, once all datasets fit together."""
+        """Return the number of rows; refuse datasets that do not fit together."""
         group = self._group
         for name in _REQUIRED:
             if name not in group:
@@ -229,17 +222,19 @@ class Domain:
                 )
         members = {group[name].shape[0] for name in _ALIGNED[1:] if name in group}
         if len(members) > 1 or 0 in members:
-            raise self._error("aligned_domain_logits", "has other members than aligned_logits")
+            raise self._error(
+                "aligned_domain_logits", "has another number of members than aligned_logits"
+            )
         return n
 
     def _require_type(self, name: str, kinds: str, axes: str) -> None:
-        found = self._group[name]
-        if not isinstance(found, Dataset):
+        dataset = self._group[name]
+        if not isinstance(dataset, Dataset):
             raise self._error(name, "is a group, not a dataset: extract again")
-        if found.dtype.kind not in kinds or found.ndim != len(axes):
+        if dataset.dtype.kind not in kinds or dataset.ndim != len(axes):
             raise self._error(
                 name,
-                f"is {found.dtype} with {found.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
+                f"is {dataset.dtype} with {dataset.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
                 f"({', '.join(axes)}) are needed: extract again",
             )
 
@@ -261,19 +256,20 @@ class Domain:
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # A sum is NaN or infinite when any term is, or, at no harm, when it overflows.
+        # A sum is NaN or infinite if a term is. It may also overflow, which only costs a second
+        # look.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
         wrong = ~np.isfinite(values)
-        if name == "logits":  # of which -inf rules a class out, as long as it leaves another
+        if name == "logits":  # -inf is allowed here: it excludes a class if another class remains
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         bad = np.argwhere(wrong)
         if len(bad):
             row, value = int(rows[bad[0][axis]]), values[tuple(bad[0])]
-            known = self.ids(np.array([row], dtype=np.int64))[0]
+            row_id = self.ids(np.array([row], dtype=np.int64))[0]
             raise self._error(
-                name, f"row {row} ({known}) holds {value}: every value must be a finite number"
+                name, f"row {row} ({row_id}) holds {value}: every value must be a finite number"
             )
 
     def _error(self, name: str, what: str) -> CovcalError:
@@ -291,8 +287,8 @@ class SourceDomain(Domain):
 class FeatureFile:
     """An open features or adapted file, checked for structure; a context manager.
 
-    With `handle`, an open ``h5py.File`` that stays the caller's to close, `path` is what messages
-    and records call it.
+    With `handle`, an open ``h5py.File`` that the caller closes, `path` is its name in messages and
+    records.
 
     Raises
     ------
@@ -327,7 +323,7 @@ class FeatureFile:
 
     @property
     def feature_columns(self) -> tuple[str, ...]:
-        """The columns of a table that went into the model, in order; none where none are known."""
+        """The columns of a table that the model reads, in order; empty if unknown."""
         text = self.attributes.get(FEATURE_COLUMNS)
         if not text:
             return ()
@@ -341,30 +337,30 @@ class FeatureFile:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the model was read, as far as the file says: `Calibration.reading`."""
-        found = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if found.get("tail") == "None":  # of a file without rows
-            del found["tail"]
-        if "preprocessing" in found:
+        """How the model was read, as far as the file records it; see `Calibration.reading`."""
+        reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
+        if reading.get("tail") == "None":  # in a file without rows
+            del reading["tail"]
+        if "preprocessing" in reading:
             try:
-                found["preprocessing"] = parsed_json(str(found["preprocessing"]))
+                reading["preprocessing"] = parsed_json(str(reading["preprocessing"]))
             except ValueError as error:
                 raise CovcalError(
-                    f"{self.path}: the attribute preprocessing is no JSON: extract again"
+                    f"{self.path}: the attribute preprocessing is not JSON: extract again"
                 ) from error
-        return found
+        return reading
 
     @property
     def handle(self) -> File:
-        """The open file, for what none of the other attributes gives."""
+        """The open HDF5 file, for content without its own attribute here."""
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the whole file, of one with marks as it was before it had any."""
+        """Return the sha256 of the file; if rows were labelled, that of the file before."""
         return str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
 
     def require_source(self) -> SourceDomain:
-        """Return the source domain, or raise `TooFewRowsError` when the file has none."""
+        """Return the source domain; raise `TooFewRowsError` if there is none."""
         if self.source is None:
             raise TooFewRowsError(
                 f"{self.path} holds no source domain: extract it together with the target"
@@ -372,7 +368,7 @@ class FeatureFile:
         return self.source
 
     def require_target(self) -> Domain:
-        """Return the target domain, or raise `TooFewRowsError` when the file has none."""
+        """Return the target domain; raise `TooFewRowsError` if there is none."""
         if self.target is None:
             raise TooFewRowsError(
                 f"{self.path} holds no target domain: extract it together with the source"
@@ -388,9 +384,9 @@ class FeatureFile:
     def _checked_schema(self) -> str:
         schema = self._file.attrs.get("schema")
         if not isinstance(schema, str) or schema not in (FEATURES_SCHEMA, ADAPTED_SCHEMA):
-            found = "no schema" if schema is None else f"schema {schema!r}"
+            actual = "no schema" if schema is None else f"schema {schema!r}"
             raise CovcalError(
-                f"{self.path} has {found}; this version reads {FEATURES_SCHEMA} and "
+                f"{self.path} has {actual}; this version reads {FEATURES_SCHEMA} and "
                 f"{ADAPTED_SCHEMA}: make it with covcal extract"
             )
         if self._file.attrs.get("complete") != 1:
@@ -398,7 +394,7 @@ class FeatureFile:
         return str(schema)
 
     def _require_usual_datasets(self) -> None:
-        """Refuse datasets of a form that covcal never writes: then the file is damaged."""
+        """Refuse datasets in a form that covcal never writes, because then the file is damaged."""
         for name, dataset in self._file.datasets.items():
             if dataset.can_grow:
                 raise CovcalError(
@@ -414,10 +410,10 @@ class FeatureFile:
     def _class_names(self) -> list[str]:
         if "classes" not in self._file:
             raise CovcalError(f"{self.path}: /classes is missing: extract again")
-        found = self._file["classes"]
-        if not isinstance(found, Dataset):
-            raise CovcalError(f"{self.path}: /classes is no list of names: extract again")
-        return found.texts()
+        names = self._file["classes"]
+        if not isinstance(names, Dataset):
+            raise CovcalError(f"{self.path}: /classes is not a list of names: extract again")
+        return names.texts()
 
     def _require_agreement(self) -> None:
         domains = [domain for domain in (self.source, self.target) if domain is not None]
@@ -437,10 +433,10 @@ class FeatureFile:
                 )
 
     def _group(self, name: str) -> tuple[Path, str, Group, int]:
-        found = self._file[name]
-        if not isinstance(found, Group):
+        group = self._file[name]
+        if not isinstance(group, Group):
             raise CovcalError(f"{self.path}: /{name} is a dataset, not a group: extract again")
-        return self.path, name, found, len(self.classes)
+        return self.path, name, group, len(self.classes)
 
 
 def thinned(rows: Rows, most: int, seed: int) -> Rows:
@@ -451,8 +447,22 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
 
 
 def thinned_places(n: int, most: int, seed: int) -> Rows:
-    """Return which `most` of `n` rows `thinned` takes, ascending."""
+    """Return the `most` of `n` row numbers that `thinned` draws, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
+
+
+def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
+    """Return what `thinned` takes of the `n` rows in `blocks`, without having all in memory."""
+    places = None if n <= most else thinned_places(n, most, seed)
+    chosen, start = [np.empty(0, dtype=np.int64)], 0
+    for block in blocks:
+        stop = start + len(block)
+        if places is not None:
+            first, last = np.searchsorted(places, (start, stop))
+            block = block[places[first:last] - start]
+        chosen.append(block)
+        start = stop
+    return np.concatenate(chosen)
 
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
@@ -471,7 +481,7 @@ def read_labels(domain: Domain, rows: Rows) -> Labels:
 def columns_text(names: Sequence[str]) -> str:
     """Return the value of the attribute `FEATURE_COLUMNS`.
 
-    Very many names are replaced by their number and sha256, which tells others as well.
+    Very many names are replaced by their number and sha256, which are enough for comparison.
     """
     text = json.dumps(list(names), ensure_ascii=False)
     if len(text.encode()) <= _LONGEST_ATTRIBUTE:
@@ -488,9 +498,9 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 
 
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
-    """Read ascending `rows` as contiguous spans: far faster than HDF5's own row selection.
+    """Read ascending `rows` as contiguous spans, which is far faster than HDF5's row selection.
 
-    A span that holds them all is read at once if it is not much more than they are; rows that lie
+    If one span with all rows is not much larger than the rows, it is read at once. Rows that are
     far apart are read in spans of a few MiB.
     """
     shape = list(dataset.shape)
@@ -501,19 +511,19 @@ def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
         return np.empty(shape, dtype=dataset.dtype)
     if int(rows[-1]) - int(rows[0]) < max(most, 2 * len(rows)):
         return _span(dataset, rows, axis)
-    found = np.empty(shape, dtype=dataset.dtype)
+    values = np.empty(shape, dtype=dataset.dtype)
     first = 0
     while first < len(rows):
         last = int(np.searchsorted(rows, rows[first] + most))
-        found[(slice(None),) * axis + (slice(first, last),)] = _span(
+        values[(slice(None),) * axis + (slice(first, last),)] = _span(
             dataset, rows[first:last], axis
         )
         first = last
-    return found
+    return values
 
 
 def _span(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
-    """Return `rows` out of the one span that holds them all."""
+    """Return `rows` from one span that contains all of them."""
     start, stop = int(rows[0]), int(rows[-1]) + 1
     span = dataset[start:stop] if axis == 0 else dataset[:, start:stop]
     if stop - start == len(rows):

@@ -1,11 +1,12 @@
-"""The lineage of files: which was made from which, and whether they still belong together.
+"""The lineage of files: which file was made from which, and whether they still fit together.
 
-If the user names no file, a command takes one of this folder, and only if it still belongs to the
-files beside it. Otherwise a new extraction would be evaluated with an earlier one's numbers. A file
-that the user names is taken as it is, with a note if it belongs to something else.
+If the user names no file, a command takes a file of the current folder, but only if it still
+belongs to the files beside it. Otherwise a new extraction could be evaluated with numbers of an
+earlier one. A file that the user names is always used, with a note if it does not belong to the
+others.
 
-A file that only a document names is opened only if it is in the document's own folder: a document
-may come from anywhere.
+A document may come from another person. So a file that only a document names is opened only if it
+is in the document's own folder.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from covcal_cli.formats.features import (
     UNMARKED_SHA256,
     FeatureFile,
 )
-from covcal_cli.hdf5 import File
+from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input
 
 # The files that a command reads when none is named; the first that exists.
@@ -37,8 +38,8 @@ def file_here() -> Path:
     Raises
     ------
     CovcalError
-        If there is neither; if adapted.h5 was not made from the features.h5 beside it, or not from
-        the features file that it names; or if that one is outside the folder.
+        If neither exists; if adapted.h5 was not made from the features.h5 beside it, or not from
+        the features file that it names; or if that file is outside the folder.
     """
     for path in (_ADAPTED, _FEATURES):
         if path.is_file():
@@ -55,7 +56,7 @@ def file_to_judge(
     purpose: str,
     picked: bool,
 ) -> tuple[Path, list[str]]:
-    """Return the file to use calibrations on: `path`, else the file the first was fitted on.
+    """Return the file for calibrations: `path`, or else the file of the first calibration.
 
     Also return notes on named files that do not belong together.
 
@@ -151,7 +152,7 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
 
 
 def is_unchanged(entry: Input) -> bool:
-    """Return whether a file still exists and has not changed; False for one not to be opened."""
+    """Return whether a file exists and has not changed; False if it must not be opened."""
     if entry.is_outside or not entry.path.is_file():
         return False
     return unmarked_sha256(entry.path) == entry.sha256
@@ -163,8 +164,7 @@ def unmarked_sha256(path: Path) -> str:
     Adding labels to a file does not change its identity.
     """
     try:
-        with File(path, remedy=REMEDY) as file:
-            marked = file.attrs.get(UNMARKED_SHA256)
+        marked = root_attributes(path, remedy=REMEDY).get(UNMARKED_SHA256)
     except CovcalError:  # not an HDF5 file, or a damaged one
         marked = None
     return sha256_of(path) if marked is None else str(marked)
@@ -195,9 +195,9 @@ def _require_origin(path: Path, otherwise: str) -> None:
 
 
 def _origins(file: FeatureFile) -> list[Path]:
-    """Return the features files that an adapted file must be of; those of others are none.
+    """Return the features files that an adapted file must come from; empty for other files.
 
-    They are the one that it names and, if it goes by its usual name, the features.h5 beside it.
+    They are the file that it names and, if it has the default name, the features.h5 beside it.
     """
     if not file.is_adapted:
         return []
@@ -209,8 +209,8 @@ def _origins(file: FeatureFile) -> list[Path]:
 
 
 def _other_origin(file: FeatureFile, origins: Sequence[Path]) -> str | None:
-    """Return a message if an adapted file was not made from one of these, as they are now."""
+    """Return a message if an adapted file was not made from the current state of these files."""
     for origin in origins:
         if origin.is_file() and not was_made_from(file, origin):
-            return f"{file.path} was not made from {origin} as it is now"
+            return f"{file.path} was not made from the current {origin}"
     return None

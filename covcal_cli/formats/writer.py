@@ -19,15 +19,15 @@ from numpy.typing import ArrayLike, DTypeLike
 from covcal_cli.hdf5 import Dataset
 
 Attribute = str | int | float
-_COPIED_BYTES = 4 << 20  # that are copied at a time
-_CHUNK_BYTES = 512 << 10  # below the 1 MiB that HDF5 keeps of a dataset while it is written
+_COPIED_BYTES = 4 << 20  # bytes copied at a time
+_CHUNK_BYTES = 512 << 10  # less than HDF5's cache of 1 MiB per dataset
 
 
 class _Sink(io.FileIO):
-    """A file that keeps the first write error for later instead of raising it.
+    """A file that stores the first write error instead of raising it.
 
-    HDF5 cannot close a file that it failed to write to: it loses the error, or ends the process
-    with a segmentation fault. So HDF5 is told that every write succeeded, and the writer asks here.
+    HDF5 cannot close a file that it failed to write to: it loses the error, or crashes the process.
+    So here every write seems to succeed, and the writer asks for the error afterwards.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class _Sink(io.FileIO):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        view[:] = bytes(len(view))  # what was never written reads as zeros
+        view[:] = bytes(len(view))  # unwritten parts read as zeros
         super().readinto(view)
         return len(view)
 
@@ -58,13 +58,13 @@ class _Sink(io.FileIO):
             return self.tell()
 
     def require_written(self) -> None:
-        """Raise the first write error, if there was one."""
+        """Raise the first write error, if any."""
         if self.error is not None:
             raise self.error
 
 
 class HDF5Writer:
-    """A covcal HDF5 file being written; use it inside `atomic_output`."""
+    """A covcal HDF5 file that is being written; use it inside `atomic_output`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class HDF5Writer:
     def allocate(
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0
     ) -> None:
-        """Create the dataset `name`, to be filled block by block along `axis`, that of the rows."""
+        """Create the dataset `name`, which `fill` writes in blocks; `axis` is that of the rows."""
         layout = _layout(shape, np.dtype(dtype), axis)
         self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=dtype, **layout)
 
@@ -108,12 +108,12 @@ class HDF5Writer:
         self._file.create_dataset(name, data=values, **_layout(values.shape, values.dtype, 0))
 
     def copy(self, name: str, dataset: Dataset) -> None:
-        """Write what a dataset of another file holds; its checksums are checked and made anew."""
+        """Copy a dataset of another file; checksums are verified and computed anew."""
         shape, chunks = dataset.shape, dataset.chunks or dataset.shape
         if not shape or 0 in shape:
             self.write(name, dataset[()])
             return
-        # The axis that is cut into chunks is that of the rows.
+        # Chunks divide the axis of the rows.
         axis = next((axis for axis in range(len(shape)) if chunks[axis] < shape[axis]), 0)
         self.allocate(name, shape, dataset.dtype, axis=axis)
         row_bytes = math.prod(shape) // shape[axis] * dataset.dtype.itemsize
@@ -123,7 +123,7 @@ class HDF5Writer:
             self.fill(name, start, block, axis=axis)
 
     def complete(self, **attributes: Attribute) -> None:
-        """Set what is known only at the end, mark the file whole, and push it to the disk."""
+        """Set the last attributes, mark the file complete, and flush it to the disk."""
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
         self._file.attrs["complete"] = 1
@@ -139,9 +139,9 @@ class HDF5Writer:
 
 
 def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str, Any]:
-    """Return how a dataset is stored: in chunks of some rows each, with a checksum.
+    """Return the storage of a dataset: in chunks of some rows each, with a checksum.
 
-    HDF5 has no chunks for a single number or for no rows.
+    HDF5 cannot store a single number or an empty dataset in chunks.
     """
     if not shape or 0 in shape or dtype.itemsize == 0:
         return {}
@@ -152,14 +152,15 @@ def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str
 
 
 def _storable(value: Attribute) -> Attribute:
-    """Return an attribute that HDF5 takes: bytes of a path that are not UTF-8 are spelled out."""
+    """Return an attribute that HDF5 accepts; bytes of a path that are not UTF-8 are escaped."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
     """Encode texts as fixed-length UTF-8 bytes, as ``/classes`` and ``ids`` are stored."""
-    if all(map(str.isascii, texts)):  # NumPy encodes these, several times faster
+    if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster
         return np.array(texts, dtype=f"S{max(map(len, texts), default=1) or 1}")
     width = max((len(text.encode("utf-8")) for text in texts), default=1)
-    encoded = (text.encode("utf-8") for text in texts)  # a list of a million would take 50 MB
+    # Not a list, which would take 50 MB for a million texts.
+    encoded = (text.encode("utf-8") for text in texts)
     return np.fromiter(encoded, dtype=f"S{max(1, width)}", count=len(texts))

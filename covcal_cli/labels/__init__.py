@@ -1,1 +1,1 @@
-"""Rows that a person labelled: how they were drawn, their sheets, and what they tell."""
+"""Rows that a person labelled: how they are drawn, their sheets, and estimates from them."""

@@ -1,4 +1,4 @@
-"""The target accuracy by a few labels of rows drawn by a known design, with its interval.
+"""Estimate the target accuracy, with an interval, from a few labelled rows of a known design.
 
 The estimate is a difference estimator (Cassel, Särndal & Wretman 1976; prediction-powered
 inference, Angelopoulos et al. 2023). It starts from the mean of a forecast over all N rows of the
@@ -8,16 +8,16 @@ number of rows that it stands for:
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
 s is the score of `labels.score`: the confidence of the classifier at the temperature of its source
-rows, averaged with that of the aligned forecaster where there is one. Offset and slope are fitted
-to the same labels with the same weights, and shrunk to 0 and 1, so that a score that tells nothing
-does no harm. The label-free estimate of the accuracy is not used: it is one number, which the
-offset takes up.
+rows, averaged with that of the aligned forecaster where there is one. Offset a and slope b are
+fitted to the same labels with the same weights, and shrunk towards 0 and 1, so that a useless score
+does no harm. The label-free estimate of the accuracy is not used, because it is a single number,
+which the offset would replace.
 
-The interval is Wilson's (1927) at the sample size at which labels alone would be as precise,
-n* = p(1-p) / V. Here p is the mean of the fitted forecast, and V is the variance that the design
-has if the forecast is right. With one to three errors, or one to three rows that are right, normal
-quantiles reach too little far. That end is then taken from the Poisson distribution (Brown, Cai &
-DasGupta 2001, section 4.1.1). Without any error all rows may be right, and the interval goes to 1.
+The interval is Wilson's (1927) for the effective sample size n* = p(1-p) / V, at which labels
+without a forecast would be as precise. Here p is the mean of the fitted forecast, and V is the
+variance of the design if the forecast is right. With one to three errors, or one to three right
+rows, normal quantiles are too narrow. That end is then taken from the Poisson distribution (Brown,
+Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
 
 The constants were chosen on the half *choose* of ``examples/research/benchmark`` (78 shifts):
 standard deviations 0.5 of the slope and 2 of the offset.
@@ -39,13 +39,13 @@ from covcal_cli.progress import silent
 LEVEL = 0.95
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
-NEAREST = 0.0025  # a forecast that is nearer to 0 or 1 counts as this near
-_HALVINGS = 60  # of an interval below 3, down to rounding
+NEAREST = 0.0025  # forecasts are clipped to this distance from 0 and 1
+_HALVINGS = 60  # bisection steps that shrink an interval of length 3 to rounding error
 _FEW = (1, 2, 3)  # numbers of events for which the Poisson distribution gives the end
 
 
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:
-    """Return the accuracy on the rows that a draw was made from, by its labels.
+    """Estimate the accuracy on the rows that a draw was made from, from its labels.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
     level : float
         Confidence level of the interval.
     seed : int
-        Chooses the source rows that the score's temperature is fitted to, where there are many.
+        Chooses the source rows that the score's temperature is fitted to, if there are many.
     """
     of_frame, of_drawn = (
         score(file, rows, None, seed=seed, progress=silent).right
@@ -69,7 +69,7 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
 def difference_estimate(
     draw: Draw, right: Float64s, of_frame: Float64s, of_drawn: Float64s, *, level: float = LEVEL
 ) -> Estimate:
-    """Return the accuracy on a frame of rows, by the labels of the rows drawn from it.
+    """Estimate the accuracy on a frame of rows, from the labels of the rows drawn from it.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ def difference_estimate(
     right : array of shape (n,)
         1 where the classifier is right in a drawn row, else 0.
     of_frame : array of shape (m,)
-        The score, a probability that the classifier is right, of rows that stand for the frame.
+        The score (the probability that the classifier is right) of rows that represent the frame.
     of_drawn : array of shape (n,)
-        The score of the drawn rows.
+        Score of the drawn rows.
     level : float
         Confidence level of the interval.
     """
@@ -92,14 +92,14 @@ def difference_estimate(
     accuracy = float(np.clip(mean + weights @ (right - expected) / N, 0.0, 1.0))
     variance = float(draw.variances @ (expected * (1 - expected))) / N**2 * n / max(n - 1, 1)
     low, high = accuracy, accuracy
-    if variance > 0:  # else every row is labelled
+    if variance > 0:  # it is 0 if every row is labelled
         low, high = _interval(accuracy, mean * (1 - mean) / variance, right, level)
-    interval = f"{short_percent(level)}, for the rows that were drawn from"
+    interval = f"{short_percent(level)} by labels, for all rows that pick could draw"
     return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
 
 
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share at a sample size, its ends replaced at few events.
+    """Return Wilson's interval of a share, with Poisson ends if there are few events.
 
     `right` counts the events: rows that are right, and errors.
     """
@@ -116,9 +116,9 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 
 
 def _poisson_end(events: int, level: float) -> float:
-    """Return the mean at which `events` or more happen with probability 1 - level.
+    """Return the Poisson mean at which `events` or more happen with probability 1 - level.
 
-    The whole error probability is on this side: with so few events the other end is far away.
+    The whole error probability is at this end, because the other end is far away.
     """
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
@@ -142,4 +142,4 @@ def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float
         return float(value), slope, curvature + np.diag(precision)
 
     fit = newton(derivatives, centre)
-    return centre if fit is None else fit  # without a fit the score is the forecast
+    return centre if fit is None else fit  # if the fit fails, the forecast is the score

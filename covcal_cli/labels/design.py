@@ -1,23 +1,22 @@
-"""The design by which rows are drawn: exact inclusion probabilities, a fixed size, well spread.
+"""The sampling design: a fixed number of rows, exact inclusion probabilities, well spread rows.
 
-Let s_i be the score of row i: the chance that the classifier is right there. The number of rows in
-which it is right is estimated by the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) /
-pi_i (Cassel, Särndal & Wretman 1976). If s is right, the variance of this estimate is smallest on
+Let s_i be the score of row i, the probability that the classifier is right. The number of right
+rows is estimated by the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i
+(Cassel, Särndal & Wretman 1976). If s is right, the variance of this estimate is smallest on
 average for pi_i in proportion to sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki &
-Fuller 1982; Särndal, Swensson & Wretman 1992, section 12.2). A label of a nearly certain row is
-seldom worth a person's time. This is active testing (Kossen et al. 2021) with a fixed number of
-rows.
+Fuller 1982; Särndal, Swensson & Wretman 1992, section 12.2). So rows whose outcome is nearly
+certain are seldom drawn. This is active testing (Kossen et al. 2021) with a fixed number of rows.
 
-Where s is wrong, a share `FLOOR` of the draw that is alike for all rows keeps every pi_i above 0
-and every weight below N / (n FLOOR): the estimate is unbiased whatever s is.
+In case s is wrong, a share `FLOOR` of the draw is uniform over all rows. So every pi_i is above 0
+and every weight is below N / (n FLOOR). The estimate is unbiased for any s.
 
-Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). They are laid end to end in an
-order, each as long as its pi_i, and one row is drawn from every unit of length. So a sample holds
-rows from everywhere along the order. Its variance is never above that of a draw with replacement
-(Chauvet 2012; Chauvet & Ruiz-Gazen 2017), so that intervals by the usual formula of Hansen &
-Hurwitz (1943) are safe. No formula is safe for systematic draws, which one random number decides.
+Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are put in an order and
+laid end to end on a line, each with length pi_i. One row is drawn from every unit of length, so the
+sample is spread along the whole order. Its variance is never above that of a draw with replacement
+(Chauvet 2012; Chauvet & Ruiz-Gazen 2017), so intervals by the usual formula of Hansen & Hurwitz
+(1943) are valid. For systematic draws, which use a single random number, no formula is valid.
 
-Both steps take the rows in parts, so that arrays of all rows need not be in memory.
+Both steps process the rows in parts, so that arrays of all rows need not be in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,28 +25,28 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers
 
-FLOOR = 0.2  # share of the draw that is alike for all rows
-_ROUNDING = 1e-9  # of sums of lengths
+FLOOR = 0.2  # share of the draw that is uniform over all rows
+_ROUNDING = 1e-9  # rounding of sums of lengths
 _BANDS = 5  # of the score
-_CHUNK = 1 << 18  # rows that are looked through at a time
+_CHUNK = 1 << 18  # rows processed at a time
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
-    """Return pi, shape (N,): each above 0 and at most 1, n in sum; see `inclusion_rule`."""
+    """Return pi, shape (N,): above 0, at most 1, and with sum n; see `inclusion_rule`."""
     return inclusion_rule(lambda: (scores,), n)(scores)
 
 
 def inclusion_rule(
     parts: Callable[[], Iterable[Float64s]], n: int
 ) -> Callable[[Float64s], Float64s]:
-    """Return the function that gives pi for scores, each above 0 and at most 1, n in sum.
+    """Return the function that maps scores to pi, which is above 0, at most 1, and has sum n.
 
     Parameters
     ----------
     parts : callable
-        Returns the scores of all N rows, in [0, 1], some at a time; it is called several times.
+        Returns the scores of all N rows, in [0, 1], in parts; it is called several times.
     n : int
-        Rows to draw, from 1 to N.
+        Number of rows to draw, from 1 to N.
     """
     total, N = 0.0, 0
     for scores in parts():
@@ -58,8 +57,9 @@ def inclusion_rule(
             return np.full(len(scores), 1 / N)
         return np.asarray((1 - FLOOR) * _spread(scores) / total + FLOOR * (1 / N))
 
-    # A row longer than one is certain. The other rows share the rest of the draw, which may make
-    # more rows certain. Each round holds how much is left for the other rows, and their length.
+    # A row with a length above one is certain to be drawn. The other rows share the rest of the
+    # draw, which may make more rows certain. Each round stores the rest of the draw and the length
+    # of the other rows.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -90,11 +90,11 @@ def _spread(scores: Float64s) -> Float64s:
 
 
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
-    """Yield the places of rows in an order in which neighbours are alike, a part at a time.
+    """Yield row numbers, in parts, in an order in which neighbours are similar.
 
-    A part is a band of the score. Within a band rows are in order of their predicted class, and
-    then of the score. Every other band runs backwards, so that neighbours are alike across its ends
-    too. If scores are equal, the first rows belong to the lower band.
+    A part is a band of the score. Within a band, rows are sorted by predicted class and then by
+    score. Every second band is reversed, so that neighbours in different bands are similar too.
+    Among rows with equal scores, the first rows belong to the lower band.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
 
 def _from_rank(scores: Floats, rank: int, value: float) -> Booleans:
-    """Return which rows have at least a rank; `value` is the score at that rank."""
+    """Return which rows have at least this rank; `value` is the score at the rank."""
     above: Booleans = scores > value
     skipped = rank - int(np.count_nonzero(scores < value))
     for start in range(0, len(scores), _CHUNK):
@@ -131,26 +131,26 @@ def _from_rank(scores: Floats, rank: int, value: float) -> Booleans:
 
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
-    """Return which rows are drawn, ascending, shape (n,) int64; see `drawn_along`."""
+    """Draw rows; return their numbers, ascending, shape (n,) int64; see `drawn_along`."""
     return drawn_along([(np.arange(len(probabilities)), probabilities)], rng)
 
 
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
-    """Return the rows that are drawn, in their order along the line, shape (n,) int64.
+    """Draw rows; return their numbers in their order along the line, shape (n,) int64.
 
     Parameters
     ----------
     parts : iterable of pairs of arrays
-        The numbers of some rows at a time, in order, and their pi, n in sum over all parts.
+        Row numbers in order, and their pi, which sum to n over all parts.
     rng : numpy.random.Generator
     """
-    # The place in the order, and the number, of each row drawn.
+    # The place in the order and the number of each drawn row.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
-    # The rows that no stratum has used yet, and where they begin on the line and end.
+    # The rows that no stratum has used yet, with their start and end on the line.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # A row that was not drawn where it began is carried on, with the length that it has left.
+    # A row that was not drawn in its first stratum is carried on with its remaining length.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -158,17 +158,17 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
-        """Draw one row from the next stratum, over whose end the row `last` reaches."""
+        """Draw one row from the next stratum; the row `last` reaches over its end."""
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # The rows inside fight, each with its length, and the winner stands for all of them.
+        # Draw one of the rows inside in proportion to their lengths; it represents all of them.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Then one of the winner and the last row is drawn, and the other is carried on.
+        # Then draw either this row or the last row, and carry the other row on.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:
@@ -193,11 +193,12 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         start, first = start + len(numbers), 0
         while (last := _reaching(edges, len(winners))) < len(rows[0]):
             draw_one(last)
-    for _ in range(len(winners), round(float(edges[-1]))):  # rounding left the last stratum short
+    # Rounding may leave the last stratum short.
+    for _ in range(len(winners), round(float(edges[-1]))):
         draw_one(len(rows[0]) - 1)
     return np.array([number for _, number in sorted(certain + winners)], dtype=np.int64)
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:
-    """Return which row reaches over the end of a stratum."""
+    """Return the row that reaches over the end of a stratum."""
     return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

@@ -1,20 +1,21 @@
 """Draws of target rows to be labelled, in memory and in a file.
 
-`covcal pick` draws rows in batches, each from the rows that the earlier batches left, with known
-probabilities. `covcal label` stores the draw in the group ``/marked`` of a features or adapted
-file, apart from ``/target/labels``, which are for ``evaluate``. `read_draw` gives out no label of
-a row that a person labelled: only `picked_labels` does, and few modules import that.
+`covcal pick` draws rows in batches, with known probabilities. Each batch is drawn from the rows
+that are not in earlier batches. `covcal label` stores the draw in the group ``/marked`` of a
+features or adapted file, apart from ``/target/labels``, which are for ``evaluate``. `read_draw`
+hides the labels. Only the module `picked_labels` returns them, and few modules import it.
 
-**What a batch tells.** Let U be the N rows of the splits that are drawn from, and U_b the rows that
-the batches before b left. Batch b drew n_b rows of U_b, row i with probability pi_i. For any
-numbers t_i of the rows, such as whether the classifier is right or the error of a forecast,
+**The estimate from a batch.** Let U be the N rows of the splits that are drawn from, and U_b the
+rows that the batches before b left. Batch b drew n_b rows of U_b, row i with probability pi_i. Let
+t_i be any number for each row, for example whether the classifier is right, or the error of a
+forecast. Then
 
     t(earlier batches) + sum_{i in batch b} t_i / pi_i
 
 is an unbiased estimate of their sum over U, given the earlier batches (Raj 1956; within a batch
 Horvitz & Thompson 1952). So is every mean of these estimates whose weights do not depend on labels.
-Batches are combined with weights in proportion to n_b, so a later batch may use what the labels of
-earlier batches taught.
+Batches are combined with weights in proportion to n_b, so the design of a later batch may depend on
+the labels of earlier batches.
 """
 
 import hashlib
@@ -41,13 +42,13 @@ from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.hdf5 import Dataset, Group
 
 MAX_FRAME = 50_000
-# Stands for a label that `read_draw` does not give out; no class has this number.
+# Takes the place of a label that `read_draw` hides; no class has this number.
 HIDDEN_LABEL = int(np.iinfo(np.int64).max)
 MARKED = "marked"  # the group
-LABELS = f"{MARKED}/labels"  # (m,) int64: class of each row drawn, -1 where there is no label yet
+LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet
 _OWN_ATTRIBUTES = ("schema", "complete")
 _AGAIN = "put the labels in again with covcal label"
-# Kind of number of each dataset; those of rows have shape (m,), those of batches (B,).
+# The number type of each dataset; datasets of rows have shape (m,), of batches (B,).
 _OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -57,31 +58,33 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 class Batch:
     """One draw of rows, and how it was made."""
 
-    drawn: int  # n_b, the number of rows drawn
-    population: int  # N_b, the number of rows it was drawn from: those that earlier batches left
+    drawn: int  # n_b, the number of drawn rows
+    # N_b, the number of rows that it was drawn from, without the rows of earlier batches.
+    population: int
     seed: int
-    splits: tuple[str, ...]  # splits of the rows drawn from, the same for all batches of a file
+    splits: tuple[str, ...]  # splits that it was drawn from, the same for all batches of a file
     score: str  # the score that the inclusion probabilities follow, in words
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Target rows drawn in batches, m of them in ascending order, and the labels that they have."""
+    """Target rows that were drawn in batches, m rows in ascending order, with their labels."""
 
     rows: Rows  # (m,), row numbers in the target
-    # (m,), above 0, at most 1: the probability with which its batch drew the row from the rows
-    # that were left.
+    # (m,), above 0, at most 1: the probability with which the row's batch drew it.
     inclusion: Float64s
     batch: Integers  # (m,), index into `batches`
-    # (m,), 0 .. n_b - 1: the rows of a batch lie in the order of their score, and one row was drawn
-    # from each stratum (certain rows, of inclusion 1, included). Neighbouring strata are alike.
+    # (m,), 0 .. n_b - 1: the place of the row's stratum in the order of the design. One row was
+    # drawn from each stratum, and neighbouring strata are similar. A row with inclusion 1 is a
+    # stratum too.
     stratum: Integers
-    labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` where a row has none yet, or `HIDDEN_LABEL`
+    labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` for a row without a label, or `HIDDEN_LABEL`
     batches: tuple[Batch, ...]  # in the order in which they were drawn
-    # Ascending: all rows drawn from, or `MAX_FRAME` random rows that stand for them. Empty in a
-    # draw that was read without its labels.
+    # The rows that were drawn from, ascending, or `MAX_FRAME` random rows of them. Empty in a draw
+    # that was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
-    # "marked": drawn by ``covcal pick``; "random": of the rows whose labels the file has anyway.
+    # "marked": drawn by ``covcal pick``. "random": drawn from the rows whose labels are in the
+    # file.
     design: Literal["marked", "random"] = "marked"
 
     def __len__(self) -> int:
@@ -99,12 +102,12 @@ class Draw:
 
     @property
     def seed(self) -> int:
-        """Return the seed of the first batch that has rows here."""
+        """Return the seed of the first batch with rows in this draw."""
         return self.batches[int(self.batch.min())].seed
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what the user should know where rows that were drawn are not here."""
+        """Return a note if drawn rows are missing because they have no label."""
         missing = sum(batch.drawn for batch in self.batches) - len(self)
         if not missing:
             return ()
@@ -122,9 +125,10 @@ class Draw:
 
     @property
     def weights(self) -> Float64s:
-        """Return how many rows of the frame each row stands for, shape (m,): N in sum on average.
+        """Return how many frame rows each row represents, shape (m,); the sum is N on average.
 
-        Batches count by their sizes. A row of an earlier batch stands for itself in later ones too.
+        Batches are weighted by their sizes. In the estimate of a later batch, an earlier row
+        represents only itself.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)
@@ -132,7 +136,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return what the variance of each row's number adds to that of the sum, shape (m,)."""
+        """Return each row's factor from its variance to that of the sum, shape (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -141,10 +145,9 @@ class Draw:
         return np.bincount(self.batch) / max(len(self), 1)
 
     def without(self, out: Booleans) -> "Draw":
-        """Return the draw without some rows.
+        """Return the draw without the rows that are not `kept`.
 
-        A smaller batch has smaller inclusion probabilities: they are multiplied by the share of the
-        batch that is left.
+        The inclusion probabilities are multiplied by the remaining share of the batch.
         """
         left = ~out
         before = np.bincount(self.batch)
@@ -160,7 +163,7 @@ class Draw:
         )
 
     def recorded(self, target: Domain) -> LabelledRows:
-        """Return what cal.json and estimate.json hold about the rows."""
+        """Return the description of the rows for cal.json and estimate.json."""
         ids = sorted(target.ids(self.rows))
         sha256 = hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest()
         sizes = np.bincount(self.batch)
@@ -185,7 +188,7 @@ def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
 
 
 def read_draw(file: FeatureFile) -> Draw:
-    """Return the draw that a file holds, with its labels hidden; `NO_DRAW` where there is none.
+    """Return the draw in a file, with its labels hidden, or `NO_DRAW`.
 
     Raises
     ------
@@ -202,7 +205,7 @@ def read_draw(file: FeatureFile) -> Draw:
     }
     for columns in (values, of_batches):
         if len({len(column) for column in columns.values()}) > 1:
-            raise _damaged(file, "have not one entry per row and batch")
+            raise _damaged(file, "do not have one entry per row and batch")
     batches = tuple(
         Batch(drawn, population, seed, tuple(_text(splits).split("+")), _text(score))
         for drawn, population, seed, splits, score in zip(
@@ -224,14 +227,18 @@ def read_draw(file: FeatureFile) -> Draw:
 
 
 def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
-    """Write a copy of `file` to `partial`, with this draw in place of the one that it holds.
+    """Write a copy of `file` to `partial`, with this draw in place of the draw in the file.
 
-    The copy remembers the sha256 of the file before it had any draw. Calibrations and adapted files
-    that were made from that file go by it.
+    The copy stores the sha256 of the file without any draw. By this hash, calibrations and adapted
+    files recognise the file.
     """
-    kept = {name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES}
-    kept[UNMARKED_SHA256] = file.sha256()
-    with HDF5Writer(partial, schema=file.schema, classes=file.classes, attributes=kept) as writer:
+    attributes = {
+        name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES
+    }
+    attributes[UNMARKED_SHA256] = file.sha256()
+    with HDF5Writer(
+        partial, schema=file.schema, classes=file.classes, attributes=attributes
+    ) as writer:
         for place, dataset in file.handle.datasets.items():
             if place != "classes" and not place.startswith(f"{MARKED}/"):
                 writer.copy(place, dataset)
@@ -240,12 +247,12 @@ def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
 
 
 def write_draw(writer: HDF5Writer, draw: Draw) -> None:
-    """Write a draw and its labels into a file that is being written.
+    """Write a draw and its labels into an open file.
 
     Raises
     ------
     ValueError
-        If its labels are hidden: they would be lost.
+        If its labels are hidden, because they would be lost.
     """
     if (draw.labels == HIDDEN_LABEL).any():
         raise ValueError("the labels of the draw are hidden: read it with picked_labels")
@@ -273,22 +280,22 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return what is wrong with a draw, or None."""
+    """Return what is wrong with a stored draw, or None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
-        return "are of rows that the target does not have, or of one row twice"
+        return "name a row that the target does not have, or a row twice"
     if not ((draw.inclusion > 0) & (draw.inclusion <= 1)).all():
-        return "hold an inclusion probability that is not above 0 and at most 1"
+        return "have an inclusion probability that is not above 0 and at most 1"
     if not ((draw.batch >= 0) & (draw.batch < len(draw.batches))).all():
-        return "are of a batch that is not there"
+        return "name a batch that does not exist"
     for number, batch in enumerate(draw.batches):
         if not set(batch.splits) <= set(SPLITS) or batch.splits != draw.batches[0].splits:
-            return "are of other splits than there are"
+            return "name a split that does not exist"
         if batch.population != target.count(*batch.splits) - int((draw.batch < number).sum()):
-            return "are of another number of rows than there are"
+            return "were drawn from a number of rows that the target does not have"
         strata = np.sort(draw.stratum[draw.batch == number])
         if batch.drawn != len(strata) or (strata != np.arange(len(strata))).any():
-            return "are not of all rows of a batch"
+            return "lack rows of a batch"
     return None
 
 

@@ -1,11 +1,10 @@
 """``covcal label``: put the labels of picked rows into the file that the rows were picked from.
 
-A whole new file takes the place of the old one, or nothing changes. Calibrations and adapted files
-that were made from the old file still belong to the new one: it remembers the sha256 of the file
-before it had any labels. The labels are stored apart from those that ``evaluate`` reads
-(`covcal_cli.labels.draws`).
+A complete new file replaces the old file, or nothing changes. Calibrations and adapted files of the
+old file still belong to the new file, because it stores the sha256 of the file without labels. The
+labels are stored apart from those that ``evaluate`` reads (`covcal_cli.labels.draws`).
 
-Several sheets of one batch may come from several people. Sheets that complete each other are
+Several sheets of one batch may come from several people. Sheets that label different rows are
 joined. Where two people disagree, the user says which label counts.
 """
 
@@ -37,21 +36,21 @@ from covcal_cli.records import require_one_of
 RESOLVE = ("first", "last", "drop", "majority")
 _SHOWN = 5  # rows that a message names
 
-Votes = Mapping[int, Mapping[int, int]]  # class by the number of the labeller, by row
+Votes = Mapping[int, Mapping[int, int]]  # for each row, the class by number of the labeller
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """What ``covcal label`` put in."""
+    """The result of ``covcal label``: numbers of labels and rows."""
 
-    new: int  # labels that were not there
-    replaced: int  # labels that were another class
+    new: int  # labels of rows that had no label
+    replaced: int  # labels that changed the class of a row
     labelled: int  # rows that have a label now
-    empty: int  # rows that were drawn and have none yet
-    batches: int  # in which the rows were drawn
+    empty: int  # drawn rows without a label
+    batches: int  # batches in which the rows were drawn
     twice: int = 0  # rows that several sheets label
-    agreed: int = 0  # of them, rows with the same label in all
-    kappa: float | None = None  # Cohen's, on these rows; None without any
+    agreed: int = 0  # those rows with the same label in all sheets
+    kappa: float | None = None  # Cohen's kappa on these rows; None if there are none
 
 
 def label(
@@ -70,25 +69,25 @@ def label(
     path : str or Path
         The file that the rows were picked from, or a file of the same rows that adapt made.
     sheets : sequence of str or Path
-        The CSV files that `pick` wrote, filled in. Batches join in the order they were drawn in;
-        sheets of one batch complete each other.
+        The CSV files that `pick` wrote, filled in. Batches must be added in the order in which they
+        were drawn. Sheets of one batch may complete each other.
     output : str or Path, optional
         The file to write; `path` itself is replaced when left out.
     partial : bool
-        Accept rows without a label. Until their labels follow, the rows that have a label stand for
-        their whole batch, as if chance had chosen them.
+        Accept rows without a label. Until their labels follow, the labelled rows are treated as a
+        random part of their batch.
     resolve : str, optional
-        Which label counts where sheets, or the file and a sheet, disagree: ``first`` or ``last`` in
-        the order given, the file before the sheets; ``majority``; or ``drop`` for none. Without it
-        a disagreement is an error.
+        Which label is used where sheets, or the file and a sheet, disagree. ``first`` and ``last``
+        follow the order of the arguments, with the file before the sheets. ``majority`` takes the
+        most frequent label. ``drop`` takes no label. Without it a disagreement is an error.
     force : bool
         Replace labels in the file by those of the sheets, and an existing output.
 
     Raises
     ------
     CovcalError
-        If a sheet is of another file or draw, was changed, or lacks labels; if a label is no class;
-        if labellers disagree. The file is as it was.
+        If a sheet belongs to another file or draw, was changed or lacks labels; if a label is not a
+        class; if labellers disagree. Then the file does not change.
     """
     path, output = Path(path), Path(path if output is None else output)
     if resolve is not None:
@@ -104,15 +103,15 @@ def label(
         votes: dict[int, dict[int, int]] = {}
         for number, sheet in enumerate(read):
             draw, rows = with_batch(file, draw, sheet)
-            given = _classes_of(file, sheet, rows)
-            for row, index in zip(rows.tolist(), given, strict=True):
-                known = votes.setdefault(row, {})
+            classes_of_lines = _classes_of(file, sheet, rows)
+            for row, index in zip(rows.tolist(), classes_of_lines, strict=True):
+                votes_of_row = votes.setdefault(row, {})
                 if index != UNKNOWN_LABEL:
-                    known[number] = index
+                    votes_of_row[number] = index
         twice, agreed, kappa = _agreement(votes)
         sources = [path, *(sheet.path for sheet in read)]
         new = _resolved(file.require_target(), file.classes, votes, old, sources, resolve, force)
-        dropped = sum(bool(known) and row not in new for row, known in votes.items())
+        dropped = sum(bool(votes_of_row) and row not in new for row, votes_of_row in votes.items())
         labels = {row: index for row, index in old.items() if row not in votes} | new
         empty = len(votes) - dropped - len(new)
         if empty and not partial:
@@ -141,9 +140,9 @@ def label(
 
 
 def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
-    """Return the class of every line of a sheet, `UNKNOWN_LABEL` where a label is empty."""
+    """Return the class of every line of a sheet, `UNKNOWN_LABEL` if a label is empty."""
     if not any(sheet.labels):
-        raise CovcalError(f"{sheet.path} has no labels yet: fill its column label in")
+        raise CovcalError(f"{sheet.path} has no labels yet: fill in the column label")
     order = np.argsort(rows)
     predicted = np.empty(len(rows), dtype=np.int64)
     predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
@@ -156,7 +155,7 @@ def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class that a label names; for none, the error names the nearest class."""
+    """Return the class that a label names; if there is no such class, the error suggests one."""
     for name in (text, plain_number(text)):
         if classes.index(name) is not None:
             return classes.require(path, name, what="label")
@@ -164,16 +163,16 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
     like = get_close_matches(text.casefold(), names, n=1)
     nearest = f"did you mean {names[like[0]]}?" if like else f"take one of {listed(classes.names)}"
     raise CovcalError(
-        f"{path}: the label of {shown(row_id)}, {shown(text)}, is no class: {nearest}"
+        f"{path}: the label of {shown(row_id)}, {shown(text)}, is not a class: {nearest}"
     )
 
 
 def _agreement(votes: Votes) -> tuple[int, int, float | None]:
-    """Return how many rows several sheets label, in how many they agree, and Cohen's kappa.
+    """Return the number of rows labelled twice, the number with equal labels, and Cohen's kappa.
 
-    Kappa (1960) is the share of rows in which two people agree, less the share expected by chance
-    from how often each uses the classes, divided by the largest value of this difference. For more
-    than two people it is the mean over the pairs.
+    Kappa (1960) is the share of rows in which two people agree minus the share expected by chance,
+    divided by one minus that share. The expected share follows from how often each person uses each
+    class. For more than two people it is the mean over the pairs.
     """
     several = [known for known in votes.values() if len(known) > 1]
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -202,10 +201,10 @@ def _resolved(
     resolve: str | None,
     force: bool,
 ) -> dict[int, int]:
-    """Return the class of every row of the sheets that has one.
+    """Return the class of every labelled row of the sheets.
 
-    `sources` are the file and the sheets. The file is the first labeller of the rows that it has a
-    label for, unless `force` puts the sheets above it.
+    `sources` are the file and the sheets. If the file has a label for a row, it counts as the first
+    labeller, unless `force` lets the sheets replace it.
     """
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}
@@ -255,7 +254,7 @@ def _disagreement(
     twice, _, kappa = _agreement(votes)
     beside = "" if kappa is None else f" of {twice} (Cohen's kappa {kappa:.2f})"
     with_file = any(source == file for by_source in differing.values() for source, _ in by_source)
-    force = ", or --force to replace what the file holds" if with_file else ""
+    force = ", or --force to replace the labels in the file" if with_file else ""
     return (
         f"labellers disagree on {len(differing)} row{'s' if len(differing) > 1 else ''}{beside}: "
         f"{named}{more}: correct them, or pass --resolve {', '.join(RESOLVE[:-1])} or "

@@ -1,8 +1,8 @@
-"""The page on which a person labels the picked rows: one HTML file that needs nothing else.
+"""The page on which a person labels the picked rows: one self-contained HTML file.
 
-Texts and pictures go in as JSON. The page's script shows them as text and never as HTML, and the
-page's policy forbids every other script and every request. The page saves the CSV that it was made
-from, with the column ``label`` filled in.
+Texts and pictures are embedded as JSON. The page's script shows texts as text, never as HTML. The
+page's security policy forbids all other scripts and all requests. The page saves the CSV that it
+was made from, with the column ``label`` filled in.
 """
 
 import base64
@@ -21,13 +21,13 @@ from covcal_cli.records import document_text
 
 _HIDDEN = ("predicted", "confidence")  # columns that influence an answer: shown on demand
 _LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help to label
-_FILE = Path("page")  # the base of a document's paths; a page has no paths
+_FILE = Path("page")  # base of the paths in a document; a page has no paths
 
 
 def write_page(
     path: Path, sheet: Sheet, classes: Sequence[str], images: str | Path | None, *, force: bool
 ) -> Mapping[str, str]:
-    """Write the page of a sheet, and return why an image could not be read, by the row's id.
+    """Write the page of a sheet; return the reason for each unreadable image, by the row's id.
 
     `images` are the target's images; without them the page shows the cells of a row.
 
@@ -41,8 +41,8 @@ def write_page(
     if images is not None:
         from covcal_cli.labels.pictures import pictures
 
-        shown = pictures(Path(images), sheet.ids)
-        uris, unreadable = shown.uris, shown.unreadable
+        thumbnails = pictures(Path(images), sheet.ids)
+        uris, unreadable = thumbnails.uris, thumbnails.unreadable
     text = page(sheet_text(sheet), classes, uris, name=sheet.path.name)
     write_text(path, text, force=force)
     return unreadable
@@ -54,19 +54,19 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
     Parameters
     ----------
     table : str
-        The CSV of the n rows, with a line of columns, the column ``label`` among them.
+        The CSV of the n rows, with a header that has a column ``label``.
     classes : sequence of str
-        What may be written in that column, no name twice.
+        The allowed labels, each once.
     pictures : sequence of str or None
-        A data URI per row: empty where an image could not be read, None where the row has no image
-        and the page shows its cells.
+        A data URI per row: empty if its image could not be read, None if the row has no image and
+        the page shows its cells.
     name : str
         The name of the file that the page saves.
 
     Raises
     ------
     ValueError
-        If there are not as many pictures as rows.
+        If the number of pictures is not the number of rows.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))
     if len(pictures) != len(rows):
@@ -79,7 +79,7 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
         "left_out": [columns.index(column) for column in columns if column in _LEFT_OUT],
         "classes": classes,
     }
-    # The browser stores answers under this name, so that every table has its own.
+    # The browser stores answers under this name, which differs between tables.
     digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
     data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)
@@ -92,7 +92,7 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
     )
     title = escape(printable(f"Label {len(rows)} rows: {name}"))
     before = before.replace("__POLICY__", policy).replace("__TITLE__", title)
-    # Only "<" can end a script element, and JSON may spell it by its code.
+    # Only "<" can end a script element, so it is written as an escape in the JSON.
     rest = rest.replace("__SCRIPT__", script, 1).replace(
         "__DATA__", data.replace("<", r"\u003c"), 1
     )
@@ -100,5 +100,5 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
 
 
 def _source(text: str) -> str:
-    """Return an inline script or style as a policy names it."""
+    """Return the hash that names an inline script or style in a policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

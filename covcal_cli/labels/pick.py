@@ -1,15 +1,15 @@
-"""``covcal pick``: target rows for a person to label, drawn by a known design.
+"""``covcal pick``: draw target rows for a person to label, by a known design.
 
-No target label is read, and the file is not changed. The sheet holds everything that `label` must
-know. Rows that earlier batches drew are not drawn again: those in the file, and those of sheets
-whose labels are not in it yet. `labels.draws` says what the design of batches allows.
+No target label is read, and the file is not changed. The sheet holds everything that `label` needs.
+Rows of earlier batches are not drawn again, whether their labels are in the file or the user names
+their sheets. `labels.draws` describes the design of batches.
 
-Only a score and a predicted class are in memory for every row. Everything else is computed for some
-rows at a time.
+Only a score and a predicted class are in memory for every row. Everything else is computed in
+parts.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,19 @@ from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logits
+from covcal_cli.formats.decision import Decision, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.accuracy import NEAREST
 from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
 from covcal_cli.labels.draws import Batch, Draw, read_draw
 from covcal_cli.labels.page import write_page
-from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks
+from covcal_cli.labels.score import (
+    forecasters_of,
+    in_words,
+    score,
+    score_blocks,
+    words_of_region,
+)
 from covcal_cli.labels.sheet import (
     SHEET,
     Sheet,
@@ -37,13 +44,14 @@ from covcal_cli.labels.sheet import (
     sheet_text,
     with_batch,
 )
+from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 
 _UNSEEN = ("train", "validation")  # splits whose rows evaluate does not use
-_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean size of a normal number, in standard deviations
-_EXACT_ROWS = 1 << 20  # of more rows the scores are kept in 32 bits
-_CHUNK = 1 << 18  # rows whose numbers are computed at a time, where there are more
+_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean absolute value of a standard normal number
+_EXACT_ROWS = 1 << 20  # with more rows, scores are stored in 32 bits
+_CHUNK = 1 << 18  # rows that are processed at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +60,8 @@ class PickSettings:
 
     rows: int = 50  # to draw
     seed: int = 0
-    splits: tuple[str, ...] = ()  # to draw from; else those of earlier batches, else `_UNSEEN`
+    # Splits to draw from; by default those of earlier batches, else `_UNSEEN`.
+    splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_at_least("rows", self.rows, 1)
@@ -66,21 +75,22 @@ DEFAULTS = PickSettings()
 
 @dataclass(frozen=True)
 class Picked:
-    """The rows drawn, and how well their labels will tell the accuracy."""
+    """The drawn rows, and the accuracy's expected interval once they are labelled."""
 
     sheet: Sheet
-    classes: tuple[str, ...]  # what may be written in the column of labels
+    classes: tuple[str, ...]  # the allowed labels
     before: int  # rows drawn by earlier batches
-    # Half the 95 % interval of the accuracy on the rows of `splits`, by the labels of this batch
-    # and by those of all batches, if the scores are about right.
+    # Half of the 95 % interval of the accuracy on the rows of `splits`, if the scores are about
+    # right: with the labels of this batch, and with those of all batches.
     half_width: float
     half_width_of_all: float
-    half_width_at_worst: float  # of all batches, if the scores tell nothing and half is right
-    unreadable: Mapping[str, str]  # why an image is not on the page, by the row's id
+    # With the labels of all batches, if the scores are useless and half of the rows are right.
+    half_width_at_worst: float
+    unreadable: Mapping[str, str]  # the reason why an image is not on the page, by the row's id
 
     @property
     def mean_error(self) -> float:
-        """The mean error of the accuracy. No ECE of a T matched to the accuracy falls below it."""
+        """The expected error of the accuracy: the least ECE to expect from a T matched to it."""
         return self.half_width_of_all / Z * _MEAN_OF_SIZE
 
 
@@ -94,6 +104,7 @@ def pick(
     earlier: Sequence[str | Path] = (),
     images: str | Path | None = None,
     page: str | Path | None = None,
+    decision: str | Path | None = None,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Picked:
@@ -107,7 +118,7 @@ def pick(
         The CSV to write. None: nothing is written, and `Picked.sheet` holds the rows.
     settings : PickSettings
     calibration : str or Path, optional
-        The cal.json whose confidence is the score of the rows.
+        The cal.json whose confidence becomes the score of the rows.
     networks : str or Path, optional
         For a calibration of aligned logits on a features file: the adapted file with the networks.
     earlier : sequence of str or Path
@@ -117,6 +128,9 @@ def pick(
         they are in a folder that the ids are relative to.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
+    decision : str or Path, optional
+        The decide.json whose promise the labels are for. Rows are drawn alike from those that it
+        may accept, and a few from the others.
     force : bool
         Replace existing outputs.
     progress : callable, optional
@@ -128,10 +142,14 @@ def pick(
         If there are fewer rows left, a sheet or the calibration belongs to another file, images
         are those of other rows, or an output cannot be written.
     """
+    made_for: Decision | None = None
+    if decision is not None:
+        calibration = calibration or calibration_of(decision)
+        made_for = read_decision(decision, calibration)
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
     path, output = Path(path), None if output is None else Path(output)
-    inputs = [Path(name) for name in (calibration, networks, images, *earlier) if name is not None]
+    inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
     for written in (output, page):
         if written is not None:
             check_output(Path(written), force=force, inputs=[path, *inputs])
@@ -149,15 +167,20 @@ def pick(
                 f"{path} has {left} target {' and '.join(splits)} rows left to label{others}: ask "
                 f"for at most {left}"
             )
-        given = None if calibration is None else _scaled(file, Path(calibration), networks)
-        forecasters = forecasters_of(file, given, settings.seed)
-        frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
-        probabilities = inclusion_rule(frame.score_parts, n)
-        # Probabilities first: they depend neither on the order nor on chance.
+        scaled = None if calibration is None else _scaled(file, Path(calibration), networks)
+        if made_for is None or scaled is None:
+            forecasters = forecasters_of(file, scaled, settings.seed)
+            frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
+            words, probabilities = in_words(forecasters), inclusion_rule(frame.score_parts, n)
+        else:
+            forecasters = [scaled]
+            frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
+            words, probabilities = frame.rule_for(made_for, n, len(before.batches))
+        # Compute the probabilities first. They do not depend on the order or on chance.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, predictions, right = frame.drawn(probabilities, rng)
-        batch = Batch(n, left, settings.seed, splits, in_words(forecasters))
-        # In a random order: if you stop early, every kind of row has been sampled.
+        batch = Batch(n, left, settings.seed, splits, words)
+        # Shuffle the rows, so that a person who stops early has labelled every kind of row.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         ids = _ids(target, rows)
         paths = ["" if images is None else _path(Path(images), row_id) for row_id in ids]
@@ -175,7 +198,7 @@ def pick(
             np.arange(n),
             [paths[row] for row in strata],
         )
-        rows_of(target, sheet)  # refuses ids that are not unique, before anybody labels them
+        rows_of(target, sheet)  # refuse ids that are not unique before anybody labels rows
         classes = tuple(file.classes)
         unreadable: Mapping[str, str] = {}
         with moved_together():
@@ -184,7 +207,7 @@ def pick(
             if page is not None:
                 unreadable = write_page(Path(page), sheet, classes, images, force=force)
         variance = frame.variance(probabilities)
-        of_before = score(file, before.rows, given, seed=settings.seed, progress=silent).right
+        of_before = score(file, before.rows, scaled, seed=settings.seed, progress=silent).right
         batches = [*_variances_before(before, of_before), (n, variance)]
         of_all = Z * _combined_deviation(batches) / population
         at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
@@ -200,7 +223,7 @@ def pick(
 
 
 class _Frame:
-    """The rows that a batch is drawn from: their scores and predicted classes, in little memory."""
+    """The rows that a batch is drawn from: their scores and predicted classes, stored compactly."""
 
     def __init__(
         self,
@@ -214,8 +237,9 @@ class _Frame:
         self._file, self._splits, self._before = file, splits, before
         self._forecasters = forecasters
         self._is_exact = left <= _EXACT_ROWS
-        # A score less 1 keeps its digits near 1, where most scores are.
+        # Store the score minus 1, which has more digits near 1, where most scores are.
         self._less = 0.0 if self._is_exact else 1.0
+        self._is_random, self._is_by_score = False, False  # the order in which rows are drawn
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-len(file.classes))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
@@ -228,7 +252,7 @@ class _Frame:
                 progress(Progress("forecast", start, left))
 
     def _row_blocks(self) -> Iterator[Rows]:
-        """Yield the numbers of the rows, ascending."""
+        """Yield the row numbers in blocks, ascending."""
         for rows in self._file.require_target().split_blocks(*self._splits):
             yield rows[~np.isin(rows, self._before)] if len(self._before) else rows
 
@@ -236,16 +260,16 @@ class _Frame:
         return self._keys[places].astype(np.float64) + self._less
 
     def score_parts(self) -> Iterator[Float64s]:
-        """Yield the scores of all rows, some rows at a time."""
+        """Yield the scores of all rows in blocks."""
         size = len(self._keys) if self._is_exact else _CHUNK
         for start in range(0, len(self._keys), size):
             yield self._scores(slice(start, start + size))
 
     def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Labels, Float64s]:
-        """Return the drawn rows along the order, their predicted classes and their scores."""
+        """Draw rows; return them in the order of the design, with predicted classes and scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
-            for band in order_of_likeness(self._keys, self._predictions):
+            for band in self._order(rng):
                 for start in range(0, len(band), _CHUNK):
                     places = band[start : start + _CHUNK]
                     yield places, probabilities(self._scores(places))
@@ -263,41 +287,77 @@ class _Frame:
             right[order] = np.concatenate([scores for _, scores in blocks])
         return rows, self._predictions[places].astype(np.int64), right
 
-    def variance(self, probabilities: Any) -> float:
-        """Return the variance that the estimate of a total has on average, if the scores are right.
+    def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
+        """Return the order along which rows are drawn, in parts."""
+        if self._is_random:
+            return [rng.permutation(len(self._keys))]
+        if self._is_by_score:
+            return [np.argsort(-self._keys, kind="stable")]
+        return order_of_likeness(self._keys, self._predictions)
 
-        That is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The gain by the
-        order of the rows is not counted.
+    def rule_for(self, decision: Decision, n: int, batches: int) -> tuple[str, Any]:
+        """Return in words, and as a function of the score, how to draw rows for a decision.
+
+        The rows have the calibration's confidence as their score. A decision on sets alone needs
+        random rows of all. Otherwise rows are drawn along the order of the score, so that the
+        number drawn above every threshold is fixed.
+        """
+        if decision.error is None:
+            self._is_random = True
+            return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))
+        self._is_by_score = True
+        scores = self._scores(slice(None))
+        ranking = Ranking(scores, decision.beliefs)
+        level = level_of_look(decision.certainty, batches + 1)
+        region = best_region(ranking, n, decision.error, level)
+        if region is None:
+            raise CovcalError(
+                f"{n} labels are too few for a promise of at most {decision.error:.4g} wrong: "
+                f"{'ask for ' + str(decision.labels_needed) if decision.labels_needed else 'more'} "
+                "labels (-n), or decide with a larger --error"
+            )
+        p, q = inclusions(n, region.rows, len(scores) - region.rows)
+        return words_of_region(region.threshold), lambda scores: np.where(
+            scores > region.threshold, p, q
+        )
+
+    def variance(self, probabilities: Any) -> float:
+        """Return the expected variance of the estimate of a total, if the scores are right.
+
+        That is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). It ignores the gain
+        from the order of the rows.
         """
         total = 0.0
         for scores in self.score_parts():
-            # No score is as sure as it may look, and the estimate by labels takes none to be.
+            # Scores near 0 or 1 are too sure, so they are clipped as in the estimate by labels.
             doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
             total += float(((1 / probabilities(scores) - 1) * doubtful * (1 - doubtful)).sum())
         return total
 
 
 def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> ScaledLogits:
-    given = None if networks is None else Path(networks)
-    (scaled,) = scaled_logits(file, read_named([document], given), [document], given).values()
+    networks_path = None if networks is None else Path(networks)
+    (scaled,) = scaled_logits(
+        file, read_named([document], networks_path), [document], networks_path
+    ).values()
     return scaled
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits to draw from, which are the same for all batches of a file."""
+    """Return the splits to draw from; all batches of a file use the same splits."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits
     if asked and set(asked) != set(drawn_from):
         raise CovcalError(
             f"the earlier batches of {path} were drawn from its {' and '.join(drawn_from)} rows: "
-            "leave --split out to draw from those again"
+            "leave out --split to draw from these splits again"
         )
     return drawn_from
 
 
 def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
-    """Return what was drawn before: the draw of the file, and the rows of earlier sheets."""
+    """Return the earlier draw: the draw in the file, and the rows of earlier sheets."""
     draw = read_draw(file)
     for sheet in sorted(sheets, key=lambda sheet: sheet.number):
         draw, _ = with_batch(file, draw, sheet)
@@ -305,18 +365,18 @@ def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return size and variance of each earlier batch, estimated from the rows that it drew."""
+    """Return size and variance of each earlier batch, estimated from its drawn rows."""
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
-        held = before.batch == number
-        s, pi = doubtful[held], before.inclusion[held]
+        in_batch = before.batch == number
+        s, pi = doubtful[in_batch], before.inclusion[in_batch]
         variances.append((batch.drawn, float(((1 / pi - 1) / pi * s * (1 - s)).sum())))
     return variances
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the mean of batches' estimates, weighed by their sizes."""
+    """Return the standard deviation of the mean of the batches' estimates, weighted by size."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 
@@ -330,5 +390,5 @@ def _ids(target: Domain, rows: Rows) -> list[str]:
 
 
 def _path(images: Path, row_id: str) -> str:
-    """Return the file of an id below a folder, empty where there is none of that name."""
+    """Return the file with the name of an id below a folder; empty if there is no such file."""
     return str(images / row_id) if (images / row_id).is_file() else ""

@@ -1,7 +1,7 @@
 """The one reader of the labels that a person gave to rows that `covcal pick` drew.
 
-They are stored apart from ``/target/labels``. Code that may use the labels of picked rows imports
-this module, and so cannot reach the labels that ``evaluate`` uses. A test lists who imports it.
+They are stored apart from ``/target/labels``. Code that may use them imports this module, which
+cannot reach the labels for ``evaluate``. A test lists who imports it.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from covcal_cli.labels.draws import LABELS, MAX_FRAME, NO_DRAW, Batch, Draw, fra
 
 
 def draw_with_labels(file: FeatureFile) -> Draw:
-    """Return the draw that a file holds, with the labels it has; `NO_DRAW` where there is none.
+    """Return the draw in a file with its labels, or `NO_DRAW`.
 
     Raises
     ------
     CovcalError
-        If the draw is damaged, or a label is no class.
+        If the draw is damaged, or a label is not a class.
     """
     draw = read_draw(file)
     if draw is NO_DRAW:
@@ -29,14 +29,14 @@ def draw_with_labels(file: FeatureFile) -> Draw:
     labels: Labels = file.handle[LABELS][:].astype(draw.labels.dtype)
     if len(labels) and not (labels.min() >= UNKNOWN_LABEL and labels.max() < len(file.classes)):
         raise CovcalError(
-            f"{file.path}: its marks hold a label that is no class: put the labels in again with "
-            "covcal label"
+            f"{file.path}: its marks hold a label that is not a class: put the labels in again "
+            "with covcal label"
         )
     return replace(draw, labels=labels)
 
 
 def labelled_draw(file: FeatureFile) -> Draw | None:
-    """Return the rows that a person labelled, with their frame, or None where there are none.
+    """Return the rows that a person labelled, with their frame, or None if there are none.
 
     Raises
     ------
@@ -51,12 +51,11 @@ def labelled_draw(file: FeatureFile) -> Draw | None:
 
 
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
-    """Return the draws of several files, with their labels, joined as the rows of the files are.
+    """Join the draws of several files, with their labels, as the files' rows are joined.
 
-    Batches that were drawn from each of the files make one batch of the joined file. A row keeps
-    the probability with which it was drawn, and its strata follow those of the files before. If one
-    file has a batch and another has none, rows of the other file could not have been drawn: that is
-    refused.
+    Batches with the same number, one from each file, become one batch of the joined file. A row
+    keeps its inclusion probability. The strata of a file follow those of the files before it. If a
+    file lacks a batch, it is refused, because its rows could not have been drawn.
 
     `rows` are the numbers of each file's target rows in the joined file, ascending.
     """
@@ -65,7 +64,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     if not fullest.batches:
         return NO_DRAW
     splits = fullest.batches[0].splits
-    # A file without a row that could be drawn has nothing to add.
+    # A file without rows in these splits has no draw to join.
     parts = [
         (file, draw, np.asarray(numbers))
         for file, draw, numbers in zip(files, draws, rows, strict=True)
@@ -86,24 +85,29 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     def joined(columns: Sequence[AnyArray]) -> AnyArray:
         return np.concatenate(columns)[order]
 
-    held = [draw for _, draw, _ in parts]
-    # How many rows of each batch the files before drew.
-    sizes = [[batch.drawn for batch in draw.batches] for draw in held]
+    draws_of_files = [draw for _, draw, _ in parts]
+    # The number of rows of each batch in the files before.
+    sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
     return Draw(
         rows=joined(places),
-        inclusion=joined([draw.inclusion for draw in held]),
-        batch=joined([draw.batch for draw in held]),
+        inclusion=joined([draw.inclusion for draw in draws_of_files]),
+        batch=joined([draw.batch for draw in draws_of_files]),
         stratum=joined(
-            [draw.stratum + first[draw.batch] for draw, first in zip(held, before, strict=True)]
+            [
+                draw.stratum + first[draw.batch]
+                for draw, first in zip(draws_of_files, before, strict=True)
+            ]
         ),
-        labels=joined([draw.labels for draw in held]),
-        batches=tuple(map(_joined_batch, zip(*(draw.batches for draw in held), strict=True))),
+        labels=joined([draw.labels for draw in draws_of_files]),
+        batches=tuple(
+            map(_joined_batch, zip(*(draw.batches for draw in draws_of_files), strict=True))
+        ),
     )
 
 
 def _joined_batch(batches: Sequence[Batch]) -> Batch:
-    """Return one batch for batches that were drawn from parts of the rows."""
+    """Join batches that were drawn from parts of the rows."""
     first = batches[0]
     return Batch(
         drawn=sum(batch.drawn for batch in batches),

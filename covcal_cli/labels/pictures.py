@@ -1,7 +1,7 @@
-"""Pictures of rows for a person to look at, small enough to be part of a page.
+"""Pictures of rows for a person, small enough to embed in a page.
 
-They come from any images that `covcal_cli.data` reads, through the same protocol as a model's
-inputs: this pipeline makes a thumbnail of an image.
+They are made from any images that `covcal_cli.data` reads. The code implements the same protocol as
+a model's preprocessing, but makes thumbnails.
 """
 
 import base64
@@ -19,9 +19,9 @@ from covcal_cli.data.open import open_images
 from covcal_cli.data.preprocessing.pixels import eight_bit
 from covcal_cli.errors import CovcalError, shown
 
-LONGEST_SIDE = 256  # pixels of a thumbnail
-_MOST_BYTES = 24_000  # of a thumbnail: 60 of them in base 64 stay below 2 MB
-_QUALITIES = (85, 70, 50, 30, 15)  # of JPEG, until it is small enough
+LONGEST_SIDE = 256  # longest side of a thumbnail in pixels
+_MOST_BYTES = 24_000  # largest size of a thumbnail: 60 thumbnails in base 64 take less than 2 MB
+_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried in turn until it is small enough
 _WHITE = (255, 255, 255)
 _BATCH = 64
 _THREADS = 4
@@ -31,12 +31,12 @@ _THREADS = 4
 class Pictures:
     """The pictures of n rows."""
 
-    uris: list[str]  # a data URI per row, empty where the image could not be read
-    unreadable: Mapping[str, str]  # why, by id
+    uris: list[str]  # a data URI per row, empty if the image could not be read
+    unreadable: Mapping[str, str]  # the reason, by id
 
 
 def pictures(path: Path, ids: Sequence[str]) -> Pictures:
-    """Return thumbnails of the rows of these ids, in their order.
+    """Return thumbnails of the rows with these ids, in this order.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def pictures(path: Path, ids: Sequence[str]) -> Pictures:
     Raises
     ------
     CovcalError
-        If it holds no images, or lacks one of the ids.
+        If the data hold no images, or lack an id.
     """
     data = open_images(path)
     numbers = {row_id: row for row, row_id in enumerate(data.ids)}
@@ -75,7 +75,7 @@ class _Thumbnails:
     dtype = "object"
 
     def describe(self) -> str:
-        """Return what is done to an image, in one line."""
+        """Describe the pipeline in one line."""
         return f"RGB of at most {LONGEST_SIDE} pixels a side"
 
     def to_json(self) -> str:
@@ -88,9 +88,9 @@ class _Thumbnails:
 
 
 def data_uri(image: Image.Image) -> str:
-    """Return an image of any size and kind as a small data URI: upright, on white."""
+    """Return any image as a small data URI, turned upright and on a white background."""
     kind = image.format
-    image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))  # a large JPEG is not read whole
+    image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))  # read a large JPEG at a smaller scale
     image = eight_bit(ImageOps.exif_transpose(image), kind)
     if image.has_transparency_data:
         image = image.convert("RGBA")

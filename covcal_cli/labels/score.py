@@ -1,11 +1,11 @@
-"""The score of a row: the chance that the classifier is right there, as known without labels.
+"""The score of a row: the probability that the classifier is right, known without labels.
 
 `pick` draws rows by it, and the accuracy by labels starts from it. It is the confidence in the
-classifier's label: by the calibration that is given, else by the classifier at the temperature that
-fits the labelled source validation rows. If the file has an aligned forecaster, the score is the
-mean of both forecasters' confidences. On the shifts on which settings may be chosen, a draw by this
-mean has an error of 3.5 points at 50 labels. A draw by the classifier's own confidence, without any
-calibration, has 4.4.
+classifier's label. The confidence comes from a calibration if the user gives one, else from the
+classifier at the temperature of the labelled source validation rows. If the file has an aligned
+forecaster, the score is the mean of both forecasters' confidences. On the shifts of the half
+*choose*, the accuracy has an error of 3.5 points at 50 labels with this mean, and 4.4 points with
+the classifier's own, uncalibrated confidence.
 """
 
 import re
@@ -21,9 +21,11 @@ from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.progress import Progress, ProgressCallback
 
-_MOST_FITTED = 20_000  # source rows; a score needs no better temperature
+_MOST_FITTED = 20_000  # source rows to fit to; more would not improve a score
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
 _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
+_THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
+_DECISION = re.compile(rf"decision for confidences above ({_THRESHOLD})")
 _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 
 
@@ -46,8 +48,8 @@ def score(
 ) -> Scores:
     """Return the scores of target rows.
 
-    `given` are the logits of a calibration, with their scaling, if there is one. `seed` chooses the
-    source rows that temperatures are fitted to, where there are many.
+    `given` is the scaling of a calibration with its logits, if there is a calibration. `seed`
+    chooses the source rows that temperatures are fitted to, if there are many.
     """
     forecasters = forecasters_of(file, given, seed)
     predictions, right = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
@@ -63,7 +65,7 @@ def score(
 def score_blocks(
     file: FeatureFile, rows: Rows, forecasters: Sequence[ScaledLogits]
 ) -> Iterator[tuple[Labels, Float64s]]:
-    """Yield the classifier's labels of some rows at a time, and the scores, in order."""
+    """Yield the classifier's labels and the scores, in blocks of rows in order."""
     target = file.require_target()
     read = {"logits"}.union(*(forecaster.reads for forecaster in forecasters))
     for block in target.blocks(rows, *read):
@@ -84,7 +86,7 @@ def forecasters_of(file: FeatureFile, given: ScaledLogits | None, seed: int) -> 
 
 
 def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: int) -> float:
-    """Return the T that fits the labelled source validation rows; 1 where there are none."""
+    """Return the T that fits the labelled source validation rows; 1 if there are none."""
     if source is None:
         return 1.0
     rows = source.drawn(_MOST_FITTED, seed, "validation")
@@ -104,11 +106,11 @@ def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: 
     return fit_temperature(blocks, labels, allow_sharpening=bool(enough), seed=seed).temperature
 
 
-# How a score is made is said in words, and in a short code on sheets.
+# Descriptions of a score: in words, and as a short code on sheets.
 
 
 def in_words(forecasters: Sequence[ScaledLogits]) -> str:
-    """Return how the scores of forecasters are made, in words."""
+    """Describe the scores of forecasters in words."""
     parts = [
         (_WHOSE[name], f"{temperature:.4g}")
         for forecaster in forecasters
@@ -122,13 +124,29 @@ def _sentence(parts: Sequence[tuple[str, str]]) -> str:
     return f"{'mean ' if len(parts) > 1 else ''}confidence of {named}"
 
 
+def words_of_region(threshold: float) -> str:
+    """Return in words how rows are drawn for a decision: alike above a threshold, fewer below."""
+    return f"decision for confidences above {threshold!r}"
+
+
+def region_of(words: str) -> float | None:
+    """Return the threshold of a draw for a decision; None of any other draw."""
+    match = _DECISION.fullmatch(words)
+    return None if match is None else float(match[1])
+
+
 def code_of(words: str) -> str:
-    """Return the short code of a score, such as ``c1.94a0.81``."""
+    """Return the short code of a score, such as ``c1.94a0.81``, or ``d0.931`` for a decision."""
+    region = region_of(words)
+    if region is not None:
+        return f"d{region!r}"
     return "".join(f"{whose[0]}{temperature}" for whose, temperature in _NAMED.findall(words))
 
 
 def words_of(code: str) -> str | None:
-    """Return the words for a code, or None where it is no code."""
+    """Return the words for a code, or None if the text is not a code."""
+    if re.fullmatch(rf"d{_THRESHOLD}", code):
+        return words_of_region(float(code[1:]))
     if not re.fullmatch(rf"(?:{_CODED.pattern})+", code):
         return None
     by_letter = {whose[0]: whose for whose in _WHOSE.values()}

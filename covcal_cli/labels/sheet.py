@@ -31,7 +31,8 @@ from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.labels.design import FLOOR
 from covcal_cli.labels.draws import Batch, Draw
-from covcal_cli.labels.score import code_of, words_of
+from covcal_cli.labels.score import code_of, region_of, words_of
+from covcal_cli.maths.acceptance import OUTSIDE
 
 SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks for
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
@@ -324,11 +325,14 @@ def _require_possible(sheet: Sheet) -> None:
 
     Each is at least the share of the draw that is alike for all rows. The sum of their inverses
     estimates the population, within the noise of a draw with replacement (Hansen & Hurwitz 1943).
+    A draw for a decision has few rows outside its region, often none: `decide` checks it instead.
     """
     n, N, inclusion = sheet.batch.drawn, sheet.batch.population, sheet.inclusion
     possible = n <= N and bool(((inclusion > 0) & (inclusion <= 1)).all())
-    possible = possible and bool((inclusion >= FLOOR * n / N * (1 - 1e-6)).all())
-    if possible:
+    is_for_decision = region_of(sheet.batch.score) is not None
+    floor = OUTSIDE if is_for_decision else FLOOR
+    possible = possible and bool((inclusion >= floor * n / N * (1 - 1e-6)).all())
+    if possible and not is_for_decision:
         certain = inclusion == 1
         left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
         spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
@@ -406,8 +410,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
             raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
-    given = [line for line in range(len(sheet)) if sheet.labels[line]]
-    labels = [sheet.labels[line] for line in given]
+    labelled = [line for line in range(len(sheet)) if sheet.labels[line]]
+    labels = [sheet.labels[line] for line in labelled]
     if np.array_equal(sheet.places, np.arange(len(sheet))):
         if _is_sorted(labels) and 2 / _arrangements(labels) < _LEAST_CHANCE:
             raise CovcalError(
@@ -418,7 +422,7 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
     # The lines were moved. With their labels these agree with the classifier more often than the
     # labels that stand where pick wrote the lines.
     now = before = 0
-    for line in given:
+    for line in labelled:
         stayed = _is_same_class(sheet.labels[int(sheet.places[line])], predicted[line])
         moved = _is_same_class(sheet.labels[line], predicted[line])
         now, before = now + (moved and not stayed), before + (stayed and not moved)

@@ -12,7 +12,7 @@ import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, read_labels, thinned_places
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, read_labels, thinned_blocks
 from covcal_cli.labels.draws import MAX_FRAME, Batch, Draw
 from covcal_cli.records import require_at_least
 
@@ -45,7 +45,9 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
                 f"{target.path} has {population} labelled target rows, not {n}: ask for fewer "
                 "--labels"
             )
-        rows, frame = (_drawn(target, population, most, seed) for most in (n, MAX_FRAME))
+        rows, frame = (
+            thinned_blocks(_labelled(target), population, most, seed) for most in (n, MAX_FRAME)
+        )
         return Draw(
             rows=rows,
             inclusion=np.full(n, n / population),
@@ -56,20 +58,6 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
             frame=frame,
             design="random",
         )
-
-
-def _drawn(target: Domain, population: int, most: int, seed: int) -> Rows:
-    """Return at most `most` of the labelled rows, drawn by a seed, ascending."""
-    places = None if population <= most else thinned_places(population, most, seed)
-    drawn, start = [], 0
-    for block in _labelled(target):
-        stop = start + len(block)
-        if places is not None:
-            first, last = np.searchsorted(places, (start, stop))
-            block = block[places[first:last] - start]
-        drawn.append(block)
-        start = stop
-    return np.concatenate(drawn)
 
 
 def _labelled(target: Domain) -> Iterator[Rows]:

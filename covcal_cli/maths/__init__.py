@@ -1,1 +1,1 @@
-"""Mathematics: arrays in, numbers out; of covcal it knows the arrays' names alone."""
+"""Mathematics: arrays in, numbers out. It imports nothing of covcal except the array types."""

@@ -1,8 +1,8 @@
 """Masked classes: logits that stand for a probability of zero, at every temperature.
 
 A mask is -inf or a number far below every real logit: -1e9, -65504 (half precision), the lowest
-number of a float type. A row that overflowed looks alike: all classes except one are far below it.
-Code that measures the scale of logits must leave masks out.
+number of a float type. A row that overflowed looks the same: all classes except one are far below
+the highest. Code that measures the scale of logits must leave masks out.
 """
 
 import numpy as np
@@ -14,7 +14,8 @@ from covcal_cli.arrays import Booleans, Float64s, Floats
 # use is -10 000.
 _DEPTH = 5e3
 _DEEPEST = 1e30  # the largest depth that is required of a mask
-_USUAL = 0.25  # the quantile of margins that counts as usual: most rows may have masks
+# The quantile of the margins that is the usual margin; low, because most rows may have masks.
+_USUAL = 0.25
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
@@ -41,9 +42,9 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
-    """Return which logits, shape (n, K), are masks: by `depth`, or by that of these rows."""
+    """Return which logits, shape (n, K), are masks; `depth` is by default that of these rows."""
     highest = logits.max(axis=1, keepdims=True)
-    # Most blocks have no mask, which this shows cheaply.
+    # A cheap test first: most blocks have no mask.
     with np.errstate(over="ignore", invalid="ignore"):  # deeper than any depth; rows of NaN
         if depth is None and not (highest[:, 0] - logits.min(axis=1) > _DEPTH).any():
             return np.zeros(logits.shape, dtype=bool)
@@ -60,10 +61,10 @@ def valid_rows(logits: Floats) -> Booleans:
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
     """Return the root mean square of row-centred logits, (n, K), without the masks `out`."""
-    kept = ~out
-    counts = kept.sum(axis=1)
-    values = np.where(kept, logits, 0.0).astype(np.float64)
+    unmasked = ~out
+    counts = unmasked.sum(axis=1)
+    values = np.where(unmasked, logits, 0.0).astype(np.float64)
     values -= (values.sum(axis=1) / counts)[:, None]
-    squares = np.einsum("nk,nk,nk->n", values, values, kept)
+    squares = np.einsum("nk,nk,nk->n", values, values, unmasked)
     masses = np.ones(len(values)) if weights is None else weights
     return float(np.sqrt((masses * squares).sum() / (masses * counts).sum()))

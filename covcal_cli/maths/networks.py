@@ -16,7 +16,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s
 
 Networks = Mapping[str, AnyArray]  # the arrays of ``/networks``, named like ``psi/weight_0``
-_NONE = np.empty(0)  # in the place of an array that is missing
+_NONE = np.empty(0)  # stands for a missing array
 
 
 def networks_sha256(networks: Networks) -> str:
@@ -34,7 +34,7 @@ def read_networks(group: Any) -> dict[str, AnyArray]:
 
 
 def unfit(networks: Networks) -> str | None:
-    """Return the first array that is missing, not finite or of a shape that fits no other."""
+    """Return the first array that is missing, not finite or of a wrong shape; None if all fit."""
     for name, values in networks.items():
         if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
             return name
@@ -53,7 +53,7 @@ def unfit(networks: Networks) -> str | None:
     if networks.get("psi/output_relu", _NONE).shape != (1,):
         return "psi/output_relu"
     members = networks.get("psi/weight_0", _NONE).shape[:1]
-    # Each perceptron takes what comes out of the one before it.
+    # The inputs of each perceptron are the outputs of the previous one.
     for name in ("psi", "head"):
         parts = ("weight", "bias")
         counts = [sum(key.startswith(f"{name}/{part}_") for key in networks) for part in parts]
@@ -85,7 +85,7 @@ def aligned_domain_logits(networks: Networks, features: Float32s) -> Float32s:
 
 
 def projected(networks: Networks, features: Float32s) -> Float32s:
-    """Return what psi and the discriminator on phi see, shape (n, k)."""
+    """Return the projected features, the inputs of psi and of the discriminator on phi, (n, k)."""
     values = features.astype(np.float32) - networks["projection/mean"]
     if "projection/components" in networks:
         values = values @ networks["projection/components"]

@@ -1,6 +1,7 @@
-"""Probabilities and log odds: one of the other, or of logits; and the interval of a share of rows.
+"""Conversions between logits, probabilities and log odds, and the interval of a share of rows.
 
-The log odds of a probability p are log(p / (1 - p)). They keep apart what a float rounds to 1.
+The log odds of a probability p are log(p / (1 - p)). They distinguish probabilities that a float
+rounds to 1.
 """
 
 import math
@@ -19,7 +20,7 @@ def sigmoid(log_odds: Float64s) -> Float64s:
 
 
 def logit(probability: Float64s, nearest: float) -> Float64s:
-    """Return log odds; a probability nearer than `nearest` to 0 or 1 counts as that near."""
+    """Return log odds; probabilities are clipped to `nearest` and 1 - `nearest` first."""
     clipped = np.clip(probability, nearest, 1 - nearest)
     return np.asarray(np.log(clipped) - np.log1p(-clipped))
 
@@ -51,12 +52,12 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return the log odds of the top class's probability at T, shape (n,).
 
-    They have the order of the probabilities, and also order rows whose probability rounds to 1.
+    They rank rows as the probabilities do, and also rank rows whose probability rounds to 1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
         scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
-        second = scaled.max(axis=0)  # -inf where only one class is possible
+        second = scaled.max(axis=0)  # -inf if only one class is possible
         scaled -= np.where(second > -np.inf, second, 0.0)
         rest = np.exp(scaled).sum(axis=0)
         values[rows] = -(second + np.log(np.maximum(rest, np.finfo(np.float64).tiny)))
@@ -76,14 +77,14 @@ def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64
 
 
 def quantile(level: float) -> float:
-    """Return how many standard deviations an interval of `level` reaches to either side."""
+    """Return the half-width of an interval of this level, in standard deviations."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     """Return Wilson's (1927) interval of a share of n rows.
 
-    `n` may be the size of a simple random sample with the same variance.
+    `n` may be an effective sample size.
     """
     z = quantile(level)
     pull = z**2 / n

@@ -1,8 +1,7 @@
-"""Tell what a classifier's outputs are: logits, or probabilities in one form or another.
+"""Decide whether a classifier's outputs are logits, or probabilities and in which form.
 
-`OutputEvidence` counts what all rows show. It reaches the same `Form` whatever the order of the
-rows and the size of the batches; names and the first rows decide nothing. Tables, arrays, models
-and the Python API all ask this one judge.
+`OutputEvidence` counts what all rows show. Its `Form` does not depend on the order of the rows, the
+size of the batches or any names. Tables, arrays, models and the Python API all use it.
 
 Rows of K numbers in [0, 1] that sum to 1, up to rounding, are probabilities. Rows that all sum to
 another constant are probabilities times that constant: votes of n trees, percentages, or scores
@@ -16,52 +15,55 @@ import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
 
-# Two forms are in doubt. "bounded" outputs lie in [0, 1] and do not sum to 1: sigmoids do that, and
-# any single column of probabilities. Of "mixed" outputs, most rows are probabilities but not all.
+# Two forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
+# sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but
+# not all.
 Form = Literal["logits", "bounded", "mixed", "probabilities", "clipped", "percentages", "shares"]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
 BELOW = 1e-5  # how far rounding takes a probability below 0: forests sum float32
 ABOVE = 1e-3  # how far rounding takes a probability above 1
 EXACT = 1e-3  # a sum this near to 1 needs no note about rounding
-_SUM_TOLERANCE = 1e-2  # covers half precision
-_WIDEST_TOLERANCE = 0.5  # however many values were rounded
-_EXACT_SUM = 1e-4  # of values with all their digits
+_SUM_TOLERANCE = 1e-2  # a sum this near to 1 is 1: covers half precision
+_WIDEST_TOLERANCE = 0.5  # the widest tolerance, however many values were rounded
+_EXACT_SUM = 1e-4  # tolerance of a sum whose values have all their digits
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # a share of the rows: a classifier may have failed on the others
-_TIED = 0.1  # a share of the rows: so many values equal the least or greatest of all
+_MOST = 0.5  # a share of the rows that counts as most; a classifier may fail on the rest
+_TIED = 0.1  # a share of the rows: if more values equal the least or the greatest, they are clipped
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # fewer rows may show a pattern by chance
 _FEWEST_ROWS = 4  # fewer rows may have one sum by chance
 _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9  # a share of the highest value that a softmax of probabilities can reach
-# Quantised scores stand for probability 0 at 0, or at the least number of their type.
+# The quantised score of probability 0 is 0, or the least number of the type.
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-_UNLIKE_UNIFORM = 0.25  # shares reach so far below and above 1/K; logits + 1e6 do not
+# Shares reach so far below and above 1/K; logits plus a large constant do not.
+_UNLIKE_UNIFORM = 0.25
 
 
 class OutputEvidence:
-    """Counts of what rows of outputs show of their form.
+    """Counts over rows of outputs from which their form follows.
 
-    Rows come in arrays of shape (m, w). One column, w = 1, stands for two classes. A row with a
-    value that is not finite is no probability.
+    Rows come in arrays of shape (m, w). One column, w = 1, means two classes. A row with a value
+    that is not finite is no probability.
     """
 
     def __init__(self) -> None:
         self.rows = self.width = 0
-        self.low, self.high = math.inf, -math.inf  # of all values
+        self.low, self.high = math.inf, -math.inf  # the least and the greatest value
         self.sums = (math.inf, -math.inf)  # the least and the greatest sum of a row
-        self.bounded = 0  # rows within [0, 1]
-        self.first_outside: tuple[int, float] | None = None  # the first other row, and its value
+        self.bounded = 0  # rows whose values are all in [0, 1]
+        # The first row with a value outside, and that value.
+        self.first_outside: tuple[int, float] | None = None
         self.are_whole = True  # whether all values are whole numbers
         self._at_low = self._at_high = 0  # values equal to the least and the greatest
         self._below_half = 0  # rows of one column below 1/2
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
-        self._sum = 0.0  # of all rows
-        # Values with few decimals may each be half a unit off. Whether all values have so few shows
-        # only at the end, so rows are counted for each number of decimals that is still possible,
-        # and for None: any number of digits.
+        self._sum = 0.0  # sum over all rows
+        # Rounding to few decimals moves each value by up to half a unit, so sums need a tolerance.
+        # How many decimals all values have is known only at the end. So rows are counted for each
+        # number of decimals that is still possible, and for None, any number of digits.
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
@@ -116,10 +118,10 @@ class OutputEvidence:
                 self._first_off[decimals] = self.rows + row, float(sums[row])
 
     def _add_order(self, exact: Float64s) -> None:
-        # Outputs in no order show that in the first rows, and the rest costs nothing.
+        # Unordered outputs show in the first rows; the rest then costs nothing.
         if self.width < 2 or max(self._falling, self._rising) < self.rows:
             return
-        with np.errstate(invalid="ignore"):  # between infinities
+        with np.errstate(invalid="ignore"):  # the difference of two infinities
             steps = np.diff(exact, axis=1)
         self._falling += int((steps <= 0).all(axis=1).sum())
         self._rising += int((steps >= 0).all(axis=1).sum())
@@ -127,7 +129,7 @@ class OutputEvidence:
 
     @property
     def form(self) -> Form:
-        """What all rows so far are."""
+        """The form of all rows so far."""
         if self.width > 1:
             if self.summing == self.rows:
                 return "probabilities"
@@ -144,7 +146,7 @@ class OutputEvidence:
 
     @property
     def tolerance(self) -> float:
-        """How far a sum may be from 1, as the digits of all values explain."""
+        """How far rounding to the digits of the values can move a sum from 1."""
         return self._tolerance(self._decimals)
 
     @property
@@ -192,10 +194,10 @@ class OutputEvidence:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether every row lacks some probability: other answers, of no class, have it.
+        """Whether every row lacks some probability, which belongs to answers outside the classes.
 
-        A language model gives such rows for the tokens of its answers. If most rows sum to 1
-        exactly, a row that does not is damaged.
+        The token probabilities of a language model are an example. But if most rows sum to exactly
+        1, a row that does not is damaged.
         """
         whole = self._exact if self._decimals is None else self.summing
         most = 1 + (_EXACT_SUM if self._decimals is None else self.tolerance)
@@ -219,7 +221,7 @@ class OutputEvidence:
 
     @property
     def fact(self) -> str:
-        """What all rows show of a form other than logits, as a clause."""
+        """What shows that the outputs are not logits, as a clause."""
         form = self.form
         if form == "mixed":
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
@@ -229,7 +231,7 @@ class OutputEvidence:
                 f"{self.sums[0]:.3g} to {self.sums[1]:.3g}, as clipped probabilities do"
             )
         if form == "bounded":
-            several = "" if self.width == 1 else " and do not add up to 1 in a row"
+            several = "" if self.width == 1 else " and rows do not sum to 1"
             return f"all outputs of {self.rows} rows lie between 0 and 1{several}"
         if form == "shares":
             return self._fact_of_shares()
@@ -256,7 +258,7 @@ class OutputEvidence:
         return f"every row sums to about {_short(total)}, as shares of that number do"
 
     def doubts(self) -> tuple[str, ...]:
-        """Return what all rows show that a user should look into, one sentence each."""
+        """Return suspicious facts that a user should look into, one sentence each."""
         return tuple(
             doubt
             for doubt in (self._doubt_on_order(), self._doubt_on_values(), self._doubt_on_scale())
@@ -296,9 +298,9 @@ class OutputEvidence:
         return None
 
     def _doubt_on_scale(self) -> str | None:
-        """Return a doubt if probabilities reach what a softmax of probabilities can, and no more.
+        """Return a doubt if the probabilities look like a softmax of probabilities.
 
-        With K classes that is from 1/(e + K - 1) to e/(e + K - 1).
+        With K classes, such values range from 1/(e + K - 1) to e/(e + K - 1).
         """
         if self.width < 3 or self.rows < _FEW_ROWS or self.form != "probabilities":
             return None
@@ -307,14 +309,14 @@ class OutputEvidence:
         if not is_low:
             return None
         return (
-            f"no probability is above {self.high:.3f}, and of {self.width} classes the softmax of "
-            "probabilities reaches no further: was softmax applied twice?"
+            f"no probability is above {self.high:.3f}, about the largest that a softmax of "
+            f"probabilities can give for {self.width} classes: was softmax applied twice?"
         )
 
     def _are_clipped(self) -> bool:
         """Return whether probabilities were cut off at a least or greatest value.
 
-        Then many values are equal to it, and a sum is off by no more than what was cut.
+        Then many values equal it, and a sum differs from 1 by no more than the clipped part.
         """
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties
@@ -332,7 +334,7 @@ class OutputEvidence:
 
     @property
     def _decimals(self) -> int | None:
-        return next(iter(self._summing))  # the fewest that are still possible
+        return next(iter(self._summing))  # the fewest decimals that are still possible
 
     def _tolerance(self, decimals: int | None) -> float:
         if decimals is None:
@@ -349,7 +351,7 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
     """Return the logarithms of probabilities in any unit, shape (m, K), each row summing to 1.
 
     `values` has shape (m, K), or (m, 1) for the probability of the second of two classes. `lowest`
-    stands for probability 0 (`OutputEvidence.lowest`). A value of 0, or below it by rounding,
+    is the score of probability 0 (`OutputEvidence.lowest`). A value of 0, or below it by rounding,
     counts as the smallest float32.
     """
     parts = np.maximum(values.astype(np.float64) - lowest, 0)

@@ -3,7 +3,8 @@
 Most calibrations scale one forecaster: softmax(z / T + b + a 1[k = f]), with an offset b for every
 class and an offset a for the label f. A blend is the mean of two distributions without offsets:
 softmax(z / T_f) of the classifier's logits and softmax(z / T_a) of the aligned logits. The
-logarithm of that mean serves as logits at T = 1: all readers handle one T and one set of logits.
+logarithm of that mean serves as logits at T = 1, so that all readers handle one T and one set of
+logits.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ from covcal_cli.maths.softmax import (
 )
 
 ForecasterName = Literal["original", "aligned"]  # the classifier, or the forecaster of adapt
-Forecasters = Literal["original", "aligned", "blend"]  # which a calibration scales; blend: both
+# The forecasters that a calibration scales; a blend scales both.
+Forecasters = Literal["original", "aligned", "blend"]
 
 
 def scaled_by(forecasters: Forecasters) -> tuple[ForecasterName, ...]:
@@ -36,11 +38,12 @@ class Scaling:
     """The temperatures and offsets of one calibration."""
 
     forecaster: Forecasters
-    temperature: float  # T_f; in a blend, of the classifier's logits
+    temperature: float  # T_f; in a blend, for the classifier's logits
     aligned_temperature: float | None = None  # T_a, in a blend
     # b, shape (K,), added after T_f; None in a blend.
     offsets: Float64s | None = field(default=None, kw_only=True)
-    of_label: float = field(default=0.0, kw_only=True)  # a, of the classifier's label; 0 in a blend
+    # a, added for the classifier's label; 0 in a blend.
+    of_label: float = field(default=0.0, kw_only=True)
 
     @property
     def is_moved(self) -> bool:
@@ -81,11 +84,11 @@ class Scaling:
         return logits, temperature
 
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
-        """Return the calibrated distribution of `blocks`, which are as in `prepared`."""
+        """Return the calibrated distribution of `blocks`; their form is that of `prepared`."""
         return softmax(*self.prepared(blocks))
 
     def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
-        """Return the calibrated probability of `labels`, shape (m,), as `prepared` takes blocks."""
+        """Return the calibrated probability of `labels`, (m,); `blocks` are as in `prepared`."""
         probabilities = self.forecast(blocks).probabilities
         return np.asarray(probabilities[labels, np.arange(len(labels))])
 

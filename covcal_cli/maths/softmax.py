@@ -13,7 +13,7 @@ from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Labels
 
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
-_FAR = 1 << 12  # half of float32's digits are lost to an offset of so many times the logits' range
+_FAR = 1 << 12  # an offset of so many times the logits' range costs half of float32's digits
 # The negative log-likelihood of a class whose probability is below the smallest normal float64, as
 # that of a masked class is (`covcal_cli.maths.masks`). About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
@@ -42,13 +42,14 @@ def class_major(logits: Floats) -> Float64s:
 
 
 def to_float32(logits: AnyArray) -> Float32s:
-    """Return logits, shape (m, K), as float32 that keep their digits behind a common offset.
+    """Return logits, shape (m, K), as float32, without losing digits to a large common offset.
 
-    Softmax does not see a number that is added to all logits of a row, but float32 has no digits
-    left for the logits if that number is large. In such rows the highest logit is subtracted in
-    float64 first.
+    A number added to all logits of a row does not change the softmax. But if that number is large,
+    float32 has too few digits left for the logits. In such rows the highest logit is subtracted
+    first, in float64.
     """
-    with np.errstate(over="ignore"):  # masks that float32 has no number for
+    # Masks too low for float32, and infinite logits, which the caller refuses.
+    with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)
         if logits.dtype in (np.float16, np.float32):
             return single
@@ -99,7 +100,7 @@ def log_softmax(block: Float64s, temperature: float) -> Float64s:
 
 @dataclass(frozen=True)
 class Softmax:
-    """softmax(z / T) of a block, and methods for its logarithm at chosen places."""
+    """The softmax(z / T) of a block, with methods for its logarithm at chosen classes."""
 
     logits: Float64s  # (K, m), each row's highest is 0
     temperature: float
@@ -107,16 +108,16 @@ class Softmax:
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
-        """Return one log probability of each row, given k m + j for class k of row j."""
+        """Return one log probability per row; the place of class k in row j is k m + j."""
         logs: Float64s = self.logits.take(places)
         logs /= self.temperature
         logs -= self.log_sums
         return logs
 
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
-        """Return log(1 - p) of r rows, where p is the probability of each row's given label.
+        """Return log(1 - p) of r rows, where p is the probability of the row's label.
 
-        Summing over the other classes keeps it exact where p rounds to 1. It is -inf where all
+        It sums over the other classes, so it is exact even if p rounds to 1. It is -inf if all
         other classes are masked.
         """
         others = self.logits[:, rows] / self.temperature
@@ -131,7 +132,7 @@ class Softmax:
 
 
 def softmax(block: Float64s, temperature: float) -> Softmax:
-    """Return `Softmax` of a block from `class_major`; its values are those of `log_softmax`."""
+    """Return the `Softmax` of a block from `class_major`; its values agree with `log_softmax`."""
     scaled = block if temperature == 1 else block / temperature
     probabilities = exp(scaled)
     sums = probabilities.sum(axis=0)

@@ -1,7 +1,7 @@
 """The classifier's accuracy on source rows that it was not trained on.
 
-A wrong preprocessing, class order or output shows here first, and every later step uses these rows.
-Only labelled validation and test rows count, because the classifier may have seen the others.
+Wrong preprocessing, a wrong class order or a wrong output shows first in this accuracy. Only
+labelled validation and test rows count, because the classifier may have seen the others.
 
 `SourceAccuracy.doubt` is the one sentence that every command repeats when this accuracy is
 suspicious. `SourceAccuracy.class_order` is that sentence where classes seem exchanged.
@@ -16,15 +16,16 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
 from covcal_cli.maths.odds import wilson
 
-FEW_ROWS = 50  # fewer rows may show anything by chance
-# Landis and Koch (1977) call the agreement of two raters slight below this value of Cohen's kappa.
+FEW_ROWS = 50  # with fewer rows the accuracy is mostly chance
+# Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
 _NOISE = 0.01  # the probability below which a low accuracy does not count as chance
-# With such a majority class a good classifier may answer it nearly always: then its ranking counts.
+# A good classifier may nearly always answer such a large majority class, so its AUROC is judged
+# too.
 _IMBALANCED = 0.7
-_SKILL = 0.6  # the AUROC from which a classifier of an imbalanced table ranks its classes
-_AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that AUROC is computed from
-_BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how far another class order must be ahead
+_SKILL = 0.6  # from this AUROC on, a classifier of an imbalanced table has learnt something
+_AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # AUROC uses at most so many rows and classes
+_BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
 _SHOWN_EXCHANGES = 3
 CHECKS = "Check the preprocessing, the order of the classes and the output that is read"
 
@@ -33,15 +34,15 @@ Scores = Callable[[Rows], Floats]
 
 @dataclass(frozen=True)
 class SourceAccuracy:
-    """How many unseen labelled source rows the classifier gets right."""
+    """The number of unseen labelled source rows that the classifier gets right."""
 
     rows: int  # at least 1
     right: int
     chance: float  # the share that shuffled predictions would get right
     majority: float | None = None  # the share of the most frequent class
     majority_class: str = ""
-    auroc: float | None = None  # the mean over classes; None where nothing is suspicious
-    # The accuracy if the classes were named in the better order that `exchanged` describes.
+    auroc: float | None = None  # the mean over classes; None if nothing is suspicious
+    # The accuracy in the better class order that `exchanged` describes.
     permuted: float | None = None
     exchanged: str = ""
 
@@ -59,7 +60,7 @@ class SourceAccuracy:
         classes: Sequence[str],
         scores: Scores | None = None,
     ) -> "SourceAccuracy | None":
-        """Compare labels and predictions, shape (n,); None where no label is known.
+        """Compare labels and predictions, shape (n,); None if no label is known.
 
         `scores` returns the logits, shape (m, K), of chosen rows; AUROC is computed from them.
         """
@@ -149,7 +150,7 @@ class SourceAccuracy:
         return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)
 
     def is_below(self, expected: float) -> bool:
-        """Return whether chance explains such a low accuracy in under 1 of 100 samples.
+        """Return whether the accuracy is significantly below a level (at 1 %).
 
         That is the exact tail P(X <= right) of a binomial distribution.
         """
@@ -157,7 +158,7 @@ class SourceAccuracy:
             return self.right < expected * self.rows
         if self.right >= expected * self.rows:
             return False
-        # The terms fall from `right` on downwards, at least as fast as a geometric series.
+        # From `right` downwards the terms fall at least as fast as a geometric series.
         term = math.exp(
             math.lgamma(self.rows + 1)
             - math.lgamma(self.right + 1)
@@ -175,7 +176,7 @@ class SourceAccuracy:
 
 
 def mean_auroc(labels: Labels, logits: Floats) -> float | None:
-    """Return the mean of the AUROCs of each class against all others, None without two classes.
+    """Return the mean AUROC of each class against all others; None with fewer than two classes.
 
     Rows are ranked by the probability of the class. Only the most frequent classes count.
     """
@@ -205,11 +206,11 @@ def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floa
 def better_order(
     labels: Labels, predictions: Labels, n_classes: int
 ) -> tuple[float, Labels] | None:
-    """Return a far better order of the classes and its accuracy, None where there is none.
+    """Return a far better order of the classes and its accuracy; None if there is none.
 
-    The order gives the class that each label stands for, shape (K,). It is found on every other row
-    and measured on the rest, because with many classes and few rows some order always fits the rows
-    that it was found on. Far better means by 0.2 and by four standard deviations.
+    The order holds, for each label, the class that it matches, shape (K,). It is found on every
+    second row and measured on the rest. With many classes and few rows, some order always fits the
+    rows on which it was found. Far better means by 0.2 and by four standard deviations.
     """
     held_out = slice(1, None, 2)
     n = len(labels[held_out])
@@ -225,7 +226,7 @@ def better_order(
 
 
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
-    """Return the class that each label stands for, shape (K,): the most frequent pair first.
+    """Return the class that each label matches, shape (K,), the most frequent pairs first.
 
     The result is the best one-to-one matching wherever most rows of a class go to the same other
     class, as they do in a wrong order. Elsewhere it is never better than the best matching. A label
@@ -247,7 +248,7 @@ def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> L
 
 
 def _exchanges(order: Labels, label_counts: Labels, classes: Sequence[str]) -> str:
-    """Say which classes are exchanged, the pairs with most labelled rows first."""
+    """Describe which classes are exchanged, starting with the pairs with most labelled rows."""
     swaps, moves = [], []
     for label in np.argsort(-label_counts, kind="stable").tolist():
         answer = int(order[label])

@@ -1,14 +1,14 @@
 """The temperature that makes softmax(z / T) fit labelled rows: one exact, one-dimensional search.
 
 MATHEMATICS, section 4, has the rules and their reasons. The loss can have several minima in T, so
-the search has three steps. A grid in log T on some of the rows finds every local minimum. Each
-minimum is refined, first on these rows and then on all. The lowest wins. An end of the interval
-counts only if it is lower than every minimum inside, and T = 1 only if it is lower than all of
-these. The rows of the grid are drawn with a seed; nothing else is random. T_g (section 2) is the
-same fit.
+the search has three steps. A grid in log T on a sample of the rows finds every local minimum. Each
+minimum is refined, first on the sample and then on all rows. The lowest minimum is the result. An
+end of the interval is chosen only if its loss is below every minimum inside, and T = 1 only if its
+loss is below all of these. The rows of the grid are drawn with a seed; nothing else is random. T_g
+(section 2) is the same fit.
 
 Exponentials and sums over many classes are float32, with each row's highest logit at 0. Sums over
-rows are float64. T is good to 1e-6 in log T all the same, in a third of the time.
+rows are float64. T is still exact to 1e-6 in log T, in a third of the time.
 """
 
 import math
@@ -24,17 +24,21 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5  # among the labelled rows; with fewer, a command allows no T below 1
+MIN_ERRORS = 5  # with fewer errors among the labelled rows, a command allows no T below 1
+# With at least so many errors, a T below 1 of temp is also the least T of methods that match an
+# accuracy.
+MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points of the grid, from the upper end downwards
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
 _GRID_VALUES = 1_000_000  # bounds the grid's time and memory where there are many classes
 _RANGE = 1e4
-_BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15  # values at a time, as they fit the cache
+_BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15  # numbers per block, small enough for the CPU's cache
 _TOLERANCE = 1e-6
-# A step this short leaves an error below the tolerance: by two derivatives, and by three.
+# After a step this short the error is below the tolerance, for steps with two derivatives and with
+# three.
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
-_APART = 1e-3  # nearer curvatures give no third derivative
+_APART = 1e-3  # a third derivative needs curvatures at points at least this far apart
 _MAX_STEPS = 60
 _TIE = 1e-12
 _FEW_CLASSES = 32  # with fewer, sums across rows are fastest, and float64 costs little
@@ -44,13 +48,13 @@ _FEW_CLASSES = 32  # with fewer, sums across rows are fastest, and float64 costs
 class TemperatureFit:
     """A fitted temperature, and its loss."""
 
-    temperature: float  # above 0; above 1 it softens
+    temperature: float  # above 0; a value above 1 lowers confidence
     loss: float  # weighted mean at `temperature`; never above `loss_at_one`
     loss_at_one: float
     at_limit: Limit | None  # the end of the search interval, if T is one
-    held_at_one: bool  # the best T was below 1, which was not allowed
+    held_at_one: bool  # whether the best T was below 1, which was not allowed
     local_minima: int  # minima inside the interval that were compared
-    ruled_out: int = 0  # rows whose own class is masked: no T fits them
+    ruled_out: int = 0  # rows whose label is a masked class, which no T fits
 
 
 def fit_temperature(
@@ -94,7 +98,7 @@ def fit_temperature(
             "a temperature needs rows with finite, non-negative weights that are not all zero"
         )
     sample = _Sample.drawn(blocks, labels, row_weights, seed)
-    # Masks must not stretch the scale of the logits, which the interval is measured in.
+    # The search interval depends on the scale of the logits, which must not include masks.
     depth = mask_depth(sample.logits, sample.weights)
     scale = spread(sample.logits, masked(sample.logits, depth), sample.weights)
     shift = _Shift.within(depth, max(1.0, _RANGE * scale))
@@ -105,7 +109,7 @@ def fit_temperature(
         loss,
         shift.floor,
     )
-    if scale == 0:  # every row is a tie between all the classes that it allows
+    if scale == 0:  # in every row, all unmasked classes are equal
         _, (loss_at_one,) = all_rows.at([], [0.0])
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, all_rows.ruled_out)
     shifted = [shift(block) for block in _cut(sample.logits, _GRID_BLOCK)]
@@ -132,7 +136,7 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the point with the lowest loss, and whether a lower one was not allowed.
+    """Return the point with the lowest loss, and whether a lower loss was not allowed.
 
     Without sharpening, T = 1 takes the place of every T below it.
     """
@@ -158,9 +162,10 @@ class _Sample:
 
     @classmethod
     def drawn(cls, blocks: LogitBlocks, labels: Labels, weights: Float64s, seed: int) -> "_Sample":
-        """Draw rows of all blocks, fewer where there are many classes.
+        """Draw rows from all blocks; the more classes, the fewer rows.
 
-        Raises ValueError if the labels are too many, too few, or no classes of these logits.
+        Raises ValueError if there are too many or too few labels, or a label is outside the
+        classes.
         """
         n_classes = next(block.shape[1] for block in blocks())
         rows, copies = _sampled_rows(weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
@@ -179,10 +184,10 @@ class _Sample:
 
 
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
-    """Choose at most `most` rows with probability proportional to weight, and their multiplicity.
+    """Draw at most `most` rows in proportion to their weights; return the rows and their counts.
 
     Importance weights may put most of the mass on a few rows, which a uniform draw would miss. A
-    stratified draw along the cumulated weights takes every heavy row as often as it weighs.
+    stratified draw along the cumulated weights takes every heavy row in proportion to its weight.
     """
     if len(weights) <= most:
         return np.arange(len(weights)), weights
@@ -194,7 +199,7 @@ def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float6
 
 
 def _cut(logits: Floats, values: int) -> Iterator[Floats]:
-    """Yield blocks of at most so many values, in row order."""
+    """Yield blocks with a limited number of values, in row order."""
     rows = max(1, values // logits.shape[1])
     for start in range(0, len(logits), rows):
         yield logits[start : start + rows]
@@ -205,13 +210,13 @@ class _Shift:
     """A function from logits (m, K) to float32 of shape (K, m), with each row's highest at 0."""
 
     depth: float  # a logit further below the highest is a mask
-    floor: float  # replaces a mask: unlike -inf it can be multiplied by 0
+    floor: float  # replaces a mask, because -inf cannot be multiplied by 0
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
         """Return the shift for temperatures up to `highest_t`.
 
-        The floor has probability 0 at all of them, like everything below it.
+        At all of them, the floor has probability 0.
         """
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
@@ -226,7 +231,7 @@ class _Shift:
         return values.astype(np.float32, copy=False)
 
 
-# The losses of rows, and their weighted mean as a function of log T.
+# The losses of rows, and the weighted mean loss as a function of log T.
 
 
 def brier_rows(
@@ -283,7 +288,7 @@ def nll_rows(
 
 
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
-    """Return u = z/T and e^u, in float64 for few classes: their sums are flat near T = oo."""
+    """Return u = z/T and e^u; in float64 for few classes, whose sums are flat near T = infinity."""
     with np.errstate(over="ignore"):  # a mask can be near the lowest float32
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
     e = np.exp(u)
@@ -328,12 +333,12 @@ class _Objective:
         self._blocks, self._labels, self._weights = blocks, labels, weights
         self._loss, self._of_rows, self._floor = loss, ROW_LOSSES[loss], floor
         self._total = float(weights.sum())
-        self.ruled_out = 0  # rows whose own class is masked, by the last pass
+        self.ruled_out = 0  # rows whose label is a masked class, counted by the last pass
 
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return the loss and its derivatives at some log T, and only the loss at others."""
+        """Return loss and derivatives at some values of log T, and only the loss at others."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -342,7 +347,7 @@ class _Objective:
             labels, weights = self._labels[start:stop], self._weights[start:stop]
             for total, (log_t, derivatives) in zip(sums, points, strict=True):
                 rows = self._of_rows(block, labels, math.exp(log_t), derivatives)
-                # Not np.dot, as BLAS would start threads, which is slow on a busy machine.
+                # np.dot would start BLAS threads, which is slow on a busy machine.
                 total[: len(rows)] += [(weights * row).sum() for row in rows]
             lowest = (_label_logits(block, labels) <= self._floor) & (weights > 0)
             self.ruled_out += int(np.count_nonzero(lowest))
@@ -354,8 +359,8 @@ class _Objective:
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
         """Return a grid of log T that ends at `highest`, ascending, and the loss at each point.
 
-        Squaring e^(z/T) halves T. So three temperatures are exponentiated and the others squared,
-        in float64, where an error of the last digit grows to 1e-8 at the lowest T.
+        Squaring e^(z/T) halves T. So exponentials are computed for three temperatures, and squared
+        for the others. In float64 an error of the last digit grows to 1e-8 at the lowest T.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
@@ -372,7 +377,7 @@ class _Objective:
                 for halving in range(_HALVINGS):
                     p_y = powers[own] / total
                     np.multiply(powers, powers, out=powers)
-                    squares = np.einsum("km->m", powers)  # and the next total
+                    squares = np.einsum("km->m", powers)  # the sums of the next temperature
                     if self._loss == "brier":
                         rows = squares / total**2 - 2 * p_y + 1
                     else:
@@ -389,7 +394,7 @@ class _Objective:
 
 
 def _interior_minima(values: Float64s) -> list[int]:
-    """Return the points of the grid that are local minima; of a plateau, its middle.
+    """Return the local minima of the grid; for a plateau, its middle.
 
     A plateau that reaches an end of the grid is not interior.
     """
@@ -412,13 +417,13 @@ class _Descent:
     log_t: float
     left: float
     right: float
-    third: float = 0.0  # the third derivative, from two curvatures
+    third: float = 0.0  # third derivative, from the curvatures at two points
     loss: float = math.nan
     done: bool = False
     _last: tuple[float, float] | None = None  # the last log T, and the curvature there
 
     def move(self, derivatives: Derivatives) -> None:
-        """Take the next step, at most one of the grid, and see whether it was the last."""
+        """Take the next step, no longer than a step of the grid; check whether it is the last."""
         value, slope, curvature = derivatives
         if slope < 0:
             self.left = self.log_t
@@ -430,7 +435,7 @@ class _Descent:
         if curvature > 0:
             step = -slope / curvature
             bend = self.third * step / curvature
-            # Newton's step, and what a third derivative adds to it.
+            # Newton's step, corrected by the third derivative.
             step *= 1 - bend / 2 if abs(bend) < 1 else 1
         else:  # where the loss is not convex, the slope gives only the direction
             step = -math.copysign(_GRID_STEP, slope)
@@ -452,11 +457,11 @@ class _Search:
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
-        """Return the local minima on all rows, with ends that are lower, and the point T = 1."""
-        # A grid over the whole interval, on few rows, finds where the local minima are.
+        """Return the local minima on all rows, ends of the interval that are lower, and T = 1."""
+        # A grid over the whole interval, on the sample, finds the local minima.
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
-        # Refine on the few rows first, so that the passes over all rows start nearby.
+        # Refine on the sample first, so that fewer passes over all rows are needed.
         self._refine(few_rows, starts, [])
         ends = self._lowest_ends(values)
         descents = [_Descent(near.log_t, self.low, self.high, near.third) for near in starts]
@@ -470,7 +475,7 @@ class _Search:
     def _refine(
         self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
     ) -> list[float]:
-        """Move all descents to their minima; return the loss at `values_at`, by the first pass."""
+        """Move all descents to their minima; return the losses of the first pass at `values_at`."""
         derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
         moving = list(descents)
         for _ in range(_MAX_STEPS):
@@ -486,7 +491,7 @@ class _Search:
         return self.low if limit == "lower" else self.high
 
     def _lowest_ends(self, values: Float64s) -> list[Limit]:
-        """Return the ends of the grid that are its lowest point.
+        """Return an end of the grid if it is the lowest point.
 
         The first point of the grid is a quarter of a step below the interval.
         """
@@ -498,5 +503,5 @@ class _Search:
 def _best(points: list[_Point]) -> _Point:
     lowest = min(point.loss for point in points)
     tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
-    # In a tie a minimum inside the interval wins against a limit.
+    # In a tie, a minimum inside the interval is chosen before a limit.
     return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))

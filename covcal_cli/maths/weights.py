@@ -1,8 +1,8 @@
-"""Importance weights from a source discriminator's logits, their health, and the bound they enter.
+"""Importance weights from a source discriminator's logits, their diagnostics, and Theorem 1.
 
 The discriminator g(x) is the probability that x came from the source when both domains are equally
-likely, so that q/p = 1/g - 1. Its logits are tempered by T_g first and g is clipped; all in log
-space, so that nothing overflows before (MATHEMATICS, sections 2, 3.3, 3.8 and 3.9).
+likely, so that q/p = 1/g - 1. First its logits are divided by T_g, then g is clipped. Both steps
+work with logarithms, so nothing overflows (MATHEMATICS, sections 2, 3.3, 3.8 and 3.9).
 """
 
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ class WeightHealth:
     """Diagnostics of importance weights over source validation rows; shares are fractions of n."""
 
     n: int  # source validation rows
-    # Effective sample size of w: the overlap of the domains; of a: the noise in a T_f fitted so.
+    # Effective sample sizes: of w, for the overlap of the domains; of a, for the noise of T_f.
     ess: float
     ess_share: float
     ess_fit: float
     ess_fit_share: float
-    mean_weight: float  # near 1 when the discriminator is right, as E_source[q/p] = 1
-    clipped_share: float  # of rows at the upper limit U
-    largest_share: float  # of the total weight on one row
-    # Chance that the discriminator ranks a source row above a target row; 0.5 is no shift.
+    mean_weight: float  # near 1 if the discriminator is right, because E_source[q/p] = 1
+    clipped_share: float  # share of rows at the upper limit U
+    largest_share: float  # largest share of the total weight on one row
+    # Probability that the discriminator ranks a source row above a target row; 0.5 means no shift.
     domain_auc: float
-    discriminator_error: float  # squared, each domain weighing one half; 0.25 is chance
+    discriminator_error: float  # squared error, each domain with weight one half; 0.25 is chance
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ImportanceWeights:
     """Importance weights of source validation rows, with their temperatures and diagnostics."""
 
     weights: Float64s  # (n,): w = 1/g - 1, the mean over members, in [0, U]
-    temperatures: tuple[TemperatureFit, ...]  # T_g of every member's discriminator
+    temperatures: tuple[TemperatureFit, ...]  # T_g of each member's discriminator
     health: WeightHealth
 
     @property
@@ -56,8 +56,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    The source discriminators' logits of validation rows of both domains have one row per member,
-    shapes (M, n) and (M, n_t). `max_weight` is U >= 1.
+    The arguments are the source discriminators' logits of both domains' validation rows, one row
+    per member, shapes (M, n) and (M, n_t). `max_weight` is U >= 1.
     """
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
@@ -65,7 +65,7 @@ def importance_weights(
         (source / fit.temperature, target / fit.temperature)
         for (source, target), fit in zip(members, fits, strict=True)
     ]
-    # Weights are averaged over members, not their logits: each member is fitted on its own.
+    # Average the weights of the members, not their logits: each member has its own T_g.
     on_source = np.mean([weights_of(logits, max_weight) for logits, _ in tempered], axis=0)
     on_target = np.mean([weights_of(logits, max_weight) for _, logits in tempered], axis=0)
     health = WeightHealth(
@@ -104,12 +104,12 @@ def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
     """Return w = 1/g - 1 = exp(-l/T_g), clipped to [0, U], from l/T_g."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
     limit = np.log(max_weight)
-    # exp(log U) may round to just below U; rows at the limit must be exactly there.
+    # exp(log U) may round to just below U; rows at the limit must have exactly U.
     return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
 
 
 def effective_sample_size(weights: Float64s) -> float:
-    """Return (sum w)^2 / sum w^2: n for equal weights, 1 when one row has it all, 0 for none."""
+    """Return (sum w)^2 / sum w^2: n for equal weights, 1 if one row has all the weight."""
     scale = float(weights.max(initial=0.0))
     if scale == 0:
         return 0.0
@@ -123,7 +123,7 @@ def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
 
 
 def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
-    """Return the chance that a source row scores above a target row, ties counting one half."""
+    """Return the probability that a source row scores above a target row; ties count one half."""
     ordered = np.sort(target_scores)
     below = np.searchsorted(ordered, source_scores, side="left")
     not_above = np.searchsorted(ordered, source_scores, side="right")
@@ -134,17 +134,18 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 #
 #     E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],  r = (source + target) / 2
 #
-# The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2], whose second
-# part is at least 0; leaving it out gives a weaker bound. As g >= 1/(1+U), that is at least (1+U)/2
-# >= 1, so that it can never certify anything. And it is of the populations, were U known.
+# The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2]. The second part
+# is at least 0, and leaving it out gives a weaker bound. Because g >= 1/(1+U), that bound is at
+# least (1+U)/2 >= 1, so it never certifies anything. It also holds only for whole populations and a
+# known U.
 
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of Theorem 1; the bound says nothing, as it is 1 or more whatever the data."""
+    """The terms of Theorem 1. The bound is always 1 or more, so it is of no practical use."""
 
     weighted_error: float  # mean over source validation rows of (1/g - 1/2) L
-    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, the valid stand-in for E_r[(g* - g)^2].
+    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, an upper bound of E_r[(g* - g)^2].
     discriminator_error: float
     max_weight: float  # U
     factor: float  # lambda = (1+U)^3
@@ -158,8 +159,8 @@ def bound_terms(
     """Return the terms of Theorem 1.
 
     `fit_weights`, shape (n,), are a = 1/g - 1/2 of source validation rows, `brier`, shape (n,), is
-    ||fhat - y||^2 of the same rows under the calibrated forecaster, in [0, 2]. The squared error of
-    g weighs each domain one half; the true q/p is assumed not to exceed U.
+    ||fhat - y||^2 of the same rows for the calibrated forecaster, in [0, 2]. In the squared error
+    of g each domain has weight one half. The true q/p is assumed not to exceed U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3

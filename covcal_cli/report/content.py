@@ -1,4 +1,4 @@
-"""The content of a report, and the commands that make it again."""
+"""The content of a report, and the commands that reproduce it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ class ReportContent:
     evaluation: Evaluation | None  # None if no target row has a label
     estimation: Estimation | None  # None if the file has too few rows for an estimate
     attributes: Mapping[str, str]  # the root attributes of the file
-    origins: Mapping[Path, Mapping[str, str]]  # those of other fitted files
+    origins: Mapping[Path, Mapping[str, str]]  # the root attributes of other fitted files
     rows: Mapping[str, str]  # the row counts of each domain by split, in words
     source_accuracy: SourceAccuracy | None  # None without labelled source rows
     settings: EvaluateSettings
     networks: Path | None  # the file of --networks
-    notes: tuple[str, ...]  # for the reader, on the rows and the estimate
+    notes: tuple[str, ...]  # notes for the reader about the rows and the estimate
     names: tuple[str, ...] = ()  # NAME of -c NAME=FILE, or empty, per document
 
     @property
@@ -69,7 +69,7 @@ class ReportContent:
 def commands(content: ReportContent) -> list[str]:
     """Return the commands that lead from the classifier to this report.
 
-    A name that no file stores is in capitals.
+    Names that no file stores appear in capitals.
     """
     # The file of the report and the files that calibrations were fitted on, each made once.
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]

@@ -9,8 +9,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
-from covcal_cli.forecast.forecaster import read_named
-from covcal_cli.forecast.source_accuracy import source_accuracy
+from covcal_cli.forecast.forecaster import read_named, source_accuracy
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged
@@ -30,8 +29,9 @@ def report(
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
 
-    If target rows have labels, the page shows measurements, otherwise estimates, and says which.
-    Estimates use the settings of the first calibration. The same input gives the same bytes.
+    If target rows have labels, the page shows measurements, otherwise estimates, and says which of
+    the two. Estimates use the settings of the first calibration. The same input gives the same
+    bytes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tables of text, and those of a report as HTML; every text from outside is escaped here."""
+"""Tables of text, and the tables of a report as HTML; all foreign text is escaped here."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
 
 
 class Lines(str):
-    """A cell of several lines, none of them of foreign text."""
+    """A cell of several lines, without foreign text."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class TeX(str):
 class Table:
     """Columns, and rows of as many cells, to be drawn as text, Markdown or HTML.
 
-    Cells are made printable, because names come from anywhere; `Lines` and `TeX` stay as they are.
+    Cells are made printable, because names may contain anything; `Lines` and `TeX` are not changed.
     """
 
     columns: Sequence[str]
@@ -77,7 +77,7 @@ def _tex_row(cells: Sequence[str]) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text of any origin as HTML shows it."""
+    """Return any text escaped for HTML."""
     return escape(printable(text))
 
 
@@ -112,7 +112,7 @@ def html(table: Table, *, long_words: bool = False) -> str:
 
 
 def metrics_table(evaluation: Evaluation) -> str:
-    """Return every metric of every calibration, with its interval where there is one."""
+    """Return every metric of every calibration, with its interval if it has one."""
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
     rows.append(["Temperature", *(evaluation.scalings[name].shown(3) for name in names)])
@@ -132,17 +132,21 @@ def metrics_table(evaluation: Evaluation) -> str:
 def differences_table(evaluation: Evaluation) -> str:
     """Return how much calibrations differ on the same rows."""
     rows = []
-    for one in evaluation.differences:
-        shown = METRICS[one.metric].report
-        percent = shown is not None and shown.percent
+    for difference in evaluation.differences:
+        display = METRICS[difference.metric].report
+        percent = display is not None and display.percent
         value, low, high = (
             f"{100 * number:+.2f} %" if percent else f"{number:+.4f}"
-            for number in (one.value, one.low, one.high)
+            for number in (difference.value, difference.low, difference.high)
         )
         rows.append(
             [
-                *(one.calibration, one.against, shown.label if shown else one.metric),
-                *(value, f"{low} to {high}", _DIRECTIONS[one.direction]),
+                *(
+                    difference.calibration,
+                    difference.against,
+                    display.label if display else difference.metric,
+                ),
+                *(value, f"{low} to {high}", _DIRECTIONS[difference.direction]),
             ]
         )
     header = ["calibration", "against", "metric", "difference", "interval", "proved"]
@@ -150,9 +154,9 @@ def differences_table(evaluation: Evaluation) -> str:
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
-    """Return the rows by predicted class, most over-confident first, and how many are left out."""
+    """Return a line per predicted class, most over-confident first, and the number left out."""
     filled = [group for group in groups if group.n]
-    if len(filled) > MAX_CLASSES:  # fewer stay in the order of the file
+    if len(filled) > MAX_CLASSES:  # fewer classes are shown in the order of the file
         filled = sorted(filled, key=lambda group: -(group.over_ece or 0.0) * group.n)
     rows = [
         [
@@ -170,7 +174,7 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
 
 
 def weights_table(calibration: Calibration) -> str | None:
-    """Return the weights' health in words and numbers; None where no weights were computed."""
+    """Return the diagnostics of the weights; None if no weights were computed."""
     health = calibration.weights
     if health is None:
         return None
@@ -222,7 +226,7 @@ def checks_table(guards: Sequence[Guard]) -> str | None:
 
 
 def estimates_table(estimation: Estimation) -> str:
-    """Return the target accuracy by every estimator, none of which read a target label."""
+    """Return the target accuracy by every estimator; none of them reads a target label."""
     rows = [
         [
             estimate.name,

@@ -1,7 +1,7 @@
 """Draw the history of watched periods over time: a page like the report, or an SVG picture.
 
-Marks are placed in shares of the width, and texts keep their size, so that one drawing serves the
-page on a phone, the page on a desk, and the picture. No mark differs by its colour only.
+Positions are percentages of the width, but texts keep their size. So one drawing fits phones,
+desktop screens and the picture. Marks never differ by colour only.
 """
 
 import math
@@ -65,7 +65,7 @@ figure.trend { max-width: none; margin: .5rem 0 1rem; }
 
 @dataclass(frozen=True)
 class Timeline:
-    """The periods to draw, the latest of a history."""
+    """The periods to draw: the latest periods of a history."""
 
     periods: Sequence[Period]
     earlier: int = 0  # periods that are not drawn
@@ -89,7 +89,7 @@ class Timeline:
         return periods
 
     def x(self, period: Period) -> float:
-        """Return the position of a period, in percent of the width."""
+        """Return the position of a period in percent of the width."""
         return self.at(self.places[period.measured.period] + 0.5)
 
     def at(self, place: float) -> float:
@@ -209,14 +209,14 @@ def _counted(count: int, what: str) -> str:
 
 def _periods_table(trend: Timeline) -> str:
     rows = []
-    for one in reversed(trend.periods[-_MOST_LISTED:]):
-        found = one.measured
-        gap = "-" if one.distance is None else f"{100 * one.distance:+.1f}"
+    for period in reversed(trend.periods[-_MOST_LISTED:]):
+        numbers = period.measured
+        gap = "-" if period.distance is None else f"{100 * period.distance:+.1f}"
         rows.append(
             [
-                *(found.period, one.verdict, f"{found.confidence:.1%}"),
-                *(_with_interval(found.estimate), _with_interval(found.measured), gap),
-                *(str(found.rows), one.why),
+                *(numbers.period, period.verdict, f"{numbers.confidence:.1%}"),
+                *(_with_interval(numbers.estimate), _with_interval(numbers.measured), gap),
+                *(str(numbers.rows), period.why),
             ]
         )
     columns = ("period", "verdict", "confidence", "estimated", "measured", "gap", "rows", "why")
@@ -243,7 +243,7 @@ def _calibrations_table(trend: Timeline) -> str:
 
 # Figures as SVG.
 
-_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without what is above and below
+_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without the space above and below
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56  # of a picture, and the height of its key
 _EVIDENCE_NOTE = (
@@ -256,7 +256,7 @@ _EVIDENCE_NOTE = (
 class _Drawing:
     """One figure: the labels of its axis, and its field."""
 
-    words: str  # a description
+    words: str  # a description for screen readers
     height: int
     axis: str
     field: str
@@ -283,7 +283,7 @@ class _Drawing:
 
 @dataclass(frozen=True)
 class _Field:
-    """Where a figure's marks go: x in percent of the width, y in pixels."""
+    """The field of a figure and its scales: x in percent of the width, y in pixels."""
 
     trend: Timeline
     height: int
@@ -319,7 +319,7 @@ class _Field:
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line, with a dot where a period stands alone and, of a `dotted` one, for each."""
+        """Yield a line, with a dot for each isolated period; if `dotted`, for every period."""
 
         def known(one: Period) -> float:
             return value(one) or 0.0
@@ -354,7 +354,7 @@ class _Field:
             )
 
     def _changes(self) -> Iterator[str]:
-        """Yield a line where a calibration takes over from another."""
+        """Yield a line at each change of the calibration."""
         for number, periods in enumerate(self.trend.calibrations.values(), start=1):
             x = self.trend.at(self.trend.places[periods[0].measured.period])
             bottom = self.height + _TOP
@@ -382,13 +382,15 @@ def _in_use(number: int, periods: Sequence[Period]) -> str:
     return safe(f"calibration {number} ({first.calibration.method}) from {first.measured.period}")
 
 
-def _hint(one: Period) -> str:
-    found = one.measured
-    estimated = "" if found.estimate is None else f", estimated {_with_interval(found.estimate)}"
-    measured = "" if found.measured is None else f", measured {_with_interval(found.measured)}"
+def _hint(period: Period) -> str:
+    numbers = period.measured
+    estimated = (
+        "" if numbers.estimate is None else f", estimated {_with_interval(numbers.estimate)}"
+    )
+    measured = "" if numbers.measured is None else f", measured {_with_interval(numbers.measured)}"
     return (
-        f"{found.period}: confidence {found.confidence:.1%}{estimated}{measured}, {found.rows} "
-        f"rows; {one.verdict}"
+        f"{numbers.period}: confidence {numbers.confidence:.1%}{estimated}{measured}, "
+        f"{numbers.rows} rows; {period.verdict}"
     )
 
 
@@ -412,13 +414,13 @@ def _accuracy(trend: Timeline) -> _Drawing:
     return field.drawing(words, ticks, marks)
 
 
-def _estimated(one: Period) -> float | None:
-    found = one.measured.estimate
-    return None if found is None else found.accuracy
+def _estimated(period: Period) -> float | None:
+    estimate = period.measured.estimate
+    return None if estimate is None else estimate.accuracy
 
 
 def _band(field: _Field) -> Iterator[str]:
-    """Yield the interval of the estimate; that of a period alone is as wide as a third of it."""
+    """Yield the interval of the estimate as a band; an isolated period is a third as wide."""
     for run in field.trend.runs(_estimated):
         ends = [(one, one.measured.estimate) for one in run]
         points = [(field.trend.x(one), known) for one, known in ends if known is not None]
@@ -431,15 +433,15 @@ def _band(field: _Field) -> Iterator[str]:
 
 
 def _measured(field: _Field) -> Iterator[str]:
-    for one in field.trend.periods:
-        known = one.measured.measured
-        if known is None:
+    for period in field.trend.periods:
+        accuracy = period.measured.measured
+        if accuracy is None:
             continue
-        x, top, bottom = field.trend.x(one), field.y(known.high), field.y(known.low)
+        x, top, bottom = field.trend.x(period), field.y(accuracy.high), field.y(accuracy.low)
         yield (
             f'<line class="measured" x1="{x:.3f}%" x2="{x:.3f}%" y1="{top:.1f}" y2="{bottom:.1f}"/>'
         )
-        yield _mark(x, field.y(known.accuracy), f'<path class="measured point" d="{_DIAMOND}"/>')
+        yield _mark(x, field.y(accuracy.accuracy), f'<path class="measured point" d="{_DIAMOND}"/>')
 
 
 _DIAMOND, _TRIANGLE = "M0 -5L5 0L0 5L-5 0Z", "M0 -6L6 5L-6 5Z"

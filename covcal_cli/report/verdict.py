@@ -22,6 +22,7 @@ Tone = Literal["good", "mixed", "bad"]
 # An ECE whose interval starts below NEGLIGIBLE may be 0; one that ends above NARROW may matter.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
+_NAMED = 4  # classes
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
 
 
@@ -35,7 +36,7 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return what the first calibration is worth on the target."""
+    """Return the verdict on the first calibration."""
     if content.evaluation is None:
         return _expected(content)
     return _measured(content, content.evaluation)
@@ -83,17 +84,24 @@ def _action(
     if ece[0] >= NEGLIGIBLE:
         return "bad", f"Do not trust the confidence: it is {off}"
     if classes.off:
-        worst = classes.off[0].name
-        return "bad", f"Do not trust the confidence where {worst} is predicted"
+        names = _either([group.name for group in classes.off])
+        return "bad", f"Do not trust the confidence where {names} is predicted"
     if ece[1] < NARROW:
         return (
             "good",
-            f"Use it: the confidence is off by at most {points(ece[1])} points on average",
+            f"Use this confidence: it is off by at most {points(ece[1])} points on average",
         )
     return "mixed", (
         f"Label more rows: the confidence may be off by up to {points(ece[1])} points, and "
         f"{evaluation.n} rows cannot decide"
     )
+
+
+def _either(names: Sequence[str]) -> str:
+    """Return the names of classes, such as ``3, 7 or 9``, or the first and how many more."""
+    if len(names) > _NAMED:
+        return f"{', '.join(names[:_NAMED])} or one of {len(names) - _NAMED} others"
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _left_out(evaluation: Evaluation) -> str:
@@ -106,11 +114,17 @@ def _left_out(evaluation: Evaluation) -> str:
 
 
 def _errors(evaluation: Evaluation, name: str) -> list[str]:
-    """Return how far off the confidence is, before and after."""
+    """Return a sentence on the calibration error before and after."""
     sentences = []
     for calibration in dict.fromkeys((NONE, name)):
         before = calibration == NONE and name != NONE
-        whose = "Before calibration" if before else f"With {name}" if name != NONE else "As it is"
+        whose = (
+            "Before calibration"
+            if before
+            else f"After calibration ({name})"
+            if name != NONE
+            else "As it is"
+        )
         ece = evaluation.intervals.get(calibration, {}).get("ece")
         if ece is None:
             error = f"{points(evaluation.metrics[calibration].ece)} points, without an interval"
@@ -125,7 +139,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return what the rows prove about the calibration against the uncalibrated classifier."""
+    """Return what the rows prove about the calibration compared with none."""
     if not changes:
         return []
     worse, better = (
@@ -180,7 +194,9 @@ def _expected(content: ReportContent) -> Verdict:
         reason = "the estimated accuracy is too vague" if vague else "there is a warning"
         return Verdict("mixed", f"Label 50 rows first: {reason}", tuple(sentences))
     return Verdict(
-        "mixed", "Use it, and label some rows when you can: nothing was measured", tuple(sentences)
+        "mixed",
+        "Use the calibration, and label some rows when you can: nothing was measured",
+        tuple(sentences),
     )
 
 

@@ -1,16 +1,16 @@
-"""The journal of a run: which results of its folder are up to date, and what they were made from.
+"""The journal of a run: which results are up to date, and what they were made from.
 
 A result is up to date if the key of its step (its settings and the hashes of its inputs) has not
 changed and the file is still the one that was made. ``covcal run`` keeps one journal per folder,
-``run.json``. It is written around every step, so that a run that was cut off goes on there.
+``run.json``. It is written before and after every step, so that an interrupted run can continue.
 
-A folder may come from somebody else. So run.json may name results by their own names only, and a
-result that is a link to outside the folder is refused.
+A folder may come from another person. So run.json may name only results of a run, and a result that
+is a link to a place outside the folder is refused.
 
-`place` puts the results of another run, which lie in ``next/`` within the folder, in the place of
-the folder's own. First every result that matters gets a second name with a number. Then each new
-result takes its place, the journal last. The journal lists the second names before the first of
-them is made: after a kill, `finish_placing` goes on, and no calibration in use is ever lost.
+`place` replaces the results of the folder by those of another run in its subfolder ``next/``. First
+every result that matters gets a second name with a number. Then each new result is moved to its
+place, the journal last. The journal lists the second names before they are made. So after a kill
+`finish_placing` can continue, and no calibration in use is ever lost.
 """
 
 import hashlib
@@ -40,18 +40,18 @@ _MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)  # the exported mo
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a step, which are shown again when its result is reused."""
+    """The messages of a step; they are shown again when its result is reused."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # about its result, by their subject
+    facts: Mapping[str, str] = field(default_factory=dict)  # facts about its result, by subject
 
 
 @dataclass(frozen=True)
 class Result:
     """One result; fields with a default were added later."""
 
-    key: str  # hash of everything the result depends on
+    key: str  # hash of everything that the result depends on
     sha256: str  # of the file
     warnings: tuple[str, ...]  # as in `Messages`
     notes: tuple[str, ...] = ()
@@ -75,15 +75,15 @@ class RunInput:
 class Results(Document):
     """The content of run.json, by the names of the files that the steps make.
 
-    ValueError if it names any other file.
+    Raises ValueError if it names any other file.
     """
 
     schema: ClassVar[str] = "covcal.run/1"
 
-    begun: Mapping[str, str]  # keys of steps that did not end
+    begun: Mapping[str, str]  # keys of steps that began and did not end
     results: Mapping[str, Result]
     given: Mapping[str, RunInput] = field(default_factory=dict)  # by role: model, source, target
-    # While results of another run take their places: the names under which the old ones are kept.
+    # While the results of another run replace these: the second names of the old results.
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,12 +101,12 @@ def _is_result(name: str) -> bool:
 
 
 def own_path(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder that a run makes in its folder.
+    """Return the path of a file or folder that a run makes.
 
     Raises
     ------
     CovcalError
-        If it is a link that leads out of the folder: nothing outside is read or replaced.
+        If it is a link that leads out of the folder. Nothing outside is read or replaced.
     """
     path = folder / name
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
@@ -117,7 +117,7 @@ def own_path(folder: Path, name: str) -> Path:
 class Journal:
     """The results that a folder holds, by file name.
 
-    run.json may be missing in the `folder`; `CovcalError` if it is damaged or something else.
+    run.json may be missing in the `folder`. Raises `CovcalError` if it is damaged or another file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -140,19 +140,19 @@ class Journal:
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """The results that are kept while others replace them, with their second names."""
+        """The old results during a replacement, with their second names."""
         return self._kept
 
     def keep(self, names: Mapping[str, str]) -> None:
-        """Record the second names of results before others begin to replace them."""
+        """Record the second names of results before they are replaced."""
         self._kept = dict(names)
         self._write()
 
     def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
-        """Record the model and the data of a run; refuse others than before unless `force` is true.
+        """Record the model and the data of a run; refuse different inputs unless `force` is true.
 
-        An input is another one if neither its name nor its content is the same. Data that changed
-        in their place are not others: their results are made again.
+        An input is different if both its name and its content have changed. If only its content has
+        changed, the results are made again.
         """
         for role in dict.fromkeys([*self._given, *inputs]) if self._given and not force else ():
             old, new = self._given.get(role), inputs.get(role)
@@ -166,11 +166,11 @@ class Journal:
         self._given = dict(inputs)
 
     def forget_given(self) -> None:
-        """Allow results of other data to replace the results of the folder."""
+        """Allow the next run to use other data."""
         self._given = {}
 
     def discard_others(self, output: Path) -> None:
-        """Remove all results but `output`, from which they were made, if `output` has changed."""
+        """Remove all other results if `output`, from which they were made, has changed."""
         if self.is_as_made(output):
             return
         result = self._results.get(output.name)
@@ -179,7 +179,7 @@ class Journal:
         self._results = {} if result is None else {output.name: result}
 
     def others(self, output: Path) -> list[Path]:
-        """Return the recorded results but `output`."""
+        """Return the recorded results except `output`."""
         return [path for path in self.files() if path.name != output.name]
 
     def files(self) -> list[Path]:
@@ -187,7 +187,7 @@ class Journal:
         return [own_path(self._folder, name) for name in self._results]
 
     def is_as_made(self, output: Path) -> bool:
-        """Return whether `output` is recorded, and the file is still the one that was made."""
+        """Return whether `output` is recorded and has not changed since it was made."""
         result = self._results.get(output.name)
         return result is not None and output.is_file() and unmarked_sha256(output) == result.sha256
 
@@ -200,12 +200,13 @@ class Journal:
         result = self._results.get(output.name)
         if result is None or result.key != key or not self.is_as_made(output):
             return None
-        if self._begun.pop(output.name, None) is not None:  # a repeated step that was cut off
+        # The step is begun again after an interruption.
+        if self._begun.pop(output.name, None) is not None:
             self._write()
         return result
 
     def was_begun(self, output: Path, key: str) -> bool:
-        """Return whether the step that makes `output` with `key` was begun and did not end."""
+        """Return whether the step that makes `output` with `key` began and did not end."""
         return self._begun.get(output.name) == key
 
     def begin(self, output: Path, key: str) -> None:
@@ -227,14 +228,14 @@ class Journal:
         write_document(content, self._path, force=True)
 
 
-# Putting the results of another run in place.
+# Replacing results by those of another run.
 
 
 def place(folder: Path) -> list[Path]:
-    """Put the results in ``next/`` in the place of the folder's, and return the old ones kept.
+    """Replace the folder's results by those in ``next/``; return the old results that are kept.
 
-    All results are kept but the rows, which can be extracted again. Rows are kept if they have
-    labels that people put in, or networks that the calibration needs.
+    All old results are kept except features and adapted files, which can be made again. These are
+    kept too if they hold labels of picked rows, or networks that the calibration needs.
     """
     journal = Journal(folder)
     number = 1 + max(map(_number, map(str, folder.glob(_numbered(CALIBRATION, "*")))), default=0)
@@ -257,7 +258,7 @@ def _is_worth_keeping(path: Path) -> bool:
 
 def _numbered(name: str, number: str) -> str:
     """Return the second name of a result, such as cal.1.json or cal.1.reference.json."""
-    if name == REFERENCE:  # it is found by the name of its calibration
+    if name == REFERENCE:  # watch finds it by the name of its calibration
         return reference_path(Path(_numbered(CALIBRATION, number))).name
     path = Path(name)
     return f"{path.stem}.{number}{path.suffix}"
@@ -270,28 +271,28 @@ def _number(name: str) -> int:
 
 
 def finish_placing(folder: Path) -> None:
-    """Go on with what `place` began in a folder, if it was cut off."""
+    """Finish what an interrupted `place` began in a folder."""
     journal = Journal(folder)
     if not journal.kept:
         return
     _keep(folder, journal.kept)
-    made = own_path(folder, NEXT)
-    if (made / JOURNAL).exists():
-        # The report names the files that it describes by their place: it is made again.
-        coming = {path.name for path in Journal(made).files()} - {REPORT}
+    next_folder = own_path(folder, NEXT)
+    if (next_folder / JOURNAL).exists():
+        # The report names its files by their paths, so it must be made again.
+        coming = {path.name for path in Journal(next_folder).files()} - {REPORT}
         for path in journal.files():
             if path.name not in coming:
                 path.unlink(missing_ok=True)
         for name in sorted(coming):
-            if (made / name).exists():
-                (made / name).replace(folder / name)
-        (made / REPORT).unlink(missing_ok=True)
-        (made / JOURNAL).replace(folder / JOURNAL)
-    shutil.rmtree(made, ignore_errors=True)
+            if (next_folder / name).exists():
+                (next_folder / name).replace(folder / name)
+        (next_folder / REPORT).unlink(missing_ok=True)
+        (next_folder / JOURNAL).replace(folder / JOURNAL)
+    shutil.rmtree(next_folder, ignore_errors=True)
 
 
 def _keep(folder: Path, names: Mapping[str, str]) -> None:
-    """Give results their second names; an existing second name is left as it is."""
+    """Give results their second names; existing second names are not changed."""
     for name, second in names.items():
         path, copy = own_path(folder, name), folder / second
         if os.path.lexists(copy) or not path.exists():
@@ -315,8 +316,9 @@ def step_key(**parts: Any) -> str:
 def data_digest(path: Path) -> str:
     """Return a sha256 over a file, or over every visible file below a folder.
 
-    Names count as well as contents, because a file in another class folder is other data. Times do
-    not count. Links are followed; hidden files and folders are left out, as when data are read.
+    The hash includes names, because moving a file to another class folder changes the data. It does
+    not include times. Links are followed. Hidden files and folders are left out, as in reading
+    data.
     """
     if not path.is_dir():
         return sha256_of(path)

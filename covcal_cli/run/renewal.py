@@ -1,12 +1,13 @@
 """``covcal run --from``: make the results of an earlier run again for other target rows.
 
-The source half of the features comes from the earlier run. All results are made in ``next/`` within
-its folder, and compared with those in use on the new rows. Labels decide, where there are any: the
-new calibration is put in use only if they prove it better. Without labels it is put in use only if
-the user asks for it.
+The source half of the features comes from the earlier run. All results are made in the subfolder
+``next/`` and compared with the current results on the new rows. If there are labels, the new
+calibration is used only if they prove it better. Without labels it is used only if the user asks
+for it.
 
-If the alarm of ``covcal watch`` was raised on the new rows, nobody has said that these are normal.
-So a calibration that labels put in use takes over the reference data of the one before.
+If the new rows raised the alarm of ``covcal watch``, nobody has confirmed that they are normal. So
+a calibration that is used because of labels takes over the reference data of the earlier
+calibration.
 """
 
 import os
@@ -50,7 +51,7 @@ class LabelledComparison:
     labels: int  # labelled rows
     old: float  # ECE
     new: float
-    low: float  # ends of the interval of the new ECE less the old
+    low: float  # ends of the interval of the new ECE minus the old
     high: float
     brier_is_worse: bool  # whether the new Brier score is proved to be higher
 
@@ -69,12 +70,12 @@ class LabelledComparison:
 class Comparison:
     """The calibration in use and the new one on the new target rows."""
 
-    accuracy: float  # estimated without labels
+    accuracy: float  # accuracy, estimated without labels
     low: float
     high: float
     old: float  # mean confidence, calibrated
     new: float
-    verdict: Verdict  # of ``covcal watch`` on the calibration in use, with its reason
+    verdict: Verdict  # the verdict of ``covcal watch`` on the calibration in use, with its reason
     why: str
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
@@ -85,10 +86,11 @@ class Renewal:
     """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the folder's results are of these rows already
+    comparison: Comparison | None  # None if the folder already holds results of these rows
     is_in_use: bool
-    second_names: tuple[Path, ...] = ()  # of the results that were replaced
-    is_reference_kept: bool = False  # whether the reference data are those of the one before
+    second_names: tuple[Path, ...] = ()  # second names of the replaced results
+    # Whether the reference data of the earlier calibration are kept.
+    is_reference_kept: bool = False
 
 
 def renew(
@@ -104,7 +106,7 @@ def renew(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Renewal:
-    """Make the results of a run again for another target, and put them in use if they are better.
+    """Make the results of a run again for another target, and use them if they are better.
 
     Parameters
     ----------
@@ -117,12 +119,13 @@ def renew(
     settings : RunSettings
         The settings of the earlier run; the method may differ.
     history : Path, optional
-        A history of ``covcal watch``. Its periods count for the verdict on the calibration in use,
-        and this period, under the name of the target, is appended.
+        A history of ``covcal watch``. The verdict on the calibration in use also uses its periods.
+        This period is appended under the name of the target.
     replace_unproved : bool
-        Put the new results in use if there are no labels to decide.
+        Use the new results if there are no labels to decide.
     force : bool
-        Put the new results in use whatever the labels say, and take a T at its limit.
+        Use the new results even if the labels do not prove them better, and accept a T at its
+        limit.
     tell, begin, progress : callable
         As in `covcal_cli.run.run.run`.
 
@@ -130,7 +133,7 @@ def renew(
     ------
     CovcalError
         If a run did not make the folder, or if classifier, classes or preprocessing differ from
-        the earlier run. The results in use stay as they were.
+        the earlier run. The results in use do not change.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -203,7 +206,7 @@ def earlier_run(folder: Path) -> Earlier:
 
 
 def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | None:
-    """Return the classifier of a run: a file relative to here, or ``module:function``."""
+    """Return the classifier of a run: ``module:function``, or a path from the current folder."""
     recorded = journal.given.get("model")
     if recorded is None:
         return None
@@ -225,7 +228,7 @@ def _is_code(name: str | None) -> bool:
 
 
 def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettings) -> None:
-    """Refuse to run functions that a folder names and the user did not type."""
+    """Refuse to run a function that only the folder names, not the user."""
     extraction = settings.extraction
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
@@ -235,8 +238,8 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
-    """Compare two calibrations on the new rows: by labels, by the estimate and by `watch`."""
-    # The new calibration may have another prior; the estimate uses that one.
+    """Compare two calibrations on the new rows, by labels, by the estimate and by `watch`."""
+    # The calibrations may have different priors; the estimate uses the new one.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
@@ -263,7 +266,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
 def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
     """Measure two calibrations on all labelled target rows; None if there are none.
 
-    Labels were not used to fit either of them, and rows that were are left out.
+    Rows whose labels either calibration was fitted to are left out.
     """
     documents = [old, new]
     calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))
@@ -286,4 +289,4 @@ def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
 
 
 def _silently(_: Step) -> None:
-    """Show nothing of a step that was shown before."""
+    """Suppress the messages of a step that was shown before."""

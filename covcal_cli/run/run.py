@@ -20,7 +20,7 @@ class RunReport:
 
     calibration: Calibration
     evaluation: Evaluation | None  # None if the target's test rows have no labels
-    model: Path  # calibrated; for tables of outputs, the calibrated probabilities
+    model: Path  # the calibrated model; for tables of outputs, the calibrated probabilities
     page: Path  # the report
 
 
@@ -45,7 +45,7 @@ def run(
     source, target : str or Path
         The data. One table of outputs may hold both domains; then `source` is None.
     folder : str or Path
-        For the results; made if it is missing.
+        The folder for the results; it is made if it is missing.
     settings : RunSettings
     tell : callable
         Called with every `Step` when it is done.
@@ -59,8 +59,8 @@ def run(
     Raises
     ------
     CovcalError
-        If a step fails, or `folder` was not made by a run. The results so far stay, and the next
-        run goes on there.
+        If a step fails, or `folder` was not made by a run. Finished results are kept, and the next
+        run continues from them.
     LimitExceededError
         If the source accuracy is below the one expected; the run then stops after the extraction.
     """
@@ -99,13 +99,14 @@ def all_after(
 
 @contextmanager
 def results_folder(folder: Path) -> Iterator[Path]:
-    """Make the folder if it is missing, and remove it again if it stays empty."""
+    """Make the folder if it is missing; remove it again if it remains empty."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     if missing:
         folder.mkdir(parents=True)
     elif not folder.is_dir() or not _is_own(folder):
         raise CovcalError(
-            f"{folder} exists and covcal run did not make it: move it, or name another with -o"
+            f"{folder} exists and covcal run did not make it: move it, or name another folder with "
+            "-o"
         )
     try:
         yield folder
@@ -117,7 +118,7 @@ def results_folder(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a folder is empty, or of a run, even one that was killed at its start."""
+    """Return whether a folder is empty or belongs to a run, even a run that was killed early."""
     journal = folder / JOURNAL
     unfinished = hidden_sibling(journal, "partial").name
     return journal.exists() or all(entry.name == unfinished for entry in folder.iterdir())

@@ -1,7 +1,7 @@
-"""The steps of a run: the public functions behind the commands, each with a result in its own file.
+"""The steps of a run: each calls the public function of a command, and has its own result file.
 
-A result has the name that its own command would give it. It is made again only if its settings or
-its inputs have changed; the journal tells.
+A result has the default name of its command. It is made again only if its settings or inputs have
+changed since the journal recorded it.
 """
 
 import os
@@ -22,8 +22,7 @@ from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import read_named
-from covcal_cli.forecast.source_accuracy import require_accuracy, source_accuracy
+from covcal_cli.forecast.forecaster import read_named, require_accuracy, source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import ALL, FeatureFile
 from covcal_cli.formats.lineage import unmarked_sha256
@@ -54,18 +53,18 @@ if TYPE_CHECKING:
 
 WITH_WEIGHTS = " with "  # between a model's name and that of its weights
 RESAMPLES = 1000
-_RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that change no result
+_RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that do not change results
 Make = Callable[[Path], Messages | None]  # writes a result; returns the messages about it
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run's steps; the seed of the extraction is that of every step."""
+    """The settings of a run's steps; all steps use the seed of the extraction."""
 
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
-    method: str = AUTO  # of ``covcal calibrate``
-    adapt: bool = False  # adapt although the method does not need it
-    device: str = "auto"  # of ``covcal adapt``
+    method: str = AUTO  # method of ``covcal calibrate``
+    adapt: bool = False  # adapt even if the method does not need it
+    device: str = "auto"  # device of ``covcal adapt``
     # Minimum source accuracy; the run stops if it is clearly below.
     expect_accuracy: float | None = None
 
@@ -106,9 +105,9 @@ class Earlier:
     features: Path
     calibration: Path
     given: Mapping[str, RunInput]  # by role
-    model: str | None  # as it is opened from here; None for tables of outputs
+    model: str | None  # path from the current folder; None for tables of outputs
     options: tuple[str, ...]  # of the extraction
-    method: str  # as asked for
+    method: str  # the method that the user asked for
     is_adapted: bool  # whether the calibration was fitted on an adapted file
 
 
@@ -122,7 +121,7 @@ class Steps:
     progress: ProgressCallback | None
     journal: Journal
     force: bool  # make every result anew
-    allow_limit: bool  # take a T at a limit of its interval
+    allow_limit: bool  # accept a T at a limit of its interval
     home: Path  # the folder that the names of inputs are relative to
 
     def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
@@ -178,7 +177,7 @@ class Steps:
             return report
 
         data = {role: entry for role, entry in earlier.given.items() if role == "source"}
-        self.journal.forget_given()  # an earlier target that was not put in use is no loss
+        self.journal.forget_given()  # replace an earlier target whose results were not used
         return self._features(model, data | {"target": self._input(target)}, make, alone)
 
     def _features(
@@ -188,11 +187,11 @@ class Steps:
         extracted: Callable[..., "ExtractReport"],
         spooled: Path,
     ) -> Path:
-        """Take the step that makes features.h5; `spooled` is the file that extraction writes."""
+        """Make features.h5; `spooled` is the file that extraction writes."""
         from covcal_cli.extract.parts import was_stopped
 
         settings = self.settings.extraction
-        # Opening the model is cheap, and its hash covers weights that lie beside it.
+        # Opening the model is cheap, and its hash includes external weights.
         opened = None if model is None else self._opened(model)
         sources = {}
         if opened is not None:
@@ -212,7 +211,7 @@ class Steps:
 
         def make(output: Path) -> Messages:
             report = extracted(output, resume=goes_on)
-            # All other results were made from other features.
+            # All other results were made from the earlier features.
             self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
@@ -224,9 +223,9 @@ class Steps:
         return RunInput(self._name(path), data_digest(path))
 
     def require_accuracy(self, features: Path, expected: float) -> None:
-        """Refuse features whose source accuracy is below the one expected.
+        """Refuse features whose source accuracy is below the expected accuracy.
 
-        An earlier run may have accepted the same features; the error names its results.
+        The error names results that an earlier run made from the same features.
         """
         try:
             with FeatureFile(features) as file:
@@ -268,11 +267,11 @@ class Steps:
         return preprocessing.to_json()
 
     def _name(self, path: Path) -> str:
-        """Return a path relative to the folder, which may move with its data."""
+        """Return a path relative to the folder, so that folder and data can be moved together."""
         return Path(os.path.relpath(path.resolve(), self.home.resolve())).as_posix()
 
     def adapt(self, features: Path) -> Path:
-        """Return adapted.h5, which the user or the method asks for."""
+        """Make adapted.h5 if the user or the method asks for it."""
         settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
 
         def make(output: Path) -> Messages:
@@ -299,7 +298,7 @@ class Steps:
         return document, read_calibration(document)
 
     def reference(self, document: Path, calibration: Calibration) -> None:
-        """Make the reference data that watch needs; a file with few labelled rows allows none."""
+        """Make the reference data that watch needs, unless there are too few labelled rows."""
         sha256 = sha256_of(document)
         with FeatureFile(calibration.inputs[0].path) as opened:
             if sketched_rows(opened, calibration.seed) is None:
@@ -311,7 +310,7 @@ class Steps:
         self._step(REFERENCE, {"calibration": sha256}, make)
 
     def carry_over(self, earlier: Reference, document: Path) -> None:
-        """Give a calibration the reference data of an earlier one, in the place of its own."""
+        """Give a calibration the reference data of an earlier calibration."""
         sha256, path = sha256_of(document), own_path(self.folder, REFERENCE)
         write_document(earlier.carried_over(sha256), path, force=True)
         self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
@@ -322,7 +321,7 @@ class Steps:
         try:
             evaluation = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
-            # Earlier metrics belong to labels that are gone.
+            # Remove earlier metrics, whose labels are gone.
             own_path(self.folder, METRICS).unlink(missing_ok=True)
             return None
 
@@ -353,7 +352,7 @@ class Steps:
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def apply(self, file: Path, document: Path) -> Path:
-        """Return the calibrated probabilities of the target, for tables, which have no model."""
+        """Write the calibrated probabilities of the target, for tables, which have no model."""
         from covcal_cli.apply.apply import apply
 
         def make(output: Path) -> None:
@@ -372,9 +371,9 @@ class Steps:
         return self._step(REPORT, inputs, make)
 
     def _judging(self, file: Path) -> EvaluateSettings:
-        """Return how a calibration is evaluated: on test rows, or on all rows if there are none.
+        """Return the settings of the evaluation: on test rows, or on all rows if there are none.
 
-        All rows are fair too, since no step before reads target labels.
+        All rows are unbiased too, because no earlier step reads target labels.
         """
         with FeatureFile(file) as opened:
             split = "test" if len(opened.require_target().rows("test")) else ALL
@@ -387,7 +386,7 @@ class Steps:
         make: Make,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
-        """Return the file of a result; make it unless the one that is there is up to date."""
+        """Return the file of a result; make it unless it is up to date."""
         output, key = own_path(self.folder, name), _key(inputs, settings)
         result = None if self.force else self.journal.current(output, key)
         reused = result is not None

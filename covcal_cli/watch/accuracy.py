@@ -1,8 +1,9 @@
-"""The accuracy of a period: estimated from the source's rows, or from the sketch that is left.
+"""Estimate the accuracy of a period, from the source's rows or from a sketch of them.
 
-Where the file that the calibration was fitted on is there as it was, its labelled source rows are
-the inputs, and all estimators are asked. Else the sketch's: the top label's log-odds, right and
-wrong apart, are all that ATC and DoC look at, and classes' centres all that clusters start from.
+If the file that the calibration was fitted on exists unchanged, all estimators read its labelled
+source rows. Otherwise the sketch in the reference data takes their place. It holds the top label's
+log odds, for right and wrong rows separately, which is all that ATC and DoC need. It also holds the
+centres of the classes, where the estimators by clustering start.
 """
 
 import math
@@ -40,33 +41,33 @@ from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
 
-_LEAST_ROWS = 16  # of a period: of fewer, chance alone may leave half of all accuracies open
+_LEAST_ROWS = 16  # in a period: with fewer rows, the interval may cover half of all accuracies
 _LEAST_SOURCE = 2
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The source's side of an estimate."""
+    """The source rows that an estimate needs, or rows made from a sketch of them."""
 
     logits: Floats  # (n_v, K)
     labels: Labels  # (n_v,)
-    sketch: Reference | None  # that the rows stand for, where they are no real ones
+    sketch: Reference | None  # where the rows were made from; None for real rows
     temperature: float  # T_s
-    prior: Float64s | None  # class frequencies on the target, (K,), where they are given
+    prior: Float64s | None  # class frequencies on the target, (K,), if the user gave them
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
-        """Estimate the accuracy on rows with these logits, (n, K); None for too few."""
+        """Estimate the accuracy on rows with these logits, (n, K); None for too few rows."""
         if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_SOURCE:
             return None
         if self.sketch is None:
             inputs = EstimatorInputs(self.logits, self.labels, logits, self.temperature)
-            found = Estimates(inputs, self.prior).combined
+            estimate = Estimates(inputs, self.prior).combined
             of = "the calibration's source rows"
         else:
-            found = self._from_sketch(self.sketch, logits)
+            estimate = self._from_sketch(self.sketch, logits)
             of = "the sketch of the calibration's source rows"
-        contradicted = not all(guard.passed for guard in found.guards)
-        return PeriodAccuracy(found.accuracy, found.low, found.high, of, contradicted)
+        contradicted = not all(guard.passed for guard in estimate.guards)
+        return PeriodAccuracy(estimate.accuracy, estimate.low, estimate.high, of, contradicted)
 
     def _from_sketch(self, sketch: Reference, logits: Floats) -> Estimate:
         n_classes = logits.shape[1]
@@ -87,9 +88,9 @@ class SourceRows:
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return the source's rows of a calibration, or what its reference has of them."""
+    """Return the source rows of a calibration, or rows made from its reference data."""
     prior = calibration.target_prior.shares
-    given = None if prior is None else np.array(prior)
+    frequencies = None if prior is None else np.array(prior)
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -99,30 +100,31 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
             labels = source.labels(rows)
             rows = thinned(rows[labels >= 0], most, calibration.seed)
             labels = source.labels(rows)
-            return SourceRows(source.logits(rows), labels, None, reference.temperature, given)
-    kept, n_classes = reference.source, len(calibration.classes)
-    share = min(1.0, (MAX_VALUES // n_classes) / (kept.right + kept.wrong))
-    right, wrong = round(share * kept.right), round(share * kept.wrong)
+            return SourceRows(source.logits(rows), labels, None, reference.temperature, frequencies)
+    sketch, n_classes = reference.source, len(calibration.classes)
+    share = min(1.0, (MAX_VALUES // n_classes) / (sketch.right + sketch.wrong))
+    right, wrong = round(share * sketch.right), round(share * sketch.wrong)
     odds = np.concatenate(
-        [_spread(kept.right_odds.values, right), _spread(kept.wrong_odds.values, wrong)]
+        [_spread(sketch.right_odds.values, right), _spread(sketch.wrong_odds.values, wrong)]
     )
     labels = np.repeat([0, 1], [right, wrong])
     logits = _top_against_rest(odds, n_classes, reference.temperature)
-    return SourceRows(logits, labels, reference, reference.temperature, given)
+    return SourceRows(logits, labels, reference, reference.temperature, frequencies)
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
     """Yield the estimates by both clusterings, if the reference has clusters."""
-    source, kept = sketch.source, sketch.source.clusters
-    if kept is None or logits.shape[1] == 2:  # two classes: the logits hold one number
+    source, clusters = sketch.source, sketch.source.clusters
+    # Two classes: only one number per row, too few for clusters.
+    if clusters is None or logits.shape[1] == 2:
         return
-    centres = Centres(np.array(kept.classes), kept.centres.values)
+    centres = Centres(np.array(clusters.classes), clusters.centres.values)
     some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
     right = source.right / (source.right + source.wrong)
-    held = kept.shares.values.astype(np.float64)
+    sizes_of_classes = clusters.shares.values.astype(np.float64)
     for name, sizes, before in (
-        (CLUSTERING, None, kept.strays),
-        (FIXED_CLUSTERING, held, kept.held_strays),
+        (CLUSTERING, None, clusters.strays),
+        (FIXED_CLUSTERING, sizes_of_classes, clusters.held_strays),
     ):
         now = strays(some, centres, sizes)
         accuracy = right + before - float(now.mean())
@@ -130,16 +132,16 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:
-    """Return `count` values with these quantiles."""
+    """Return `count` values whose distribution has these quantiles."""
     if count == 0 or len(quantiles) == 0:
         return quantiles[:0]
     return quantiles[((np.arange(count) + 0.5) / count * len(quantiles)).astype(np.int64)]
 
 
 def _top_against_rest(odds: Floats, n_classes: int, temperature: float) -> Float64s:
-    """Return logits (n, K) whose first class has these log-odds at T, and all others are alike.
+    """Return logits (n, K): the first class has these log odds at T, and the others are equal.
 
-    A top class has at least 1 / K, so that it stays the first.
+    The first class gets a probability of at least 1 / K, so that it remains the top class.
     """
     logits = np.zeros((len(odds), n_classes))
     logits[:, 0] = temperature * np.maximum(odds + math.log(max(1, n_classes - 1)), 0.0)

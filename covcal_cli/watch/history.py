@@ -22,19 +22,19 @@ from covcal_cli.watch.period import Period
 if sys.platform != "win32":
     import fcntl
 
-_START = f'{{"schema": "{Period.schema}"'.encode()  # of every line
+_START = f'{{"schema": "{Period.schema}"'.encode()  # the beginning of every line
 _PADDING = b" \t\r\0"  # a power cut may leave NULs
 
 
 @dataclass(frozen=True)
 class History:
-    """The content of a history: every period once, by its latest line, at its first place."""
+    """The content of a history: every period once, as its latest line has it."""
 
     path: Path
     periods: tuple[Period, ...] = ()
     damaged: tuple[str, ...] = ()  # a sentence per damaged line
-    size: int = 0  # bytes of the lines that were read and end
-    lines: int = 0  # the number of these lines
+    size: int = 0  # bytes of the complete lines that were read
+    lines: int = 0  # number of complete lines
 
     def of(self, calibration_sha256: str) -> list[Period]:
         """Return the periods that were compared with one calibration."""
@@ -44,11 +44,11 @@ class History:
 
     def require_new(self, keys: Sequence[tuple[str, str]], *, force: bool) -> None:
         """Refuse periods that the history has already, unless `force` lets them be superseded."""
-        known = {period.key for period in self.periods}
-        twice = next((name for name, sha256 in keys if (name, sha256) in known), None)
+        earlier = {period.key for period in self.periods}
+        twice = next((name for name, sha256 in keys if (name, sha256) in earlier), None)
         if twice is not None and not force:
             raise OutputExistsError(
-                f"{self.path} has the period {twice} already: pass --force to append a line that "
+                f"{self.path} already has the period {twice}: pass --force to append a line that "
                 "supersedes it, or give the period another name: NAME=FILE"
             )
 
@@ -66,25 +66,25 @@ def read_history(path: Path) -> History:
             return _extended(History(path), handle.readall())
     except FileNotFoundError:
         return History(path)
-    except ValueError as error:  # a pipe or device, which might not end
+    except ValueError as error:  # a pipe or device, which may never end
         raise _not_plain(path) from error
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
-def append(known: History, lines: Callable[[History], Sequence[Period]]) -> list[Period]:
-    """Append the periods that `lines` makes from the current history; nothing if it raises.
+def append(earlier: History, lines: Callable[[History], Sequence[Period]]) -> list[Period]:
+    """Append the periods that `lines` makes from the current history; if it raises, append nothing.
 
-    Only the part of the file after the `known` history is read.
+    Only the part of the file behind the `earlier` history is read.
 
     Raises
     ------
     CovcalError
         If the file cannot be read or written, or is not a history.
     """
-    path = known.path
+    path = earlier.path
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
+    flags |= getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe
     try:
         descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
@@ -95,11 +95,11 @@ def append(known: History, lines: Callable[[History], Sequence[Period]]) -> list
     with os.fdopen(descriptor, "r+b", buffering=0) as handle:
         _lock(descriptor)
         size = os.fstat(descriptor).st_size
-        if size < known.size:  # another process replaced the file
-            known = History(path)
-        handle.seek(known.size)
+        if size < earlier.size:  # another process replaced the file
+            earlier = History(path)
+        handle.seek(earlier.size)
         content = handle.readall()
-        periods = list(lines(_extended(known, content)))
+        periods = list(lines(_extended(earlier, content)))
         text = "".join(f"{line_text(period, path)}\n" for period in periods).encode("ascii")
         if content and not content.endswith(b"\n"):
             text = b"\n" + text
@@ -116,23 +116,23 @@ def append(known: History, lines: Callable[[History], Sequence[Period]]) -> list
 
 
 def _lock(descriptor: int) -> None:
-    """Wait for another process that appends; some network file systems have no locks."""
+    """Lock the file for appending; some network file systems have no locks."""
     if sys.platform != "win32":
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def _extended(known: History, content: bytes) -> History:
+def _extended(earlier: History, content: bytes) -> History:
     """Return a history with the lines that follow it in the file."""
-    path = known.path
-    periods, damaged = {period.key: period for period in known.periods}, [*known.damaged]
+    path = earlier.path
+    periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     is_history = bool(periods or damaged)
     *whole, rest = content.split(b"\n")
-    for number, line in enumerate((*whole, rest), start=known.lines + 1):
+    for number, line in enumerate((*whole, rest), start=earlier.lines + 1):
         text = line.strip(_PADDING)
         if not text and b"\0" not in line:
             continue
-        is_cut_off = number == known.lines + len(whole) + 1
+        is_cut_off = number == earlier.lines + len(whole) + 1
         is_history |= text.startswith(_START) or (is_cut_off and _START.startswith(text))
         try:
             period = document_of(Period, parsed_json(line.decode("utf-8"), names_paths=True), path)
@@ -140,14 +140,14 @@ def _extended(known: History, content: bytes) -> History:
             reason = "it was cut off" if is_cut_off else error
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
-        periods[period.key] = period  # keeps the place of an earlier line
-    if damaged and not is_history:  # such as a calibration
+        periods[period.key] = period  # a later line takes the place of an earlier one
+    if damaged and not is_history:  # another file, such as a calibration
         raise CovcalError(
             f"{path} is not a history of watch, as no line of it holds a period: pass another "
             "--history"
         )
-    size = known.size + len(content) - len(rest)
-    lines = known.lines + len(whole)
+    size = earlier.size + len(content) - len(rest)
+    lines = earlier.lines + len(whole)
     return History(path, tuple(periods.values()), tuple(dict.fromkeys(damaged)), size, lines)
 
 

@@ -1,4 +1,4 @@
-"""A period's numbers: what its rows are like beside those of the calibration."""
+"""Measure a period: how its rows differ from the rows of the calibration."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +42,10 @@ from covcal_cli.watch.sketches import (
     squared_distance,
 )
 
-# Of a period that are read: their sampling is far below that of any calibration's own rows.
+# The most rows of a period that are read. Their sampling noise is far below that of a calibration's
+# own rows.
 _MOST_ROWS = 20_000
-_LEAST_ROWS = 2  # whose moments say something
+_LEAST_ROWS = 2  # fewer rows have no useful moments
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Standard:
 
     calibration: Calibration
     document: Path
-    sha256: str  # of the document
+    sha256: str  # hash of the calibration's file
     reference: Reference
     source: SourceRows
     networks: Path | None
@@ -70,12 +71,11 @@ def standard_of(
     allow_other_preprocessing: bool,
     wrote: Callable[[Path], None],
 ) -> Standard:
-    """Return a calibration with its reference data, which the first watch makes.
+    """Return a calibration with its reference data; make them if they do not exist yet.
 
-    The file that the calibration was fitted on is opened if it lies in the calibration's folder, or
-    if the user `named` it. If the reference data cannot be written, they serve this watch only, and
-    a note says so.
-    `wrote` is called with their file once it is written.
+    The file that the calibration was fitted on is opened only if it is in the calibration's folder,
+    or if the user `named` it. If the reference data cannot be written, only this watch uses them,
+    and a note says so. `wrote` is called with their file once it is written.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
     """
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
-        state, remedy = "is gone", "put one of the two back, or calibrate again"
+        state, remedy = "is gone", "put one of the two files back, or calibrate again"
         if fitted.is_outside:
             words = f"covcal watch {as_word(fitted.path)} -c {as_word(document)}"
             state, remedy = "is outside its folder", f"run {words} once"
@@ -150,8 +150,8 @@ def measured(
 ) -> Iterator[Measured]:
     """Yield the numbers of each period of a file.
 
-    Rows you labelled count where the file is one period, because they were drawn from all of it.
-    `false_alarms` is how often the interval that they give may miss the accuracy.
+    Rows you labelled are used only if the file is one period, because they were drawn from the
+    whole file. `false_alarms` is the rate at which their interval may miss the accuracy.
 
     Raises
     ------
@@ -168,15 +168,17 @@ def measured(
             allow_other_preprocessing=standard.allow_other_preprocessing,
         )[""]
         digest = sha256_of(path)
-        known = None
+        by_labels = None
         if by is None:
-            known = _by_labels(file, 1 - false_alarms, standard.calibration.seed)
+            by_labels = _by_labels(file, 1 - false_alarms, standard.calibration.seed)
         for cut in cuts(target, name, by, every):
-            yield replace(_of_period(path, digest, target, cut, scaled, standard), measured=known)
+            yield replace(
+                _of_period(path, digest, target, cut, scaled, standard), measured=by_labels
+            )
 
 
 def _by_labels(file: FeatureFile, level: float, seed: int) -> PeriodAccuracy | None:
-    """Return the accuracy by the rows that a person labelled, as ``estimate`` does, or None."""
+    """Return the accuracy by the rows you labelled, as ``estimate`` computes it, or None."""
     draw = labelled_draw(file)
     if draw is None:
         return None
@@ -194,8 +196,8 @@ def _of_period(
     confidence = calibrated_confidence(target, rows, scaled)
     some = thinned(np.arange(len(rows)), most_points(target, reference.coordinates.of), seed)
     compared = _compared(target, rows[some], reference)
-    found = None if compared is None else moments(compared)
-    auc_source, auc_target, effective = distances(reference, found)
+    own_moments = None if compared is None else moments(compared)
+    auc_source, auc_target, effective = distances(reference, own_moments)
     return Measured(
         period=cut.name,
         file=path,
@@ -216,26 +218,26 @@ def _of_period(
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the rows' coordinates, shape (m, p); None where the file lacks such features."""
-    kept = reference.coordinates
-    if kept.of == "features" and target.n_features != len(kept.axes.mean.values):
+    """Return the rows' coordinates, shape (m, p); None if the file does not have the features."""
+    coordinates = reference.coordinates
+    if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
-    return kept.axes.located(points(target, rows, kept.of))
+    return coordinates.axes.located(points(target, rows, coordinates.of))
 
 
 def distances(
     reference: Reference, found: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the domain AUC against source and target, and the source's effective rows.
+    """Return the domain AUC of a period against source and target, and the source's effective rows.
 
-    Of two normal domains that share their covariance, a squared Mahalanobis distance d2 apart, the
-    best AUC is Phi(sqrt(d2 / 2)), and importance weights keep a share exp(-d2) of the rows.
+    For two normal domains with equal covariance and squared Mahalanobis distance d2, the best AUC
+    is Phi(sqrt(d2 / 2)), and importance weights leave a share exp(-d2) of effective rows.
     """
     if found is None or found.rows < _LEAST_ROWS:
         return None, None, None
     of_source = squared_distance(reference.coordinates.source, found)
-    kept = reference.coordinates.target
-    of_target = None if kept is None else _auc(squared_distance(kept, found))
+    target = reference.coordinates.target
+    of_target = None if target is None else _auc(squared_distance(target, found))
     rows = reference.source.right + reference.source.wrong
     return _auc(of_source), of_target, rows * math.exp(-of_source)
 
@@ -247,26 +249,26 @@ def _auc(squared: float) -> float:
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
 ) -> Iterator[tuple[str, float]]:
-    """Yield where rows stand among the reference's, signal by signal.
+    """Yield the position of the rows among the reference rows, signal by signal.
 
     Parameters
     ----------
     reference : Reference
-        What the calibration keeps.
+        The reference data of the calibration.
     logits : ndarray of shape (n, K)
         The classifier's.
     confidence : ndarray of shape (n,)
-        Calibrated, of the classifier's own labels.
+        Calibrated confidence in the classifier's labels.
     compared : ndarray of shape (n, p), optional
-        Coordinates of the rows, where they have any.
+        Coordinates of the rows, if they have any.
     """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}
     if density is not None and compared is not None:
         values[DENSITY_RATIO] = compared @ density.values
     classes = [one for one in reference.signals if one.class_number is not None]
-    found = margins(logits, [int(one.class_number or 0) for one in classes])
-    values |= {one.name: row for one, row in zip(classes, found, strict=True)}
+    of_classes = margins(logits, [int(one.class_number or 0) for one in classes])
+    values |= {one.name: row for one, row in zip(classes, of_classes, strict=True)}
     for one in reference.signals:
         if one.axis is not None and compared is not None:
             values[one.name] = compared[:, one.axis]

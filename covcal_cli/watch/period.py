@@ -1,7 +1,7 @@
 """A period: how files are cut into periods, and the numbers and verdict of one.
 
 A period is a whole file, or a day, week or month of a column of dates. Its record is one line of
-the history. The numbers use no labels except those that `covcal label` put in.
+the history. The numbers use no labels except those of rows you labelled (`covcal label`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ from covcal_cli.records import (
 
 Every = Literal["day", "week", "month"]
 PER_YEAR: dict[Every, float] = {"day": 365.25, "week": 52.18, "month": 12.0}
-_DATE = 10  # characters of 2026-11-28
+_DATE = 10  # length of 2026-11-28
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ def cuts(target: Domain, name: str, by: str | None, every: Every) -> Iterator[Cu
         word = by.removeprefix(GROUP_PREFIX)
         raise CovcalError(
             f"{target.path} has no column {by} (columns: {columns}): give the table a column "
-            f"{GROUP_PREFIX}{word}, which is called {word} here, or watch one file per period"
+            f"{GROUP_PREFIX}{word}, extract again and pass --by {word}, or "
+            "watch one file per period"
         )
     names = _names(target, by, target.column(by, rows), every)
     for period in sorted(set(names.tolist())):
@@ -98,7 +99,7 @@ EVERY: tuple[Every, ...] = get_args(Every)
 
 
 Verdict = Literal["as before", "shifted but the calibration holds", "recalibrate", "cannot tell"]
-_LARGEST = 1e15  # evidence that a shift of 10 million rows can give
+_LARGEST = 1e15  # more evidence than a shift of 10 million rows can give
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class WatchedCalibration:
 
     path: Path
     sha256: str
-    method: str  # in force
+    method: str  # the method that was used
 
 
 @dataclass(frozen=True)
@@ -147,16 +148,17 @@ class Measured:
     file: Path
     file_sha256: str
     rows: Number
-    read: Number  # rows that the numbers use; the seed draws them where there are more
-    confidence_before: Share  # mean, of the classifier itself
-    confidence: Share  # mean, calibrated
+    read: Number  # rows that the numbers use; a seeded sample if there are more
+    confidence_before: Share  # mean confidence of the classifier itself
+    confidence: Share  # mean calibrated confidence
     predicted: tuple[Share, ...]  # how often each class is predicted
     estimate: PeriodAccuracy | None  # without labels
-    measured: PeriodAccuracy | None  # by labels that `covcal label` put in
-    auc_target: Share | None  # of the domains, against the calibration's own target
+    measured: PeriodAccuracy | None  # from the rows you labelled
+    auc_target: Share | None  # AUC between the period and the calibration's own target
     auc_source: Share | None
     effective_rows: NonNegative | None  # effective sample size of the source for the period
-    # Position of the rows among the reference rows, by signal: mean rank less the reference's own.
+    # Mean rank of the rows among the reference rows, minus the reference's own mean rank, by
+    # signal.
     signals: Mapping[str, Difference]
     signal_rows: Number  # rows that signals and domains use
 
@@ -165,7 +167,7 @@ class Measured:
 
     @property
     def distance(self) -> float | None:
-        """Mean confidence less the accuracy, by labels if there are any."""
+        """Mean confidence minus the accuracy; the accuracy is from labels if there are any."""
         best = self.measured or self.estimate
         return None if best is None else self.confidence - best.accuracy
 

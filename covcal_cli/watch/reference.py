@@ -1,8 +1,8 @@
-"""The reference data of a calibration: what its own rows were like, for comparison with later rows.
+"""The reference data of a calibration: how its own rows are distributed.
 
-The data hold quantiles of single numbers, means and covariances, but no rows. They lie in a file
-of their own beside the calibration, such as cal.reference.json beside cal.json, and stay below
-200 kB. The first ``covcal watch`` makes that file from the features or adapted file that the
+The data hold quantiles of single numbers, means and covariances, but no rows. They are in a
+separate file beside the calibration, such as cal.reference.json beside cal.json, of less than 200
+kB. The first ``covcal watch`` makes that file from the features or adapted file that the
 calibration was fitted on. Every record checks its own lengths and ranges when it is read.
 """
 
@@ -24,9 +24,9 @@ from covcal_cli.records import Document, read_document
 Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
 CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # names of signals
-_ROUNDING = 1e-3  # of sums and norms of 32-bit numbers
-_LARGEST_VARIANCE = 1e12  # of a coordinate: standardised features of width d have at most about d
-_LARGEST_RANK_VARIANCE = 0.25  # of numbers from 0 to 1
+_ROUNDING = 1e-3  # rounding of sums and norms of 32-bit numbers
+_LARGEST_VARIANCE = 1e12  # of a coordinate; with d standardised features it is at most about d
+_LARGEST_RANK_VARIANCE = 0.25  # the largest variance of numbers from 0 to 1
 _LEAST_TEMPERATURE = 1e-100  # T lies between it and its inverse
 
 
@@ -44,7 +44,8 @@ def _require(condition: object, fault: str) -> None:
 class Packed:
     """An array of finite float32 as text.
 
-    ValueError if the text does not hold as many numbers as the shape says, or one is not finite.
+    Raises ValueError if the text does not hold as many numbers as the shape says, or a number is
+    not finite.
     """
 
     shape: tuple[int, ...]
@@ -74,12 +75,12 @@ class Packed:
 
     @property
     def are_shares(self) -> bool:
-        """Whether the values are shares of a whole."""
+        """Whether the values are shares that sum to 1."""
         shares = self.values
         return bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < _ROUNDING
 
     def require_quantiles(self, rows: int, name: str) -> None:
-        """Refuse what cannot be the quantiles of so many values."""
+        """Raise ValueError if the array cannot be the quantiles of so many values."""
         one_dimension = self.values.ndim == 1
         _require(
             one_dimension and len(self.values) <= rows, f"the quantiles of {name} are too many"
@@ -95,7 +96,7 @@ class Signal:
     name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER"
     rows: int  # the number of rows in the distribution
     quantiles: Packed  # (m,), at the probabilities (i + 1/2) / m
-    # Mean and variance of the ranks that `ranks` gives those rows: 1/2 and 1/12 without ties.
+    # Mean and variance of the ranks of these rows, by `ranks`: 1/2 and 1/12 without ties.
     mean: float
     variance: float
     class_number: int | None = None  # the class, for the signal of a class
@@ -127,7 +128,7 @@ class Moments:
         mean, covariance = self.mean.values, self.covariance.values.astype(np.float64)
         _require(self.rows >= 1, "a domain's moments have no rows")
         _require(mean.ndim == 1 and len(mean) > 0, "a domain's mean is not a vector")
-        _require(covariance.shape == mean.shape * 2, "a domain's covariance has another size")
+        _require(covariance.shape == mean.shape * 2, "a domain's covariance has the wrong size")
         _require((mean.astype(np.float64) ** 2 <= _LARGEST_VARIANCE).all(), "a mean is too large")
         variances = np.linalg.eigvalsh(covariance)
         asymmetry = np.abs(covariance - covariance.T).max()
@@ -162,7 +163,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The coordinates in which domains are compared, and the calibration's own rows there."""
+    """The coordinates that compare domains, and the moments of the calibration's own rows."""
 
     of: Space
     axes: Axes
@@ -183,11 +184,11 @@ class Coordinates:
 class Clusters:
     """The clusters of the labelled source validation rows, for the estimators by clustering."""
 
-    centres: Packed  # (L, K), of the classes that have a row
-    classes: tuple[int, ...]  # (L,), the numbers of these classes
+    centres: Packed  # (L, K), centres of the classes that have a row
+    classes: tuple[int, ...]  # (L,), numbers of these classes
     shares: Packed  # (K,), of the classes
     strays: float  # share of rows that end in a cluster other than their label's
-    held_strays: float  # the same where the clusters have fixed class shares
+    held_strays: float  # the same for the clustering with fixed class shares
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -202,11 +203,11 @@ class Clusters:
 
 @dataclass(frozen=True)
 class SourceSketch:
-    """The labelled source validation rows: log odds of the top label, and class frequencies."""
+    """Log odds and class frequencies of the labelled source validation rows."""
 
     right: int
     wrong: int
-    right_odds: Packed  # (m,), quantiles as in `Signal`, of the rows that are classified rightly
+    right_odds: Packed  # (m,), quantiles as in `Signal`, of the rows that are classified correctly
     wrong_odds: Packed
     predicted: Packed  # (K,), how often each class is predicted
     clusters: Clusters | None  # None where there are very many classes
@@ -219,7 +220,7 @@ class SourceSketch:
         _require(self.predicted.are_shares, "the shares of predicted classes do not sum to 1")
         clusters = self.clusters
         same = clusters is None or clusters.shares.shape == self.predicted.shape
-        _require(same, "the clusters have another number of classes")
+        _require(same, "the clusters have the wrong number of classes")
 
 
 @dataclass(frozen=True)
@@ -229,14 +230,15 @@ class Reference(Document):
     schema: ClassVar[str] = "covcal.reference/1"
 
     calibration_sha256: str  # of the calibration's file
-    temperature: float  # T_s, which calibrates the classifier on the source
+    temperature: float  # T_s, the temperature fitted on the source
     baseline: Baseline  # the domain of the signals
     signals: tuple[Signal, ...]  # the signals of axes come last
-    # (p, p): makes the ranks of the p axes, each over its standard deviation, uncorrelated.
+    # (p, p): makes the ranks of the p axes, each divided by its standard deviation, uncorrelated.
     joint: Packed | None
     coordinates: Coordinates
     source: SourceSketch
-    # Whether the rows are those of an earlier calibration: the rows of this one raised an alarm.
+    # Whether the data come from an earlier calibration, because the rows of this one raised an
+    # alarm.
     is_carried_over: bool = False
 
     def __post_init__(self) -> None:
@@ -264,10 +266,10 @@ class Reference(Document):
         _require(shape == ((len(axes), len(axes)) if axes else None), "the axes differ in number")
         width = len(self.coordinates.axes.mean.values)
         is_wide = self.coordinates.of == "features" or width == self.n_classes
-        _require(is_wide, "the coordinates of logits have another number of classes")
+        _require(is_wide, "the coordinates of logits have the wrong number of classes")
 
     def carried_over(self, calibration_sha256: str) -> "Reference":
-        """Return these data for another calibration of the same classifier.
+        """Return these data for a different calibration of the same classifier.
 
         The signal of the confidence is left out, since the other calibration changes it.
         """
@@ -287,7 +289,7 @@ def _are_below(limit: int, numbers: Sequence[int]) -> bool:
 
 
 def read_reference(document: Path, calibration: Calibration, sha256: str) -> Reference | None:
-    """Read the reference data beside a calibration; None if they are of another calibration.
+    """Read the reference data beside a calibration; None if they belong to another calibration.
 
     Parameters
     ----------
@@ -297,10 +299,10 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
     Raises
     ------
     CovcalError
-        If the file is missing, damaged or something else.
+        If the file is missing, damaged or not a file of reference data.
     """
     path, fitted = reference_path(document), calibration.inputs[0].path
-    remedy = f"remove it, and covcal watch makes it again from {fitted}"
+    remedy = f"remove it, and covcal watch will make it again from {fitted}"
     reference = read_document(Reference, path, remedy=remedy)
     if reference.calibration_sha256 != sha256:
         return None
@@ -312,13 +314,13 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
 def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     """Return the share of a distribution below each value; ties count one half.
 
-    `quantiles`, shape (m,), ascend and stand at the probabilities (i + 1/2) / m. Between two of
-    them the share is linear. Beyond all of them it is a quarter of a step from 0 or 1.
+    `quantiles`, shape (m,), ascend; quantile i belongs to the probability (i + 1/2) / m. Between
+    two quantiles the share is linear. Beyond the last one it is a quarter of a step from 0 or 1.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
     m = len(quantiles)
-    # One search gives the place of a value; equal quantiles end where `right` says.
+    # One search finds the position of a value; `right` is the end of a run of equal quantiles.
     left = np.searchsorted(quantiles, values, side="left")
     place = np.minimum(left, m - 1)
     above, below = quantiles[place].astype(np.float64), quantiles[np.maximum(left - 1, 0)]

@@ -1,12 +1,12 @@
-"""Sketch rows: numbers per row that `watch` follows, and the reference data made of them.
+"""Summarise rows: the numbers per row that `watch` follows, and the reference data made from them.
 
 Every signal is one number per row. Its mean rank among the reference rows, less one half, is what
-the Mann-Whitney statistic measures; its distribution is near normal from a few dozen rows on.
+the Mann-Whitney statistic measures; with a few dozen rows its distribution is nearly normal.
 
-Signals of the classifier's own numbers are sketched on the target's training and validation rows.
-The density ratio and aligned logits were learnt on its training rows. They are sketched on its
-validation rows only, because there they look as on later rows. The source's training rows are not
-read, since the classifier was trained on them.
+Signals from the classifier's own outputs use the target's training and validation rows. The density
+ratio and the aligned logits were learnt on the target's training rows. Their signals use only its
+validation rows, because later rows are unseen too. The source's training rows are not read, because
+the classifier was trained on them.
 """
 
 from collections.abc import Sequence
@@ -46,13 +46,13 @@ from covcal_cli.watch.reference import (
 )
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
-_MOST_CLASSES_CLUSTERED = 100  # with more classes, no clusters are kept
-_MOST_CLASSES = 10  # with a signal of their own
+_MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data hold no clusters
+_MOST_CLASSES = 10  # classes that have a signal
 _QUANTILES = 257
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers of all axes, with means and scales
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers in all axes, including means and scales
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # added to the correlations, whose diagonal is 1
-_STEPS = 8  # of the subspace iteration
+_STEPS = 8  # steps of the subspace iteration
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers to compare domains with
 _MOST_ROWS = 5000  # to find axes on
 _CONSTANT = 1e-7  # standard deviation of a constant column, as a share of its mean
@@ -60,7 +60,7 @@ _RIDGE = 1e-3  # share of the mean variance that is added, so that a covariance 
 
 
 def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | None:
-    """Return the source and its labelled validation rows; None if reference data need more rows."""
+    """Return the source and its labelled validation rows; None if there are too few rows."""
     source = file.source
     if source is None or source.n_classes < _LEAST_CLASSES:
         return None
@@ -72,7 +72,7 @@ def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | N
 def reference_of(
     file: FeatureFile, scaled: ScaledLogits, seed: int, calibration_sha256: str
 ) -> Reference | None:
-    """Sketch the rows of the file that a calibration was fitted on.
+    """Make the reference data from the file that a calibration was fitted on.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ def reference_of(
     scaled : ScaledLogits
         The logits that the calibration scales.
     seed : int
-        Chooses rows where there are many.
+        Chooses rows if there are many.
     calibration_sha256 : str
-        Names the calibration.
+        The hash of the calibration's file.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def reference_of(
 
 
 def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
-    """Return the clusters of labelled rows; None where there are very many classes."""
+    """Return the clusters of labelled rows; None if there are very many classes."""
     n_classes = logits.shape[1]
     if n_classes > _MOST_CLASSES_CLUSTERED:
         return None
@@ -145,12 +145,12 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
-    """Return as many rows of the splits as may be read."""
+    """Return the rows of the splits, sampled if there are too many."""
     return domain.drawn(min(MAX_ROWS, most_points(domain, of)), seed, *splits)
 
 
 def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
-    """Return the rows of a domain that its sketches are made of."""
+    """Return the rows of a domain that its signals use."""
     splits = ESTIMATED if domain.name == "target" else ("validation",)
     return _drawn(domain, of, seed, *splits)
 
@@ -162,7 +162,7 @@ def _signals(
     coordinates: Coordinates,
     seed: int,
 ) -> tuple[tuple[Signal, ...], Packed | None]:
-    """Sketch every signal; return them with what makes those of the axes uncorrelated."""
+    """Return every signal, and the matrix that makes the signals of the axes uncorrelated."""
     of = coordinates.of
     rows, unseen = _baseline_rows(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
@@ -183,7 +183,7 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
-    # Axes are found on as many rows of each domain, so that neither decides what is usual.
+    # Both domains give equally many rows for the axes, so that neither dominates.
     least = min(map(len, clouds))
     equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
     axes = fit_axes(np.concatenate(equal), seed)
@@ -201,7 +201,7 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
 def watched_classes(predicted: Float64s) -> list[int]:
     """Return the classes with a signal: the most frequent of `predicted`, (K,), ascending.
 
-    One of two classes is enough, because the other's margin is its opposite.
+    With two classes one signal is enough, because the two margins are opposite numbers.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
@@ -219,11 +219,11 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
     rest[rows, predictions] = -np.inf
     second = rest.max(axis=1).astype(np.float64)
     lowest = -float(np.finfo(np.float32).max)
-    found = np.empty((len(classes), len(logits)))
+    values = np.empty((len(classes), len(logits)))
     for place, number in enumerate(classes):
         others = np.where(predictions == number, second, top)
-        found[place] = logits[:, number] - np.maximum(others, lowest)
-    return found
+        values[place] = logits[:, number] - np.maximum(others, lowest)
+    return values
 
 
 def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
@@ -232,11 +232,11 @@ def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> F
 
 
 def quantiles(values: Floats) -> Packed:
-    """Return the quantiles of values (n,) at (i + 1/2) / m, which `ranks` reads; none for none."""
+    """Return the quantiles of values (n,) at (i + 1/2) / m, for `ranks`; without values, none."""
     m = min(len(values), _QUANTILES)
     limit = np.finfo(np.float32).max
     ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
-    # Hazen's quantiles: with no more rows than quantiles, every row is one.
+    # Hazen's quantiles: if there are no more rows than quantiles, every row is a quantile.
     places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
     lower = np.floor(np.maximum(places, 0)).astype(np.int64)
     upper = np.minimum(lower + 1, len(ordered) - 1)
@@ -248,7 +248,7 @@ def quantiles(values: Floats) -> Packed:
 def signal(
     name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
 ) -> Signal:
-    """Sketch the values (n,) of a signal."""
+    """Return the signal of these values, shape (n,)."""
     sketch = quantiles(values)
     own_ranks = ranks(sketch.values, values)
     mean, variance = float(own_ranks.mean()), float(own_ranks.var())
@@ -256,9 +256,10 @@ def signal(
 
 
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
-    """Sketch coordinates (n, p) axis by axis, and return what makes their ranks uncorrelated.
+    """Return one signal per axis of coordinates (n, p), and what makes their ranks uncorrelated.
 
-    The correlations must be known, so few rows allow few axes. Constant coordinates give none.
+    The correlations are estimated from the rows, so few rows allow few axes. Constant coordinates
+    have no signal.
     """
     most = min(places.shape[1], len(places) // _ROWS_PER_AXIS)
     sketches = (signal(f"axis {axis}", places[:, axis], axis=axis) for axis in range(most))
@@ -280,9 +281,10 @@ def most_points(domain: Domain, of: Space) -> int:
 
 
 def points(domain: Domain, rows: Rows, of: Space) -> Floats:
-    """Return the points that domains are compared by: features, or logits less their row's mean.
+    """Return the points by which domains are compared: features, or logits minus their row's mean.
 
-    Their shape is (n, d). A masked class takes the lowest other logit of its row.
+    Their shape is (n, d). The logit of a masked class is replaced by the lowest other logit of its
+    row.
     """
     if of == "features":
         return domain.features(rows)
@@ -294,7 +296,7 @@ def points(domain: Domain, rows: Rows, of: Space) -> Floats:
 
 
 def fit_axes(cloud: Floats, seed: int) -> Axes:
-    """Return the leading principal axes of points (n, d), standardised.
+    """Return the leading principal axes of standardised points (n, d).
 
     A subspace iteration finds them from a seeded start.
     """
@@ -328,14 +330,14 @@ def direction(one: Moments, other: Moments) -> Float64s:
 
 
 def squared_distance(one: Moments, other: Moments) -> float:
-    """Return the squared Mahalanobis distance of two domains, less what sampling adds to it."""
+    """Return the squared Mahalanobis distance of two domains, corrected for sampling noise."""
     difference = one.mean.values.astype(np.float64) - other.mean.values
     squared = float(difference @ direction(one, other))
     return max(0.0, squared - len(difference) * (1 / one.rows + 1 / other.rows))
 
 
 def _pooled(one: Moments, other: Moments) -> Float64s:
-    """Return the covariance that two domains share, with a ridge."""
+    """Return the pooled covariance of two domains, with a ridge."""
     total = max(1, one.rows + other.rows - 2)
     parts = [(part.rows - 1) / total * part.covariance.values for part in (one, other)]
     both: Float64s = np.stack(parts).sum(axis=0, dtype=np.float64)

@@ -1,8 +1,8 @@
-"""``covcal watch``: tell whether last month's calibration is still good for this week's rows.
+"""``covcal watch``: tell whether an old calibration still fits new rows.
 
 Each period is measured without labels, compared with the reference data of the calibration, and
-given a verdict. The alarm tells whether the rows have changed. The estimate of the accuracy tells
-whether the confidence is still right: with many rows the alarm finds shifts that do not matter.
+given a verdict. The alarm tells whether the rows have changed. With many rows it also finds changes
+that do not matter, so the estimated accuracy tells whether the confidence is still right.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ class WatchSettings:
 
     by: str | None = None  # a column of dates
     every: Every = "week"
-    false_alarms: float = 0.05  # at most, per year
+    false_alarms: float = 0.05  # the most false alarms per year
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class WatchSettings:
 
     @property
     def threshold(self) -> float:
-        """The evidence that raises the alarm, c in `alarm`."""
+        """The evidence at which the alarm is raised, c in `alarm`."""
         return PER_YEAR[self.every] / self.false_alarms
 
 
@@ -79,24 +79,24 @@ def watch(
     ----------
     files : sequence of Path
         Features or adapted files with a target. Each is one period, or several with
-        `settings.by`. ``NAME=FILE`` names a period, which else has the name of its file.
+        `settings.by`. ``NAME=FILE`` names a period; otherwise its name is the file's.
     document : Path
         The calibration.
     settings : WatchSettings
         The length of periods and the rate of false alarms.
     history : Path, optional
-        A file of JSON lines. Its periods count for the alarm, and the new ones are appended.
+        A file of JSON lines. The alarm also uses its periods, and new periods are appended.
     networks : Path, optional
         The adapted file with the networks of an fl method, if it was moved.
     force : bool
         Whether new lines may supersede periods that the history has already.
     wrote : callable
-        Called with the file of the reference data where this watch wrote it.
+        Called with the path of the reference data if this watch writes them.
 
     Raises
     ------
     OutputExistsError
-        If the history has a period already.
+        If the history already has a period.
     CovcalError
         If a file does not fit the calibration, or two periods have one name.
     UnusedOptionError
@@ -116,7 +116,7 @@ def watch(
     )
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)
     before = None if history is None else read_history(history)
-    if before is not None and settings.by is None:  # before any work
+    if before is not None and settings.by is None:  # check before any work
         stems = [name or path.stem for path, name in zip(paths, names, strict=True)]
         before.require_new([(stem, used.sha256) for stem in stems], force=force)
 
@@ -153,7 +153,9 @@ def _require_different(measurements: Sequence[Measured]) -> None:
     names = [entry.period for entry in measurements]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise CovcalError(f"two periods are called {twice}: give one another name, as NAME=FILE")
+        raise CovcalError(
+            f"two periods are called {twice}: give one of them another name, as NAME=FILE"
+        )
 
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
@@ -184,7 +186,7 @@ def _notes(
         )
     if reference.is_carried_over:
         notes.append(
-            "the reference data are those of an earlier calibration, since the rows of this one "
+            "the reference data come from an earlier calibration, because the rows of this one "
             "raised the alarm; if these rows are normal, delete the file .reference.json"
         )
     if any(entry.auc_source is None for entry in measurements):
@@ -254,7 +256,7 @@ def alarm_of(
     threshold : float
         `WatchSettings.threshold`.
     """
-    # A signal with equal values has no rank that could move.
+    # A signal with equal values is left out, because its ranks cannot move.
     moving = [signal for signal in reference.signals if signal.variance > 0]
     if not moving:
         return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"

@@ -12,7 +12,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
-from covcal_cli.calibrate.discriminator import LogisticDiscriminator, fit_discriminator
+from covcal_cli.calibrate.problem import LogisticDiscriminator, fit_discriminator
 from covcal_cli.evaluate.metrics import MetricsAccumulator
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, softmax

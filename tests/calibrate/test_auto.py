@@ -85,16 +85,51 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     assert told.target_prior.shares == pytest.approx(SKEWED)
 
 
-def test_no_fallback_sharpens(tmp_path: Path) -> None:
-    """If `temp` is near to the estimate, but would raise confidence, probabilities stay."""
-    source, target = (clusters_domain(name, sizes=(300, 600, 300)) for name in ("source", "target"))
+def unsure_file(path: Path, *, errors: int | None = None, moved: float = 0.0) -> Path:
+    """Write a file whose classifier is too unsure; keep only some source validation errors."""
+    source = clusters_domain("source", sizes=(300, 600, 300))
+    target = clusters_domain("target", sizes=(300, 600, 300), moved=moved)
+    if errors is not None:
+        wrong = source["logits"].argmax(axis=1) != source["labels"]
+        late = np.cumsum(wrong & (source["split"] == 1)) > errors
+        source = only_rows(source, ~(wrong & late & (source["split"] == 1)))
     for domain in (source, target):
         domain["logits"] = domain["logits"] * np.float32(0.3)
-    path = write_features(tmp_path / "f.h5", source=source, target=target)
+    return write_features(path, source=source, target=target)
+
+
+def test_an_unsure_classifier_gets_the_confidence_that_its_errors_prove(tmp_path: Path) -> None:
+    """With many source errors and no shift, auto is temp although its T is below 1."""
+    path = unsure_file(tmp_path / "f.h5")
+    plain = calibrate(path, CalibrateSettings(method="temp"))
+    assert plain.fit["errors"] >= 10
+    assert plain.forecaster_temperature < 0.7
+    found = calibrate(path)
+    assert (found.method_used, found.forecaster_temperature) == (
+        "temp",
+        plain.forecaster_temperature,
+    )
+
+
+def test_a_shift_of_an_unsure_classifier_stays_above_the_source(tmp_path: Path) -> None:
+    """T may be below 1, but not below that of `temp`."""
+    path = unsure_file(tmp_path / "f.h5", moved=0.3)
+    plain, matched = (calibrate(path, CalibrateSettings(method=m)) for m in ("temp", "consensus"))
+    assert plain.forecaster_temperature < matched.forecaster_temperature < 1
+
+
+@pytest.mark.parametrize("errors", [5, 9])
+def test_few_source_errors_do_not_raise_confidence(tmp_path: Path, errors: int) -> None:
+    """If `temp` would raise confidence by fewer than ten errors, probabilities stay."""
+    path = unsure_file(tmp_path / "f.h5", errors=errors)
     assert calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature < 1
     found = calibrate(path)
-    assert (found.method_used, found.forecaster_temperature) == ("none", 1.0)
-    assert "would raise confidence" in found.reason
+    assert found.forecaster_temperature == 1.0
+    assert found.method_used in ("none", "consensus")
+    if found.method_used == "none":
+        assert "needs at least 10 errors on the source" in found.reason
+    else:
+        assert "T is at least 1 without labels" in found.reason
     below = next(guard for guard in found.guards if guard.name == "under-confidence")
     (chosen,) = (one for one in found.candidates if one.chosen)
     accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
@@ -253,10 +288,10 @@ def test_the_reason_beside_every_candidate_is_true(
             assert candidate.expected_ece < 0.03
         elif candidate.why == "chosen: its confidence is the estimate":
             assert candidate.matched
-        elif candidate.why == "chosen: the T of temp would raise confidence":
+        elif candidate.why == "chosen: too few source errors to raise confidence":
             assert plain < 1
-        elif candidate.why == "chosen: auto never raises confidence":
-            assert candidate.temperature == 1
+        elif candidate.why.startswith("chosen: T is at least "):
+            assert candidate.temperature == min(1, plain)
         else:
             assert not candidate.chosen
             in_rule = candidate.method in ("none", "temp", "consensus")

@@ -16,11 +16,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logsumexp
 from scipy.special import log_softmax as scipy_log_softmax
 
-from covcal_cli.calibrate.calibrate import calibrate, calibrate_file
-from covcal_cli.calibrate.discriminator import fit_discriminator
+from covcal_cli.calibrate.calibrate import calibrate, calibrate_file, warnings_on_reading
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.problem import Problem
-from covcal_cli.calibrate.remarks import warnings_on_reading, warnings_on_weights
+from covcal_cli.calibrate.on_source import warnings_on_weights
+from covcal_cli.calibrate.problem import Problem, fit_discriminator
 from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of

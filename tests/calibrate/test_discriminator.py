@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.calibrate import discriminator
-from covcal_cli.calibrate.discriminator import LogisticDiscriminator, fit_discriminator
+from covcal_cli.calibrate import problem
+from covcal_cli.calibrate.problem import LogisticDiscriminator, fit_discriminator
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
 from tests.made_files import Arrays, made_domain, only_rows, write_features
@@ -132,7 +132,7 @@ def test_more_rows_than_the_cap_are_thinned_by_the_seed(
     source, target = domains(1.0, 1000, 90)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     everything = fitted(path)
-    monkeypatch.setattr(discriminator, "MAX_ROWS_PER_DOMAIN", 400)
+    monkeypatch.setattr(problem, "MAX_ROWS_PER_DOMAIN", 400)
     one, again, other = fitted(path), fitted(path), fitted(path, seed=1)
     assert one.coefficients.tolist() == again.coefficients.tolist()
     assert one.coefficients.tolist() != other.coefficients.tolist()
@@ -145,7 +145,7 @@ def test_a_cap_that_no_domain_reaches_changes_nothing(
 ) -> None:
     """At or below the cap every row is used and the seed does not matter."""
     path = write_features(tmp_path / "f.h5")
-    monkeypatch.setattr(discriminator, "MAX_ROWS_PER_DOMAIN", 300)
+    monkeypatch.setattr(problem, "MAX_ROWS_PER_DOMAIN", 300)
     assert fitted(path).coefficients.tolist() == fitted(path, seed=5).coefficients.tolist()
 
 

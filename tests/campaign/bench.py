@@ -6,6 +6,7 @@ a time limit of its own.
 """
 
 import contextlib
+import csv
 import gc
 import importlib
 import io
@@ -220,9 +221,14 @@ def _prepare(folder: Path) -> None:
         ("run", "model.onnx", "source.npz", "target.npz", "-o", "run", "--method", "temp", "-q"),
         ("extract", "model.onnx", "source.npz", "target.npz", "-o", "f.h5"),
         ("calibrate", "f.h5", "--method", "temp", "-o", "f.json"),
+        ("watch", "features.h5", "-c", "cal.json"),  # cal.reference.json
+        ("watch", "P=features.h5", "-c", "cal.json", "--history", "watch.jsonl"),
+        ("compare", "features.h5", "--no-adapt"),
+        ("pick", "features.h5", "-n", "24", "-o", "sheet.csv"),
     )
     for command in done:
         covcal(*command, cwd=folder).require_success()
+    _fill_in(folder / "sheet.csv", target["labels"])
     names = [f"class {i}" for i in range(3)]
     digits = [str(i) for i in range(K)]
     texts: dict[str, Any] = {
@@ -253,6 +259,18 @@ def _prepare(folder: Path) -> None:
     for name, content in texts.items():
         (folder / name).write_text(json.dumps(content, indent=1))
     (folder / "classes.txt").write_text("\n".join(digits) + "\n")
+
+
+def _fill_in(sheet: Path, labels: np.ndarray[Any, Any]) -> None:
+    """Label the rows of a sheet of pick."""
+    with sheet.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for number, row in enumerate(rows):
+        row["label"] = f"class {labels[number]}"
+    with sheet.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _write_folder(folder: Path, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> None:

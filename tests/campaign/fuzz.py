@@ -42,6 +42,7 @@ from tests.campaign.mutations import (
     mutated_npz,
     mutated_pth,
     mutated_safetensors,
+    mutated_sheet,
     mutated_text,
     mutated_zip,
 )
@@ -72,6 +73,8 @@ _READ = "extract model.onnx source.npz {} -o OUT.h5"
 _TRUSTED = "extract {} flat-source.npz flat-target.npz --trust-model -o OUT.h5"
 _WEIGHTS = "extract campaign_nets:net flat-source.npz flat-target.npz --weights {} -o OUT.h5"
 _LOGITS = "extract --logits source-logits.csv {} -o OUT.h5"
+
+_LABEL = "label features.h5 sheet.csv -o OUT.h5"
 
 KINDS = (
     Kind(
@@ -112,6 +115,14 @@ KINDS = (
         ("inspect run/run.json", "run model.onnx source.npz target.npz -o run --method temp -q"),
         ("model.onnx", "source.npz", "target.npz", "run"),
     ),
+    Kind(
+        "reference of watch",
+        "cal.reference.json",
+        ("watch features.h5 -c cal.json",),
+        ("features.h5", "cal.json"),
+        weight=4,
+    ),
+    Kind("sheet", "sheet.csv", (_LABEL,), ("features.h5",), mutated_sheet, "", 4),
     Kind(
         "class file",
         "classes.json",

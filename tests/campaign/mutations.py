@@ -191,6 +191,24 @@ def mutated_text(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
     return b"\n".join(lines), Verdict.OPEN
 
 
+def mutated_sheet(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
+    """Sort one column of a sheet alone, or shuffle its lines; or damage it as any text."""
+    kind = rng.random()
+    if kind > 0.7:
+        return mutated_text(content, rng)
+    header, *lines = content.rstrip().split(b"\r\n")
+    if kind < 0.2:
+        rng.shuffle(lines)
+        return b"\r\n".join([header, *lines, b""]), Verdict.BROKEN
+    columns = [list(column) for column in zip(*(line.split(b",") for line in lines), strict=True)]
+    at = rng.randrange(len(columns))
+    ordered = sorted(columns[at], reverse=rng.random() < 0.5)
+    verdict = Verdict.SAME if ordered == columns[at] else Verdict.REFUSED
+    columns[at] = ordered
+    rows = [b",".join(cells) for cells in zip(*columns, strict=True)]
+    return b"\r\n".join([header, *rows, b""]), verdict
+
+
 def mutated_zip(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
     """Damage, rename, leave out or repeat one member of a zip file."""
     if rng.random() < 0.5:

@@ -119,8 +119,10 @@ def _table(content: bytes) -> Said:
     for name, *cells in zip(*rows, strict=True):
         if name not in _WORDS and not all(map(_NUMBER.fullmatch, cells)):
             raise DamagedError("no number")
-        columns[name] = cells if name in _WORDS else np.array(cells, dtype=np.float32)
-        _require_numbers(columns[name], masks=name.startswith("logit"))
+        is_logit = name.startswith("logit")  # its distance from the others of its row counts
+        kind = np.float64 if is_logit else np.float32
+        columns[name] = cells if name in _WORDS else np.array(cells, dtype=kind)
+        _require_numbers(columns[name], masks=is_logit)
     if len(columns) < len(header):
         raise DamagedError("a column twice")
     return columns | {"order": header}

@@ -74,12 +74,12 @@ EXTRACT = ("extract", "digits.onnx", "source.npz", "target.npz", "-o", "new.h5")
         (
             ("extract", "digits.onnx", "no", "target.npz", "-o", "new.h5"),
             "no does not exist: give a folder of images or an .npz file, or .npy, .h5, "
-            ".csv, .parquet or .tar",
+            ".csv, .jsonl, .parquet or .tar",
         ),
         (
             ("extract", "digits.onnx", "source.npz", "no.npz", "-o", "new.h5"),
             "no.npz does not exist: give a folder of images or an .npz file, or .npy, .h5, "
-            ".csv, .parquet or .tar",
+            ".csv, .jsonl, .parquet or .tar",
         ),
         (("adapt", "no.h5", "-f"), "no.h5 does not exist: make it with covcal extract"),
         (("calibrate", "no.h5"), "no.h5 does not exist: make it with covcal extract"),

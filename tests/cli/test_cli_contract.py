@@ -20,6 +20,7 @@ import typer
 from covcal_cli import __version__
 from covcal_cli.cli.app import app
 from tests.cli_runner import command_line, covcal, covcal_process, interrupted
+from tests.forked import Forked
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands
@@ -52,6 +53,7 @@ class TestHelp:
             "extract",
             "calibrate",
             "estimate",
+            "decide",
             "evaluate",
             "apply",
             "export",
@@ -203,7 +205,7 @@ class TestExitCodes:
 
     def test_an_exceeded_limit_is_3(self, features: Path) -> None:
         """A limit exceeded is 3, as a process too."""
-        done = covcal_process("evaluate", features, "--fail-above", "ece=0", "-q")
+        done = covcal_process("evaluate", features, "--fail-above", "ece=0", "-q", fresh=True)
         assert done.code == 3
         assert done.err == ""
 
@@ -260,7 +262,9 @@ class TestInterrupt:
             "    return train(*args, **kwargs)\n"
             "training.train = told\n"
         )
-        code, err = interrupted(hook, "adapt", "-f", "--members", 5, cwd=features.parent)
+        code, err = interrupted(
+            hook, "adapt", "-f", "--members", 5, cwd=features.parent, modules=["torch"]
+        )
         assert (code, err) == (130, "interrupted: no partial output was left\n")
         assert names(features.parent) == ["adapted.h5", "features.h5"]
         assert old.read_text() == "old"
@@ -304,7 +308,7 @@ class TestInterrupt:
             "        return self.fc(x.flatten(1))\n"
         )
         inputs = [digits / name for name in ("source.npz", "target.npz")]
-        code, err = interrupted("", "extract", "slow:Net", *inputs, cwd=tmp_path)
+        code, err = interrupted("", "extract", "slow:Net", *inputs, cwd=tmp_path, modules=["torch"])
         assert (code, err) == (130, "interrupted: no partial output was left\n")
         assert "features.h5" not in names(tmp_path)
 
@@ -381,16 +385,19 @@ class TestStreams:
     def test_no_color_on_a_terminal(self, digits: Path, tmp_path: Path) -> None:
         """On a terminal NO_COLOR leaves the progress bar without colours."""
         inputs = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
-        command = command_line("extract", *inputs)
+        command = ["extract", *map(str, inputs)]
         shown = {}
         for name, env in (("plain", {"NO_COLOR": "1"}), ("coloured", {})):
             master, slave = pty.openpty()
-            environment = {**os.environ, "TERM": "xterm-256color", **env}
+            environment = {"TERM": "xterm-256color", **env}
             folder = tmp_path / name
             folder.mkdir()
-            with subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=slave, env=environment, cwd=folder
-            ) as process:
+            with (
+                Path(os.devnull).open("w") as nothing,
+                Forked(
+                    command, stdout=nothing.fileno(), stderr=slave, env=environment, cwd=folder
+                ) as process,
+            ):
                 os.close(slave)
                 pieces = []
                 try:
@@ -399,7 +406,7 @@ class TestStreams:
                 except OSError:  # the terminal's other end was closed
                     pass
             os.close(master)
-            assert process.returncode == 0
+            assert process.wait() == 0
             shown[name] = b"".join(pieces).decode()
         assert ESCAPE in shown["plain"]
         assert not COLOUR.search(shown["plain"])

@@ -47,7 +47,7 @@ def random_operator(model: onnx.ModelProto) -> None:
     [
         (wrong_bias, "has weights of 10 classes and a bias of 3: export the model again"),
         (wrong_offset, "in weights.bin are not numbers ('²' and '0')"),
-        (random_operator, "gives another output for the same rows each time"),
+        (random_operator, "gives a different output each time for the same rows"),
     ],
 )
 def test_a_damaged_model(change: Callable[[onnx.ModelProto], None], line: str, work: Path) -> None:
@@ -80,10 +80,10 @@ def test_a_model_whose_names_are_no_texts(place: str, work: Path) -> None:
         ),
         ("y", [1e30, 0.0], r"y[0] is 1e+30: save class numbers as integers"),
         ("y", [b"\xff\xfe", b"1"], "is not a readable .npz file"),
-        ("y", ["\ud800", "1"], "y holds '\\ud800' in row 0, which is no Unicode text"),
-        ("id", ["\ud800", "1"], "id holds '\\ud800' in row 0, which is no Unicode text"),
-        ("site", ["a", "\udc80"], "site holds '\\udc80' in row 1, which is no Unicode text"),
-        ("path", ["a", "\udc80"], "path holds '\\udc80' in row 1, which is no Unicode text"),
+        ("y", ["\ud800", "1"], "y holds '\\ud800' in row 0, which is not Unicode text"),
+        ("id", ["\ud800", "1"], "id holds '\\ud800' in row 0, which is not Unicode text"),
+        ("site", ["a", "\udc80"], "site holds '\\udc80' in row 1, which is not Unicode text"),
+        ("path", ["a", "\udc80"], "path holds '\\udc80' in row 1, which is not Unicode text"),
     ],
 )
 def test_what_an_array_says_of_the_rows(name: str, values: Any, line: str, work: Path) -> None:

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from covcal_cli.cli import console, tables
 from covcal_cli.errors import CovcalError, message, printable
 from tests.cli_runner import covcal
 
@@ -70,6 +71,10 @@ def named(adapted: Path, small_files: Path) -> Path:
         ("apply", "adapted.h5", "-c", "cal.json", "-o", "-"),
         ("estimate", "adapted.h5"),
         ("pick", "adapted.h5", "-n", "9", "--page", "x.html"),
+        ("calibrate", "adapted.h5", "-o", "x.json", "-v"),
+        ("calibrate", "adapted.h5", "--method", "prior", "--target-prior", "uniform", "-v", "-f"),
+        ("report", "adapted.h5", "-c", "cal.json", "-o", "x.html"),
+        ("watch", "adapted.h5", "-c", "cal.json"),
     ],
 )
 def test_no_control_character_is_printed(command: tuple[str, ...], named: Path) -> None:
@@ -82,6 +87,13 @@ def test_no_control_character_is_printed(command: tuple[str, ...], named: Path) 
         assert all(re.match("::(?!(?:error|warning)::covcal: )", line) is None for line in lines)
     if command[0] == "apply":
         assert all(line.count(",") == 6 for line in done.out.splitlines())
+
+
+def test_a_screen_spells_what_no_terminal_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    console.Console().screen(tables.aligned({"classes": "\n::error::x", "a\x1b": NAMES[2]}))
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == 2
+    assert UNSEEN.search(shown) is None
 
 
 def test_markdown_and_pages_hold_no_foreign_markup(named: Path) -> None:

@@ -5,10 +5,8 @@ import os
 import pty
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -18,7 +16,8 @@ from covcal_cli.cli.tables import text
 from covcal_cli.progress import Progress
 from covcal_cli.records import write_document
 from covcal_cli.report.tables import Table
-from tests.cli_runner import COMMANDS, command_line, covcal, covcal_process
+from tests.cli_runner import COMMANDS, covcal, covcal_process
+from tests.forked import Forked
 
 WIDTH = 80
 GROUP: Any = COMMANDS
@@ -59,15 +58,11 @@ OF_THE_DEMO = (
 )
 
 
-def on_a_terminal(*arguments: str, cwd: Path, **env: str) -> str:
-    """Return what a command shows on a terminal of 80 columns."""
-    return shown_by(command_line(*arguments), cwd, **env)
-
-
-def shown_by(command: list[str], cwd: Path, **env: str) -> str:
+def on_a_terminal(*arguments: str, cwd: Path, before: str = "", **env: str) -> str:
+    """Return what a command shows on a terminal of 80 columns, after the statements `before`."""
     main, other = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(WIDTH), **env}
-    with Popen(command, stdout=other, stderr=other, cwd=cwd, env=environment):
+    environment = {"TERM": "xterm", "COLUMNS": str(WIDTH), **env}
+    with Forked(arguments, stdout=other, stderr=other, cwd=cwd, env=environment, before=before):
         os.close(other)
         shown = b""
         try:
@@ -229,15 +224,15 @@ class TestProgress:
 
     def test_a_terminal_keeps_bar_share_and_time(self, tmp_path: Path) -> None:
         """At 80 columns, however many numbers there are to watch."""
-        script = tmp_path / "long.py"
-        script.write_text(
+        script = (
             "from covcal_cli.cli.console import Console\n"
             "from covcal_cli.progress import Progress\n"
             "names = ('forecaster', 'discriminator', 'probe_accuracy', 'ess_share', 'more')\n"
             "with Console().progress() as show:\n"
             "    show(Progress('align', 50, 100, dict.fromkeys(names, 0.123)))\n"
+            "raise SystemExit\n"
         )
-        shown = shown_by([sys.executable, str(script)], tmp_path)
+        shown = on_a_terminal(cwd=tmp_path, before=script)
         last = CONTROLS.sub("", shown).splitlines()
         (line, *_) = [line for line in last if "50%" in line]
         assert re.search(r"align ━{9,}.*50% (-:--:--|\d:\d\d:\d\d) forecaster 0\.123", line)

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from covcal_cli.compare.compare import compare, compare_runs
-from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.compare import Comparison, compare, compare_runs
 from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished
 from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, grids
 from covcal_cli.estimators.inputs import Estimate
@@ -184,18 +183,18 @@ EDITS: dict[str, Any] = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_record_that_cannot_be_true_is_not_believed(shifts: Path, edit: str) -> None:
-    """Even one with a right digest is checked; the run is done again, and a note says why."""
+    """Even one with a right digest is checked; the run is repeated, and a note says why."""
     asked = ("compare", "near.h5", "--methods", "temp,cot", "--seeds", 1)
     whole = covcal(*asked, cwd=shifts).require_success()
-    assert "done again" not in whole.err
+    assert "repeated" not in whole.err
     path = shifts / "covcal-compare" / "default" / "near-seed0.json"
     content = json.loads(path.read_text("utf-8"))
     EDITS[edit](content)
     write_document(content, path, force=True)
     again = covcal(*asked, cwd=shifts).require_success()
     assert again.out == whole.out
-    assert "near, seed 0: the run is done again, because its record is not valid: " in again.err
-    assert "done again" not in covcal(*asked, cwd=shifts).require_success().err
+    assert "near, seed 0: the run is repeated, because its record is not valid: " in again.err
+    assert "repeated" not in covcal(*asked, cwd=shifts).require_success().err
 
 
 def test_more_jobs_than_runs(shifts: Path) -> None:

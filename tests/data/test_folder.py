@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.data.classes import ClassMap, classes_from_folders, numbered_classes
-from covcal_cli.data.splits import check_fractions, hashed_split
+from covcal_cli.data.rows import check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
 from tests.made_rows import opened
 

@@ -68,7 +68,7 @@ class TestClassGaps:
     def test_many_rows_decide_for_all(self) -> None:
         """Then the count is a fact, and the worst class is named with its numbers."""
         gaps = ClassGaps.of(classes_of(200_000, (0.0, 0.2, 0.1, 0.0)))
-        assert gaps.count == "2 of 4 predicted classes are off by over 5 points"
+        assert gaps.count == "2 of 4 predicted classes are off by over 5 points (2 too high)"
         assert gaps.worst is not None
         assert gaps.worst.startswith("where class 1 is predicted, 70 % is promised and 50 % is ")
         assert ClassGaps.of(classes_of(200_000, (0.0, 0.0))).count == (

@@ -71,7 +71,7 @@ class TestRegression:
     @pytest.mark.parametrize(
         "metric",
         [
-            *("ece", "nll", "accuracy", "aurc", "agreement"),
+            *("ece", "nll", "accuracy", "aurc"),
             *("correctness_brier", "correctness_nll", "correctness_auroc", "class_gap"),
         ],
     )
@@ -80,7 +80,7 @@ class TestRegression:
     ) -> None:
         """Worse is higher for errors and lower for the accuracy; better never fails."""
         now = baseline["metrics"]["temp"][metric]
-        sign = 1 if metric in ("accuracy", "agreement", "correctness_auroc") else -1
+        sign = 1 if metric in ("accuracy", "correctness_auroc") else -1
         for before, allowed, code in (
             (now + sign * 0.02, 0.01, 3),
             (now + sign * 0.02, 0.03, 0),
@@ -178,7 +178,9 @@ class TestRegression:
         n = baseline["n"]
         done = against(small_files, tmp_path, baseline, *arguments).require_success()
         assert "this evaluation" not in done.err
-        done = against(small_files, tmp_path, baseline | {"n": 2 * n}, *arguments)
+        metrics = {name: values | {"n": 2 * n} for name, values in baseline["metrics"].items()}
+        twice = baseline | {"n": 2 * n, "metrics": metrics}
+        done = against(small_files, tmp_path, twice, *arguments)
         assert f"measured {2 * n} rows, this evaluation {n}: " in done.require_success().err
 
     @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ class TestRegression:
         [
             (("--fail-regression", "ece=0.1"), "needs --baseline"),
             (("--baseline", "temp.json"), "needs --fail-regression"),
-            (("--baseline", "a", "--fail-regression", "mean_confidence=0"), "neither better nor"),
+            (("--baseline", "a", "--fail-regression", "mean_confidence=0"), "neither a higher nor"),
             (("--baseline", "a", "--fail-regression", "ece=-1"), "lies between 0 and"),
             (("--baseline", "a", "--fail-regression", "n=1"), "METRIC=LIMIT"),
         ],

@@ -16,7 +16,7 @@ import pytest
 from covcal_cli.records import write_document
 from covcal_cli.watch.history import read_history
 from tests.examples import EXAMPLES
-from tests.examples.forked import forked
+from tests.forked import forked
 from tests.made_files import clusters_domain, write_features
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from covcal_cli.demo import MODEL, write_demo
 from tests.examples import EXAMPLES
-from tests.examples.forked import forked
+from tests.forked import forked
 from tests.test_pages import require_known
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
 from covcal_cli.files import sha256_of
+from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.networks import networks_sha256
-from covcal_cli.records import write_document
+from covcal_cli.records import Input, write_document
 from tests.classifiers.onnx.onnx_graphs import D_IN, HIDDEN, Graph, node
 from tests.cli_runner import Outcome, covcal
 from tests.made_files import Arrays, write_adapted, write_features
@@ -118,6 +119,32 @@ class Case:
     def output(self) -> Path:
         """The default output."""
         return self.model.parent / "calibrated.onnx"
+
+
+def decided(case: Case, threshold: float) -> Path:
+    """Write a decision for a calibration, and return its path."""
+    path = case.document.with_name("decide.json")
+    decision = Decision(
+        error=0.1,
+        certainty=0.9,
+        covers="future rows",
+        score="confidence",
+        threshold=threshold,
+        share=0.5,
+        rows=100,
+        splits=("train",),
+        is_promise=False,
+        expected=None,
+        labels=None,
+        labels_needed=0,
+        promised_share=0.0,
+        curve=(CurvePoint(1.0, 0.2, 0.1, 0.3),),
+        sets=None,
+        notes=(),
+        inputs=(Input("calibration", case.document, sha256_of(case.document)),),
+    )
+    write_document(decision, path, force=False)
+    return path
 
 
 def run_bare(path: Path, feeds: Mapping[str, Array]) -> dict[str, Any]:

@@ -242,7 +242,7 @@ class TestTheProof:
             return str(build.node("ArgMin", logits, output=output, axis=1, keepdims=0))
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_label", wrong)
-        assert "gives another label on one of 16 random inputs" in line
+        assert "gives a different label on one of 16 random inputs" in line
 
     def test_changed_outputs_are_caught(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from tests.export.export_cases import (
     Array,
     Case,
     calibrated,
+    decided,
     expected_probabilities,
     made_networks,
     require_counted,
@@ -257,3 +258,12 @@ def test_the_wrong_ending(tmp_path: Path) -> None:
     case = prepared(f"{ZOO}:mlp", tmp_path, fl=False)
     done = covcal("export", f"{ZOO}:mlp", "-c", case.document, "-o", tmp_path / "out.onnx")
     assert "a torch model is exported as .pt2: pass another -o" in done.error_line()
+
+
+def test_a_decision_adds_which_rows_are_accepted(tmp_path: Path) -> None:
+    module: Any = torch_modules.in_place().eval()
+    case = prepared(f"{ZOO}:in_place", tmp_path, fl=False, width=D, method="temp")
+    exported(f"{ZOO}:in_place", case, "--decide", decided(case, 0.5)).require_success()
+    after = require_right(module, case, rows(TENSOR, 30))
+    np.testing.assert_array_equal(after["accept"], after["confidence"] > 0.5)
+    assert 0 < after["accept"].mean() < 1

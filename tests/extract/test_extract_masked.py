@@ -27,8 +27,17 @@ def write_data(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return weight, bias
 
 
-@pytest.mark.parametrize("tail", ["logits", "softmax"])
-@pytest.mark.parametrize("value", [-np.inf, LOWEST, -1e9, -65504.0])
+@pytest.mark.parametrize(
+    ("value", "tail"),
+    [
+        (-np.inf, "logits"),
+        (LOWEST, "logits"),
+        (-1e9, "logits"),
+        (-65504.0, "logits"),
+        (-np.inf, "softmax"),
+        (-1e9, "softmax"),
+    ],
+)
 def test_from_the_model_to_the_report(value: float, tail: str, tmp_path: Path) -> None:
     """Every step takes it; T is that of the table of the other classes."""
     weight, bias = write_data(tmp_path)

@@ -13,7 +13,7 @@ from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import Outcome, covcal
 
 N = 300
-TWICE = "there is no shift between them. Give other data, unless you only test the tools"
+TWICE = "there is no shift between them. Give different data, unless this is only a test"
 ORDER = "check that SOURCE comes before TARGET"
 
 

@@ -195,4 +195,4 @@ def test_tables_of_outputs_need_no_image_package(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"prob_0,prob_1,label\n{rows}\n")
     without = "import sys\nfor name in ('PIL', 'onnx', 'torch'): sys.modules[name] = None\n"
     arguments = ("extract", "--probabilities", "source.csv", "target.csv", "-q")
-    covcal_process(*arguments, cwd=tmp_path, before=without).require_success()
+    covcal_process(*arguments, cwd=tmp_path, before=without, fresh=True).require_success()

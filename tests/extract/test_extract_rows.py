@@ -56,7 +56,7 @@ class TestSample:
 
     def test_it_does_not_follow_the_split(self) -> None:
         """The splits of a sample have the shares of the whole."""
-        from covcal_cli.data.splits import hashed_split
+        from covcal_cli.data.rows import hashed_split
 
         split = hashed_split(IDS, (0.6, 0.2, 0.2), 0)[Selection(sample=1000).chosen(IDS, 0)]
         shares = np.bincount(split, minlength=3) / 1000

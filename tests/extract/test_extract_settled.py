@@ -66,7 +66,7 @@ WORDS = {
     "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
     "shares of 3.5": "every row sums to about 3.5, as shares of that number do",
     "clipped": "all values lie between 0.02 and 0.98 and rows sum",
-    "sigmoids": "all outputs of 480 rows lie between 0 and 1 and do not add up to 1",
+    "sigmoids": "all outputs of 480 rows lie between 0 and 1 and rows do not sum to 1",
 }
 SAME = "import torch\n\n\nclass Same(torch.nn.Linear):\n    def __init__(self):\n"
 SAME += f"        super().__init__({K}, {K}, bias=False)\n"
@@ -114,13 +114,13 @@ def test_all_rows_tell_at_every_batch(name: str, kind: str, tmp_path: Path) -> N
     printed, meant = PRINTED[name]
     model, data = same(tmp_path, kind), save(tmp_path, printed)
     files = []
-    for batch in ("1" if kind == "alone" else "5", "16", "240"):
+    for batch in ("1" if kind == "alone" else "5", "240"):
         output = ["-o", f"f{batch}.h5", "--batch", batch]
         done = covcal("extract", *model, *data, *output, cwd=tmp_path).require_success()
         assert (WORDS.get(name, "no word of doubt") in done.err) == (name in WORDS)
         files.append((tmp_path / f"f{batch}.h5").read_bytes())
-    assert files[0] == files[1] == files[2]
-    with h5py.File(tmp_path / "f16.h5") as file:
+    assert files[0] == files[1]
+    with h5py.File(tmp_path / "f240.h5") as file:
         found = file["source/logits"][:]
         assert file.attrs["tail"] == ("none" if meant is None else "softmax")
         assert ("features" in file["source"]) == ("alone" not in kind)

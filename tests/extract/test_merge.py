@@ -225,6 +225,6 @@ def test_what_merge_does_not_take(adapted: Path, features: Path) -> None:
     line = covcal("merge", adapted, "-o", folder / "m.h5").error_line()
     assert line.endswith("is an adapted file: merge features files, then adapt the result")
     line = covcal("merge", features, "-o", folder / "m.h5").error_line()
-    assert "does not say its" in line
+    assert "does not record its" in line
     assert "exists already" in covcal("merge", features, "-o", features).error_line()
     covcal("merge").usage_error()

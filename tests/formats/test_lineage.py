@@ -93,7 +93,7 @@ def test_a_new_extraction_makes_its_neighbour_stale(folder: Path) -> None:
     for command in BARE.values():
         line = covcal(*command, cwd=folder).error_line()
         assert line.startswith(
-            "adapted.h5 was not made from features.h5 as it is now: run covcal adapt"
+            "adapted.h5 was not made from the current features.h5: run covcal adapt"
         )
         assert sorted(folder.iterdir()) == before
     # The remedy works, from the first step on.
@@ -139,7 +139,7 @@ def test_files_of_any_name_and_age(folder: Path, old: str) -> None:
     covcal("apply", "-o", "p.csv", cwd=folder).require_success()
     extract(folder, 1, "a.h5")
     line = covcal("apply", "-o", "p.csv", "-f", cwd=folder).error_line()
-    assert line.startswith("b.h5 was not made from a.h5 as it is now: run covcal adapt")
+    assert line.startswith("b.h5 was not made from the current a.h5: run covcal adapt")
     assert line.endswith("or pass b.h5 -c cal.json to apply it all the same")
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_named_is_read_with_a_note(folder: Path, command: str) ->
     extract(folder, 1)
     force = ("-f",) if command in ("calibrate", "apply", "report") else ()
     done = covcal(*arguments, *force, cwd=folder).require_success()
-    assert f"adapted.h5 {STALE} features.h5 as it is now" in done.err + done.out
+    assert f"adapted.h5 {STALE} the current features.h5" in done.err + done.out
 
 
 def test_the_same_content_is_the_same(folder: Path) -> None:

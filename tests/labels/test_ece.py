@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from covcal_cli.labels.ece import folds, label_ece
+from covcal_cli.labels.posterior import folds, label_ece
 from tests.labels.made_draws import made_draw
 
 N = 20_000

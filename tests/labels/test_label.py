@@ -187,8 +187,8 @@ def test_a_label_is_replaced_when_asked(folder: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "no label": (lambda lines: [line | {"label": ""} for line in lines], "has no labels yet"),
     "some labels": (emptied, f"3 of {N} labels are empty"),
-    "misspelt": (first_label("clas 2"), "is no class: did you mean class 2?"),
-    "unlike any": (first_label("??"), "is no class: take one of class 0, class 1, class 2"),
+    "misspelt": (first_label("clas 2"), "is not a class: did you mean class 2?"),
+    "unlike any": (first_label("??"), "is not a class: take one of class 0, class 1, class 2"),
     "unknown id": (
         lambda lines: [lines[0] | {"id": "target/x.png"}, *lines[1:]],
         "the cells id and draw in line 2 belong to different rows",

@@ -202,7 +202,7 @@ def test_splits_are_drawn_from_when_asked(picked: Path, tmp_path: Path) -> None:
         target = file.require_target()
         assert drawn_ids(output) <= {*target.ids(target.rows("test"))}
     line = covcal("pick", path, "--after", output, "--split", "all", "-o", tmp_path / "y.csv")
-    assert "were drawn from its test rows: leave --split out" in line.error_line()
+    assert "were drawn from its test rows: leave out --split" in line.error_line()
 
 
 def test_paths_stand_where_the_images_are(picked: Path, tmp_path: Path) -> None:

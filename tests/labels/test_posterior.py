@@ -20,7 +20,7 @@ from tests.labels.made_draws import made_draw
 
 GUARD = Guard("estimators disagree", 0.0, 0.1, True, "")
 PRIOR = Estimate("combined", 0.7, 0.5, 0.9, "", (GUARD,))
-CONTRADICTED = replace(PRIOR, guards=(replace(GUARD, passed=False),))
+CONTRADICTED = replace(PRIOR, guards=(replace(GUARD, value=0.2, passed=False),))
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ("16 bits", "every row sums to about 65535, as quantised scores from 0 to 65535 do"),
         ("signed 8 bits", "as quantised scores from -128 to 127 do"),
         ("one failed row", "399 of 400 rows sum to 1, as probabilities do"),
-        ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and do not add up to 1 in a row"),
+        ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and rows do not sum to 1"),
     ],
 )
 def test_the_fact_says_what_the_rows_show(name: str, fact: str) -> None:

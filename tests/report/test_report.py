@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.evaluate.evaluate import EvaluateSettings
-from covcal_cli.forecast.source_accuracy import source_accuracy
+from covcal_cli.forecast.forecaster import source_accuracy
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report
@@ -156,7 +156,7 @@ class TestVerdict:
         write_features(tmp_path / "features.h5", target=honest_domain(20_000))
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, "none")))
         assert re.search(
-            r"Use it: the confidence is off by at most [012]\.\d points on average\.",
+            r"Use this confidence: it is off by at most [012]\.\d points on average\.",
             page.words,
         )
 
@@ -198,7 +198,7 @@ class TestVerdict:
     def test_a_class_that_an_average_hides(self, tmp_path: Path) -> None:
         """A rare class is promised at the rate of a balanced source: on average all is well."""
         page = reported_on_classes(tmp_path, rows=8000)
-        assert "Do not trust the confidence where dog is predicted." in page.words
+        assert "Do not trust the confidence where dog or cat is predicted." in page.words
         assert re.search(
             r"Where dog is predicted, 7\d % is promised and 1\d % is right", page.words
         )
@@ -243,7 +243,8 @@ class TestVerdict:
         write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, "auto")))
         assert re.search(
-            r"(Use it, and label some rows when you can|Label 50 rows first)", page.words
+            r"(Use the calibration, and label some rows when you can|Label 50 rows first)",
+            page.words,
         )
         assert "nothing here is measured" in page.words
         assert page.tags.count("figure") == 1
@@ -298,8 +299,7 @@ def test_the_estimates_are_those_of_the_first_calibration(folder: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--seed", "3"),
-        ("--bins", "10"),
+        ("--seed", "3", "--bins", "10"),
         ("--split", "validation", "--bootstrap", "20"),
         ("--bootstrap", "0"),
     ],
@@ -366,7 +366,7 @@ def test_the_commands_give_the_names_of_calibrations(folder: Path) -> None:
     """A name of one's own, on the page and in the commands that lead to it."""
     calibrated(folder)
     page = reported(folder, "-c", "live now=cal.json", "-c", "cal.json")
-    assert "With live now, the calibration error (ECE)" in page.words
+    assert "After calibration (live now), the calibration error (ECE)" in page.words
     *_, evaluate, again = shown_commands(folder)
     for command in (evaluate, again):
         assert [one for one in command if "cal.json" in one] == ["live now=cal.json", "cal.json"]

@@ -116,7 +116,7 @@ def test_rows_that_are_in_use_already_change_nothing(folder: Path) -> None:
     renewed(folder, "noisy.npz", "--force").require_success()
     before = contents(folder / "out")
     done = renewed(folder).require_success()
-    assert "out holds the results of these rows already" in done.err
+    assert "out already holds the results of these rows" in done.err
     assert contents(folder / "out") == before
 
 
@@ -181,7 +181,7 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
         assert ("delete out/cal.reference.json" in text) == is_kept
     elif "--force" not in options:
         option = "--replace" if by_labels is None else "--force"
-        assert f"The new results are in out/next; add {option} to put them in use." in text
+        assert f"The new results are in out/next; add {option} to use them." in text
         assert found == before
 
 
@@ -402,9 +402,9 @@ def test_options_that_are_none_are_named() -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (("--mean", "0.5"), "--mean: the earlier run has set it: leave it out"),
-        (("-o", "other"), "--output: the earlier run has set it: leave it out"),
-        (("--logits",), "--logits: the earlier run has set it: leave it out"),
+        (("--mean", "0.5"), "--mean: the earlier run set this option: leave it out"),
+        (("-o", "other"), "--output: the earlier run set this option: leave it out"),
+        (("--logits",), "--logits: the earlier run set this option: leave it out"),
         (("new.npz",), "NEWTARGET: give NEWTARGET alone with --from"),
     ],
 )

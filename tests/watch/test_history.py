@@ -99,7 +99,7 @@ def test_a_later_line_supersedes_and_keeps_the_place(tmp_path: Path) -> None:
         ("w1", 7),
         ("w2", 100),
     ]
-    with pytest.raises(OutputExistsError, match="w2 already"):
+    with pytest.raises(OutputExistsError, match="already has the period w2"):
         found.require_new([("w2", "a" * 64)], force=False)
     found.require_new([("w2", "a" * 64)], force=True)
     found.require_new([("w2", "c" * 64)], force=False)  # of another calibration

@@ -166,7 +166,7 @@ def test_what_is_missing_is_named_with_the_remedy(
     before = sorted(path.name for path in folder.iterdir())
     line = covcal("watch", "w0.h5", cwd=folder).error_line()
     assert "cal.json has no reference data for watch: cal.reference.json of this" in line
-    assert f"features.h5, from which watch makes it, {change}: put one of the two back" in line
+    assert f"features.h5, from which watch makes it, {change}: put one of the two files" in line
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
@@ -263,7 +263,7 @@ def damaged(folder: Path, change: Callable[[Any], None]) -> str:
     write_document(content, path, force=True)
     line = covcal("watch", "w0.h5", cwd=folder).error_line()
     assert "cal.reference.json is damaged (" in line
-    assert "remove it, and covcal watch makes it again from features.h5" in line
+    assert "remove it, and covcal watch will make it again from features.h5" in line
     return line
 
 

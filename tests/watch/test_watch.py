@@ -205,7 +205,7 @@ class TestHistory:
         watched(folder, "w0.h5", "w1.h5", "--history", "h.jsonl")
         before = (folder / "h.jsonl").read_bytes()
         done = covcal("watch", "w0.h5", "--history", "h.jsonl", cwd=folder)
-        assert "h.jsonl has the period w0 already: pass --force" in done.error_line()
+        assert "h.jsonl already has the period w0: pass --force" in done.error_line()
         assert (folder / "h.jsonl").read_bytes() == before
         shutil.copy(folder / "moved.h5", folder / "w0.h5")
         (found,) = watched(folder, "w0.h5", "--history", "h.jsonl", "--force")["periods"]

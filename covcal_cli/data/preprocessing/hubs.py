@@ -94,11 +94,11 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
     A file that lacks a key, contradicts itself, or has an unknown key is refused.
     """
     reader = _Reader(_Values(content, origin))
-    known = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
+    allowed = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
     unknown = sorted(
         key
         for key, value in content.items()
-        if key not in known and value is not None and value is not False
+        if key not in allowed and value is not None and value is not False
     )
     if unknown:
         raise CovcalError(

@@ -4,9 +4,7 @@ The first value of a column decides its kind: numbers, true and false, or texts.
 are never in memory as a whole.
 """
 
-import codecs
 import csv
-import gzip
 import math
 import re
 import zlib
@@ -14,13 +12,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, is_reserved
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
+from covcal_cli.data.stores.store import (
+    WINDOW_BYTES,
+    Entry,
+    Piece,
+    Store,
+    is_compressed,
+    open_text,
+    short_lines,
+)
 
 _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
@@ -249,47 +255,17 @@ class CSVStore(Store):
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
         """Yield the lines and a CSV reader below the first line, and the cells of that line."""
         try:
-            with self._opened() as file:
+            with open_text(self.path) as file:
                 first = file.readline(_LONGEST_LINE)
                 file.seek(0)
                 self._delimiter = next((char for char in first if char in _DELIMITERS), ",")
-                lines = self._short_lines(file) if self._is_compressed else file
+                lines = short_lines(self.path, file) if is_compressed(self.path) else file
                 reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
                 yield lines, reader, next(reader, [])
         except UnicodeDecodeError as error:
             raise self.error("it is neither UTF-8 nor UTF-16 text: save it as UTF-8") from error
         except (csv.Error, OSError, EOFError, zlib.error) as error:
             raise self.error(f"it is not a readable CSV file ({error}): save it again") from error
-
-    def _short_lines(self, file: IO[str]) -> Iterator[str]:
-        """Yield the lines of a compressed file, whose lines may be far longer than the file."""
-        while line := file.readline(_LONGEST_LINE):
-            if len(line) == _LONGEST_LINE:
-                raise self.error(
-                    f"a line has more than {_LONGEST_LINE >> 20} million characters: save one row "
-                    "a line"
-                )
-            yield line
-
-    @property
-    def _is_compressed(self) -> bool:
-        return self.path.suffix.lower() == ".gz"
-
-    def _opened(self) -> IO[str]:
-        open_file: Any = gzip.open if self._is_compressed else open
-        with open_file(self.path, "rb") as file:
-            encoding = _encoding(file.read(2))
-        lines: IO[str] = open_file(self.path, "rt", encoding=encoding, newline="")
-        return lines
-
-
-def _encoding(head: bytes) -> str:
-    """Return the encoding of a file by its first two bytes: Excel's "Unicode text" is UTF-16."""
-    if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return "utf-16"
-    if b"\0" not in head:
-        return "utf-8-sig"
-    return "utf-16-be" if head.startswith(b"\0") else "utf-16-le"
 
 
 def _comma_message(name: str, cell: str, place: str) -> str:

@@ -208,9 +208,9 @@ class ParquetStore(Store):
         therefore joined in memory at a time.
         """
         width = sum(map(self._row_bytes, sets))
-        held = max(_FEWEST_HELD, _HELD // width)
-        for first in range(0, len(rows), held):
-            chosen = rows[first : first + held]
+        n_joined = max(_FEWEST_HELD, _HELD // width)
+        for first in range(0, len(rows), n_joined):
+            chosen = rows[first : first + n_joined]
             arrays: dict[str, AnyArray] = {}
             for names in sets:
                 few = max(1, WINDOW_BYTES // self._row_bytes(names))
@@ -337,11 +337,11 @@ def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
     arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:
         values = [part.keys[key] for part in parts]
-        known = [value for value in values if value is not None]
-        if not known or not all(_WHOLE.fullmatch(value) for value in known):
+        present = [value for value in values if value is not None]
+        if not present or not all(_WHOLE.fullmatch(value) for value in present):
             arrays[key] = np.array([value or "" for value in values], dtype=str)
-        elif len(known) == len(values):
-            arrays[key] = np.array([int(value) for value in known], dtype=np.int64)
+        elif len(present) == len(values):
+            arrays[key] = np.array([int(value) for value in present], dtype=np.int64)
         else:
             numbers = [float("nan") if value is None else int(value) for value in values]
             arrays[key] = np.array(numbers, dtype=np.float64)
@@ -451,8 +451,10 @@ class ArrowColumns:
         if str(fields.get(_BYTES) if fields else kind) in _BINARY:
             values = head(field.name)
             contents = [value and value[_BYTES] for value in values] if fields else values
-            shown = any(is_image_file(content) for content in contents if content is not None)
-            is_encoded = shown or feature.get("_type") == "Image"
+            holds_images = any(
+                is_image_file(content) for content in contents if content is not None
+            )
+            is_encoded = holds_images or feature.get("_type") == "Image"
             return Entry((n,), _OTHER, is_encoded)
         return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
 

@@ -4,12 +4,14 @@ Each format has a module with a class of this protocol. `covcal_cli.data.array_f
 from such files, and `covcal_cli.data.outputs` reads the outputs of classifiers from them.
 """
 
+import codecs
+import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -162,3 +164,40 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
         return Image.open(BytesIO(value))
     with open_plain(folder / value) as file:
         return Image.open(BytesIO(file.read()))
+
+
+_LONGEST_LINE = 64 << 20  # characters
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether the name of a file says that gzip compressed it."""
+    return path.suffix.lower() == ".gz"
+
+
+def open_text(path: Path) -> IO[str]:
+    """Open a file of UTF-8 or UTF-16 text; its line ends are kept."""
+    open_file: Any = gzip.open if is_compressed(path) else open
+    with open_file(path, "rb") as file:
+        encoding = _encoding(file.read(2))
+    text: IO[str] = open_file(path, "rt", encoding=encoding, newline="")
+    return text
+
+
+def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
+    """Yield the lines of a file; a compressed line may be far longer than the file."""
+    while line := file.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise CovcalError(
+                f"{path}: a line has more than {_LONGEST_LINE >> 20} million characters: save one "
+                "row a line"
+            )
+        yield line
+
+
+def _encoding(head: bytes) -> str:
+    """Return the encoding of a file by its first two bytes: Excel's "Unicode text" is UTF-16."""
+    if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if b"\0" not in head:
+        return "utf-8-sig"
+    return "utf-16-be" if head.startswith(b"\0") else "utf-16-le"

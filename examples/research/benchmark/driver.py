@@ -12,7 +12,7 @@ from benchmark.labels import Results, Truth, read_truth
 from benchmark.table import markdown_text
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.compare.compare import compare_runs
-from covcal_cli.compare.runs import CompareSettings, Record, Run
+from covcal_cli.compare.runs import ALL, CompareSettings, Record, Run
 from covcal_cli.files import write_text
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import document_text
@@ -27,6 +27,8 @@ def benchmark(
     output: Path,
     *,
     seeds: int,
+    states: Sequence[AdaptSettings | None] = STATES,
+    methods: tuple[str, ...] = ALL,
     jobs: int = 1,
     progress: ProgressCallback = silent,
 ) -> str:
@@ -41,6 +43,10 @@ def benchmark(
         Folder of all files.
     seeds : int
         Runs per shift, with seeds 0, 1, ...
+    states : sequence of AdaptSettings or None
+        How to adapt the files; None measures them as they are.
+    methods : tuple of str
+        The methods beside none and temp.
     jobs : int
         Processes that run at the same time.
     progress : callable
@@ -58,11 +64,12 @@ def benchmark(
     draws = [(case, folder, seed) for case, folder, seed in tasks if case.redrawn or seed == 0]
     _map(_make_features, draws, jobs)
     runs = [Run(case.shift, case.path(folder, seed), seed) for case, folder, seed in tasks]
-    states = [_results(runs, output, adapt, jobs, progress) for adapt in STATES]
+    settings = [CompareSettings(methods=methods, adapt=adapt, jobs=jobs) for adapt in states]
+    results = [_results(runs, output, each, progress) for each in settings]
     path = output / "results.json"
-    content = {"schema": SCHEMA, "unit": "fractions", "runs": list(_entries(cases, states))}
+    content = {"schema": SCHEMA, "unit": "fractions", "runs": list(_entries(cases, results))}
     write_text(path, document_text(content, path) + "\n", force=True)
-    text = markdown_text(cases, states)
+    text = markdown_text(cases, results)
     write_text(output / "table.md", text, force=True)
     return text
 
@@ -77,16 +84,14 @@ def _make_features(case: Case, folder: Path, seed: int) -> None:
 def _results(
     runs: Sequence[Run],
     output: Path,
-    adapt: AdaptSettings | None,
-    jobs: int,
+    settings: CompareSettings,
     progress: ProgressCallback,
 ) -> Results:
-    settings = CompareSettings(adapt=adapt, jobs=jobs)
     comparison = compare_runs(runs, output, settings, progress=progress)
     records = [record for shift in comparison.records.values() for record in shift]
     tasks = [(run.path, _temperatures(record)) for run, record in zip(runs, records, strict=True)]
     truths: dict[str, tuple[Truth, ...]] = {}
-    for run, truth in zip(runs, _map(read_truth, tasks, jobs), strict=True):
+    for run, truth in zip(runs, _map(read_truth, tasks, settings.jobs), strict=True):
         truths[run.shift] = (*truths.get(run.shift, ()), truth)
     return Results(settings.state, comparison, truths)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Labels
-from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.compare import Comparison
 from covcal_cli.compare.runs import Record
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block

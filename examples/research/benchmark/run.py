@@ -22,9 +22,10 @@ sys.path[:0] = [str(RESEARCH), str(RESEARCH / "paper")]
 
 from reproduction.datasets import MissingDataError  # noqa: E402
 
-from benchmark.driver import benchmark  # noqa: E402
+from benchmark.driver import STATES, benchmark  # noqa: E402
 from benchmark.families import FAMILIES, HALVES, cases  # noqa: E402
 from covcal_cli.cli.console import Console  # noqa: E402
+from covcal_cli.compare.runs import ALL  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--half",
         choices=HALVES,
-        help="only this half: choose settings on choose, and run test once to judge them; seen has "
-        "U-M, M-U, M-M, M-S and S-M",
+        help="only this half: choose settings on choose, and run test once to judge them; "
+        "seen-once judged the second rule; seen has U-M, M-U, M-M, M-S and S-M",
+    )
+    add("--without-adapt", action="store_true", help="only measure files as they are")
+    add(
+        "--methods",
+        nargs="+",
+        choices=ALL,
+        default=list(ALL),
+        metavar="METHOD",
+        help="beside none and temp; default: all. The tables need auto",
     )
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
@@ -62,7 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with Console().progress() as progress:
             text = benchmark(
-                selected, options.output, seeds=options.seeds, jobs=options.jobs, progress=progress
+                selected,
+                options.output,
+                seeds=options.seeds,
+                states=(None,) if options.without_adapt else STATES,
+                methods=tuple(options.methods),
+                jobs=options.jobs,
+                progress=progress,
             )
     except KeyboardInterrupt:
         print("interrupted: run the same command to continue", file=sys.stderr)

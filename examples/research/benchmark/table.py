@@ -6,9 +6,10 @@ from statistics import fmean
 
 from benchmark.families import HALVES, Case
 from benchmark.harm import DISAGREE, cause_of_harm
+from benchmark.kinds import CAPTION, by_kind
 from benchmark.labels import CEILINGS, ORACLE, TRUE_ACCURACY, Results
 from covcal_cli.calibrate.methods import AUTO
-from covcal_cli.compare.ranking import HARMS, Comparison, Coverage
+from covcal_cli.compare.compare import HARMS, Comparison, Coverage
 from covcal_cli.compare.tables import Grid, counted, harm_heads, markdown
 from covcal_cli.evaluate.metrics import METRICS
 
@@ -51,6 +52,9 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
     families, halves = groups(cases, results)
     for half in halves:
         own = [family for family in families if family.half == half.half]
+        yield f"### Kinds of shift: {half.title}"
+        yield CAPTION
+        yield markdown(by_kind([case for case in cases if case.half == half.half], half.results))
         yield f"### Calibration error: {half.title}"
         yield _CAPTION_OF_ECE
         yield markdown(_methods(half))

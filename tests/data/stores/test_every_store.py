@@ -25,7 +25,7 @@ from tests.made_rows import (
     write_tar,
 )
 
-FORMATS = ("npz", "h5", "csv", "parquet")
+FORMATS = ("npz", "h5", "csv", "jsonl", "parquet")
 WANTED = ModelInput("input.1", (None, 4), np.dtype(np.float32))
 ROWS = made_rows()
 
@@ -141,9 +141,9 @@ def test_a_value_that_is_not_finite_is_named(kind: str, value: float, tmp_path: 
     rows = made_rows()
     rows.x[33, 2] = value
     data = opened(write_rows(kind, tmp_path, rows), WANTED)
-    with pytest.raises(CovcalError, match=r"(row 33|line 35) \(räw 33\)") as caught:
+    with pytest.raises(CovcalError, match=r"(row 33|line 3[45]) \(räw 33\)") as caught:
         fed(data)
-    assert ("column f2" in str(caught.value)) == (kind in ("csv", "parquet"))
+    assert ("column f2" in str(caught.value)) == (kind in ("csv", "jsonl", "parquet"))
     fed(data, np.arange(33))
 
 
@@ -171,7 +171,7 @@ def test_a_missing_input_is_named(kind: str, tmp_path: Path) -> None:
 def test_wide_rows_are_never_in_memory_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for reader in ("hdf5", "csv", "parquet"):
+    for reader in ("hdf5", "csv", "json_lines", "parquet"):
         monkeypatch.setattr(f"covcal_cli.data.stores.{reader}.WINDOW_BYTES", 1 << 16)
     n, width = 4000, 50
     rows = made_rows(n, width)
@@ -194,8 +194,9 @@ def test_wide_rows_are_never_in_memory_at_once(
         ("rows.pkl", "a pickle can run code: save the arrays with numpy.savez"),
         ("rows.mat", "save its arrays with numpy.savez"),
         ("rows.xlsx", "save the sheet as .csv"),
+        ("rows.json", "save one row per line as .jsonl"),
         ("rows.tar.gz", "unpack it"),
-        ("rows.onnx", "give a .npz, .npy, .h5, .csv or .parquet file"),
+        ("rows.onnx", "give a .npz, .npy, .h5, .csv, .jsonl or .parquet file"),
     ],
 )
 def test_another_kind_of_file_is_refused_with_the_way_out(
@@ -206,7 +207,9 @@ def test_another_kind_of_file_is_refused_with_the_way_out(
         opened(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.csv", "a.parquet", "a.tar"])
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.npy", "a.h5", "a.csv", "a.jsonl", "a.parquet", "a.tar"]
+)
 def test_an_empty_or_broken_file_is_named(name: str, tmp_path: Path) -> None:
     if name == "a.parquet":
         pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")

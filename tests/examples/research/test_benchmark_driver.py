@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,14 +14,23 @@ import h5py
 import numpy as np
 import pytest
 from benchmark import driver
-from benchmark.families import FAMILIES, HALVES, Case, cases, corrupted_digits
+from benchmark.families import (
+    FAMILIES,
+    HALVES,
+    SHIFT_KINDS,
+    Case,
+    ShiftKind,
+    cases,
+    corrupted_digits,
+)
 from benchmark.harm import cause_of_harm
+from benchmark.kinds import by_kind
 from benchmark.labels import CEILINGS, Results, Truth
 from benchmark.run import main
 from benchmark.table import markdown_text
 
 from covcal_cli.calibrate import calibrate as calibration
-from covcal_cli.compare.ranking import Comparison
+from covcal_cli.compare.compare import Comparison
 from covcal_cli.compare.runs import Fit, Record
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.metrics import METRICS
@@ -246,6 +256,34 @@ def test_a_method_that_refused_a_shift_is_no_best_method() -> None:
     assert "| temp | **4.00** |" in text
 
 
+def test_the_table_of_kinds_separates_needed_warnings_from_idle_ones() -> None:
+    harmed, near = made_record(auto=0.078), made_record(auto=0.045)
+    silent = replace(near, fits={"auto": replace(near.fits["auto"], warnings=())})
+    kinds: dict[str, tuple[ShiftKind, Record]] = {
+        "a": ("streams", harmed),
+        "b": ("streams", near),
+        "c": ("streams", silent),
+        "d-none": ("mild", silent),
+    }
+    records = {shift: (record,) for shift, (_, record) in kinds.items()}
+    comparison = Comparison(METRICS["ece"], ("none", "temp", "auto"), records)
+    truths = {shift: (made_truth(0.75),) for shift in kinds}
+    made = [
+        Case("f", shift, "choose", make=partial(write_made, 0.0), shift_kind=kind)
+        for shift, (kind, _) in kinds.items()
+    ]
+    grid = by_kind(made, Results("without-adapt", comparison, truths))
+    rows = {row[0]: dict(zip(grid.heads, row, strict=True)) for row in grid.rows}
+    assert list(rows) == ["streams", "mild", "without a shift", "all"]
+    streams = rows["streams"]
+    assert (streams["shifts"], streams["none"], streams["auto"]) == ("3", "5.00", "5.60")
+    assert streams["ratio"] == "1.40"  # 5.6 divided by 4, the mean of temp
+    assert [streams[f"> {points}"] for points in (1, 3, 5)] == ["1", "1", "0"]
+    assert (streams["error"], streams["contained"], streams["width"]) == ("5.0", "100%", "20.0")
+    assert (streams["warned within 3"], streams["warned beyond 3"]) == ("50%", "100%")
+    assert (rows["mild"]["warned within 3"], rows["mild"]["warned beyond 3"]) == ("0%", "")
+
+
 @pytest.mark.parametrize(
     ("accuracy", "passed", "guard"),
     [
@@ -279,10 +317,16 @@ def test_the_halves_are_whole_families_of_every_kind(
     by_half = {half: cases(tmp_path, half=half) for half in HALVES}
     assert {c.shift for c in by_half["seen"]} == {"U-M", "M-U", "M-M", "M-S", "S-M"}
     assert sum(map(len, by_half.values())) == len(found)
+    new = [case for case in found if case.shift_kind != "mixed"]
+    assert {case.half for case in new} == {"choose", "test"}
     for half in ("choose", "test"):
-        assert len(by_half[half]) >= 55
-        kinds = {FAMILIES[case.family].kind for case in by_half[half]}
-        assert kinds == {"digits", "images", "tables", "text"}
+        kinds = Counter(case.shift_kind for case in new if case.half == half)
+        assert kinds.keys() == set(SHIFT_KINDS) - {"mixed"}
+        assert kinds.total() >= 60
+        assert min(kinds.values()) >= 7
+        assert sum(case.half == half and case.unshifted for case in new) >= 10
+    mixed = {case.family for case in found if case.shift_kind == "mixed"}
+    assert {FAMILIES[name].kind for name in mixed} == {"digits", "images", "tables", "text"}
 
 
 def test_every_case_can_be_made_by_another_process(

@@ -1,16 +1,21 @@
 """Makers of the benchmark: corruptions, classes that train nothing, logits alone, tables, texts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 from benchmark import driver
-from benchmark.families import FAMILIES, Case
+from benchmark.families import FAMILIES, SHIFT_KINDS, Case
 from benchmark.makers.classifiers import TREES, Pair, classified, split_pair, without_features
 from benchmark.makers.corruptions import CORRUPTIONS, corrupted
+from benchmark.makers.frequencies import SHARES, thinned_rows
+from benchmark.makers.sensors import cut_windows, described, divided
+from benchmark.makers.stream_families import Stream, stream_family
 from benchmark.makers.tables import Table, table_shift
 from benchmark.makers.texts import text_shift
+from benchmark.makers.unsure import UNSURE
 from choose_adapt_settings import Shift, write_features
 
 
@@ -108,6 +113,68 @@ def test_a_shift_of_a_table_is_what_its_entry_says(monkeypatch: pytest.MonkeyPat
     assert (shift.target.logits.argmax(axis=1) == shift.target.labels).mean() > 0.6
 
 
+def test_equal_queries_divide_the_rows_and_shares_thin_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.setattr("benchmark.makers.tables.package", lambda _: MadeTables())
+    everybody = "year > 0"
+    table = Table("made/people", "income", "income", everybody, everybody, (), (35, 45))
+    same = table_shift("made", "people", table)
+    assert same.source.features is not None
+    assert same.target.features is not None
+    # Incomes differ in every row, so no income is in both domains.
+    assert len(np.intersect1d(same.source.features, same.target.features)) == 0
+    assert len(same.source.labels) == len(same.target.labels) == 200
+    absent = table_shift("made", "people", replace(table, shares=SHARES["absent"]))
+    assert set(absent.source.labels) == {0, 1, 2}
+    assert set(absent.target.labels) == {1, 2}
+
+
+def test_a_class_keeps_its_share_of_the_rows() -> None:
+    labels = np.repeat([0, 1, 2], 2000)
+    remaining = labels[thinned_rows(labels, (0.1, 0.5), np.random.default_rng(0))]
+    shares = np.bincount(remaining) / 2000
+    np.testing.assert_allclose(shares, [0.1, 0.5, 1.0], atol=0.03)
+
+
+def test_each_later_period_of_a_stream_is_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.setattr("benchmark.makers.tables.package", lambda _: MadeTables())
+    table = Table("made/people", "income", "age town", "year < 1995", "", (), (35, 45))
+    periods = {str(year): f"year == {year}" for year in (1996, 1997)}
+    makers = stream_family("made", {"incomes": Stream(table, periods)})(Path())
+    assert list(makers) == ["incomes-1996", "incomes-1997"]
+    first, second = (make(0) for make in makers.values())
+    np.testing.assert_array_equal(first.source.logits, second.source.logits)
+    assert len(first.target.labels) + len(second.target.labels) < 120
+
+
+@pytest.mark.parametrize("classifier", UNSURE)
+def test_an_unsure_classifier_is_less_confident_than_right(classifier: str) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=900)
+    inputs = rng.normal(size=(900, 5)) * 0.7 + 2 * np.eye(3, 5)[labels]
+    part = (inputs, labels)
+    shift = classified("made", "blobs", split_pair(part, part), classifier)
+    rows = shift.source.split == 1
+    logits = shift.source.logits[rows].astype(float)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    right = (logits.argmax(axis=1) == shift.source.labels[rows]).mean()
+    assert right > probabilities.max(axis=1).mean() + 0.005
+    assert (shift.source.features is not None) == (classifier in ("smoothed", "ridge"))
+
+
+def test_windows_of_a_sensor_are_whole_and_described_each_by_itself() -> None:
+    series = np.random.default_rng(0).normal(size=(25, 2))
+    windows = cut_windows(series, 10)
+    np.testing.assert_array_equal(windows, series[:20].reshape(2, 10, 2))
+    rows = described(windows)
+    np.testing.assert_allclose(rows[1:], described(windows[1:]))
+    first, second = divided((np.arange(9)[:, None], np.arange(9)))
+    assert sorted([*first[1], *second[1]]) == list(range(9))
+
+
 def test_texts_are_counted_by_the_training_rows_of_the_source() -> None:
     source = ["ab ab", "ba ba", "cd cd", "dc dc"] * 30, ["first", "first", "second", "second"] * 30
     target = ["ab xx", "cd yy", "zz"] * 20, ["first", "second", "third"] * 20
@@ -118,4 +185,5 @@ def test_texts_are_counted_by_the_training_rows_of_the_source() -> None:
 
 def test_the_table_of_families_names_what_each_reads() -> None:
     for family in FAMILIES.values():
+        assert family.shift_kind in SHIFT_KINDS
         assert bool(family.extracted) != bool(family.makers(Path()))

@@ -7,12 +7,13 @@ from typing import Any
 
 import choose_adapt_settings as builders
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier
+
+from benchmark.makers.unsure import TREES as TREES
+from benchmark.makers.unsure import trained_model
 
 Values = builders.Values
-TREES = "trees"
 # The widths of the hidden layers; phi is the last of them. An empty tuple is a linear classifier,
-# whose phi is its input. `TREES` have logits and no phi.
+# whose phi is its input. A text names a classifier of `makers/unsure.py`.
 Classifier = tuple[int, ...] | str
 Maker = Callable[[int], builders.Shift]  # called with a seed, which most makers do not use
 Part = tuple[Any, Values]  # inputs (n, d), dense or sparse, and labels (n,)
@@ -55,7 +56,7 @@ def classified(family: str, name: str, pair: Pair, classifier: Classifier) -> bu
         sides.append((inputs[rows], np.searchsorted(classes, labels[rows])))
         splits.append(split[rows])
     if isinstance(classifier, str):
-        return _from_trees(family, name, sides, splits)
+        return _named(family, name, sides, splits, classifier)
     return builders._from_network(family, name, sides, splits, classifier)
 
 
@@ -65,19 +66,22 @@ def without_features(shift: builders.Shift) -> builders.Shift:
     return replace(shift, source=source, target=target)
 
 
-def _from_trees(
-    family: str, name: str, sides: Sequence[Part], splits: Sequence[Values]
+def _named(
+    family: str,
+    name: str,
+    sides: Sequence[Part],
+    splits: Sequence[Values],
+    classifier: str,
 ) -> builders.Shift:
     inputs, labels = sides[0]
     train = splits[0] == 0
-    trees = HistGradientBoostingClassifier(max_iter=60, random_state=0)
-    trees.fit(inputs[train], labels[train])
+    model = trained_model(classifier, inputs[train], labels[train])
 
     def side(rows: Any, truth: Values, split: Values) -> builders.Side:
-        logits = trees.decision_function(rows)
-        if logits.ndim == 1:
-            logits = np.stack([np.zeros_like(logits), logits], axis=1)
-        return builders.Side(None, logits.astype(np.float32), truth, split)
+        features, logits = model(rows)
+        if features is not None:
+            features = np.asarray(features, np.float32)
+        return builders.Side(features, np.asarray(logits, np.float32), truth, split)
 
     return builders.Shift(
         family, name, *(side(*rows, split) for rows, split in zip(sides, splits, strict=True))

@@ -31,7 +31,8 @@ def texture_shift(name: str, corruption: str, level: float, classifier: Classifi
     """Return a shift from clean to corrupted patches of scikit-image's photos, one class each."""
     patches, labels = _patches()
     source, target = (
-        (_descriptors(part), labels) for part in (patches, corrupted(patches, corruption, level))
+        (gradient_descriptors(part), labels)
+        for part in (patches, corrupted(patches, corruption, level))
     )
     return classified("textures", name, split_pair(source, target, paired=True), classifier)
 
@@ -43,7 +44,7 @@ def descriptor_shift(
     parts = []
     for domain in (source, target):
         images, labels = _office(data, domain)
-        parts.append((_descriptors(images), labels))
+        parts.append((gradient_descriptors(images), labels))
     return classified("descriptors", name, split_pair(*parts), classifier)
 
 
@@ -86,7 +87,7 @@ def _office(data: Path, domain: str) -> Part:
     return (np.stack(images) / np.float32(255)), np.unique(labels, return_inverse=True)[1]
 
 
-def _descriptors(images: Values) -> Values:
+def gradient_descriptors(images: Values) -> Values:
     """Return histograms of gradient directions in 4 x 4 cells and of grey values, (n, 4*4*8+16).
 
     As in HOG, a gradient is weighted by its length, and the histogram of gradients has length 1.

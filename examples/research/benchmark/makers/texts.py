@@ -21,14 +21,23 @@ Texts = tuple[list[str], list[Any]]
 
 
 def text_shift(
-    family: str, name: str, source: Texts, target: Texts, classifier: Classifier
+    family: str,
+    name: str,
+    source: Texts,
+    target: Texts,
+    classifier: Classifier,
+    *,
+    most: int = _MOST,
 ) -> Shift:
-    """Return a shift between two sets of texts; the vocabulary is of the source's training rows."""
+    """Return a shift between two sets of texts.
+
+    The source's training rows give the vocabulary. A domain has at most `most` texts.
+    """
     classes = sorted(set(source[1]))
     parts = []
     for texts, values in (source, target):
         candidates = [row for row, value in enumerate(values) if value in classes]
-        rows = np.random.default_rng(4).permutation(candidates)[:_MOST]
+        rows = np.random.default_rng(4).permutation(candidates)[:most]
         parts.append(
             (
                 np.array([texts[row] for row in rows], dtype=object),

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.compare.ranking import Comparison, Entry
+from covcal_cli.compare.compare import Comparison, Entry
 from covcal_cli.compare.runs import Record
 from covcal_cli.compare.tables import Grid, counted
 from covcal_cli.compare.tables import markdown as drawn

@@ -1,0 +1,231 @@
+"""``covcal decide``: which rows can be accepted, and what that is worth."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covcal_cli.cli.console import Console, usage
+from covcal_cli.cli.options import (
+    Force,
+    JudgedFile,
+    NetworksOfFeatures,
+    Quiet,
+    Verbose,
+    calibration,
+    output,
+)
+
+if TYPE_CHECKING:
+    from covcal_cli.estimators.inputs import Estimate
+    from covcal_cli.formats.calibration import Calibration
+    from covcal_cli.formats.decision import Decision
+
+LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
+
+
+def decide(
+    file: JudgedFile = None,
+    calibration: Annotated[
+        Path | None, calibration("Calibration whose confidence ranks the rows; default: cal.json.")
+    ] = None,
+    output: Annotated[Path, output("Decision to write; - prints it.", printed=True)] = Path(
+        "decide.json"
+    ),
+    error: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Largest share of the accepted rows that may be wrong, such as 0.05.",
+        ),
+    ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            "--set",
+            metavar="SHARE",
+            help="Make sets of classes that contain the right class in this share of all rows.",
+        ),
+    ] = None,
+    certainty: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Certainty of a promise; 0.9 when left out. With --set, the coverage has it too "
+            "if you pass it.",
+        ),
+    ] = None,
+    these_rows: Annotated[
+        bool,
+        typer.Option(
+            "--these-rows", help="Promise for the rows of the file, not for future rows like them."
+        ),
+    ] = False,
+    labels: Annotated[
+        LabelsName,
+        typer.Option(help="Labels to use: marked (by covcal label), none, or auto: marked if any."),
+    ] = LabelsName.auto,
+    networks: NetworksOfFeatures = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Decide which target rows to accept, and which a person should review.
+
+    Without labels the result is an estimate. With labels of rows that covcal pick --for drew, it is
+    a promise: with the certainty, no more than the error of the accepted rows is wrong. The promise
+    holds for every classifier and shift, because it rests on the random draw alone. Target test
+    rows are not used: covcal evaluate measures on them.
+
+    \b
+    Examples:
+      covcal decide --error 0.05
+      covcal pick -n 80 --for decide.json
+      covcal decide --error 0.05 --labels marked -f
+      covcal decide adapted.h5 -c cal.json --set 0.9
+    """
+    from covcal_cli.decide.decide import DecideSettings
+    from covcal_cli.decide.decide import decide as choose
+    from covcal_cli.files import as_word, check_output
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.lineage import file_to_judge
+    from covcal_cli.records import document_text, write_document
+
+    document = calibration or Path("cal.json")
+    with usage():
+        settings = DecideSettings(
+            error=error,
+            coverage=coverage,
+            certainty=0.9 if certainty is None else certainty,
+            certain_sets=certainty is not None,
+            these_rows=these_rows,
+            labels=labels.value,
+        )
+    console = Console(quiet=quiet, verbose=verbose)
+    to_stdout = str(output) == "-"
+    fitted = read_calibration(document)
+    path, notes = file_to_judge(
+        file, [fitted], [document], purpose="decide", picked=calibration is None
+    )
+    if not to_stdout:
+        check_output(output, force=force, inputs=[path, document])
+    if file is None:
+        console.note(f"reading {path}")
+    with console.progress() as progress:
+        decision = choose(
+            path,
+            document,
+            settings,
+            _estimate(path, fitted, console),
+            networks=networks,
+            progress=progress,
+        )
+    if to_stdout:
+        console.result(document_text(decision, Path("decide.json")))
+    else:
+        write_document(decision, output, force=force)
+        console.screen(_answer(decision, str(output)))
+    for text in (*notes, *decision.notes):
+        console.note(text)
+    if not to_stdout:
+        console.wrote(
+            output, f"covcal apply --decide {as_word(output)} writes the decision for every row"
+        )
+
+
+def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
+    """Return the estimated accuracy without labels, or None where the file allows none."""
+    from covcal_cli.calibrate.estimate import estimate
+    from covcal_cli.calibrate.settings import EstimateSettings
+    from covcal_cli.errors import TooFewRowsError
+
+    prior = calibration.target_prior
+    try:
+        return estimate(
+            path,
+            EstimateSettings(
+                labels="none",
+                seed=calibration.seed,
+                max_weight=calibration.max_weight,
+                target_prior=prior.name,
+                prior_shares=prior.shares,
+            ),
+        ).estimates[0]
+    except TooFewRowsError as error:
+        console.note(f"no range of the expected error: {error}")
+        return None
+
+
+def _answer(decision: "Decision", output: str) -> str:
+    """Return what can be accepted, and what that is worth, in a few lines."""
+    from covcal_cli.cli.tables import aligned
+
+    facts: dict[str, str] = {}
+    limit = decision.error
+    if limit is not None:
+        facts["Accept"] = "none of the target rows"
+        if decision.threshold is not None:
+            facts["Accept"] = (
+                f"{_percent(decision.share)} of the target rows: those with a confidence above "
+                f"{_percent(decision.threshold, 4)}"
+            )
+        if decision.is_promise and decision.labels is not None:
+            use, whose = decision.labels, "of them"
+            if decision.covers == "future rows":
+                whose = "of them, and of future rows like them,"
+            facts["Promise"] = (
+                f"At most {_percent(limit)} {whose} are wrong, with {_percent(decision.certainty)} "
+                f"certainty ({use.labels} labels, {use.wrong} wrong)"
+            )
+        elif decision.expected is not None:
+            point = decision.expected
+            facts["Expect"] = (
+                f"{_percent(point.error)} of them to be wrong ({_percent(point.low)} to "
+                f"{_percent(point.high)}). This is an estimate, not a promise."
+            )
+        elif decision.labels is not None:
+            use = decision.labels
+            found = "no labelled row is among the surest rows"
+            if use.labels:
+                found = f"{use.wrong} of {use.labels} labels of the surest rows are wrong"
+                found += f", and {use.allowed if use.allowed > 0 else 'none'} may be"
+            facts["Reason"] = f"{found}, for at most {_percent(limit)} wrong"
+        else:
+            facts["Reason"] = (
+                f"even of the surest rows more than {_percent(limit)} may be wrong, at the low end "
+                "of the estimated accuracy"
+            )
+        if not decision.is_promise:
+            facts["Labels"] = _offer(decision, output)
+    if decision.sets is not None:
+        rule = decision.sets
+        what = "an estimate" if not rule.labels else f"by {rule.labels} labels"
+        if rule.labels and rule.certainty is not None:
+            what += f", with {_percent(rule.certainty)} certainty"
+        facts["Sets"] = (
+            f"{rule.mean_size:.2f} classes on average; the right one is among them in "
+            f"{_percent(rule.coverage)} of rows ({what})"
+        )
+    return aligned(facts)
+
+
+def _offer(decision: "Decision", output: str) -> str:
+    from covcal_cli.files import as_word
+
+    more = " more" if decision.labels is not None else ""
+    if not decision.labels_needed:
+        return (
+            "no number of labels makes a promise likely: allow a larger --error, or improve the "
+            "classifier"
+        )
+    return (
+        f"{decision.labels_needed}{more} would probably make a promise for some "
+        f"{_percent(decision.promised_share)} of the rows: covcal pick -n "
+        f"{decision.labels_needed} --for {as_word(output)}"
+    )
+
+
+def _percent(share: float, digits: int = 3) -> str:
+    """Return a share in percent with few digits."""
+    return f"{100 * share:.{digits}g} %"

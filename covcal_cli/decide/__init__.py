@@ -1,0 +1,1 @@
+"""Which rows can be accepted, with an estimate or a promise of their error; sets of classes."""

@@ -1,0 +1,479 @@
+"""``covcal decide``: which target rows can be accepted, and sets of classes for all of them.
+
+Rows are ranked by their calibrated confidence. Without labels, the largest share is accepted whose
+expected error is within the limit at the low end of the estimated accuracy. With labels that were
+drawn for a decision (``covcal pick --for``), thresholds are tested by an exact bound
+in an order that no label decides (`maths.acceptance`).
+
+Labels that the calibration was fitted to make no promise, because they raise the confidence of
+rows that are known to be right. Rows of the test split are neither read nor promised.
+
+A set of classes holds the likeliest class, and every class with at least a certain calibrated
+probability, the cut. This is LAC (Sadinle, Lei & Wasserman 2019), and no set is empty.
+
+- Without labels, the cut is the largest one at which the sets hold, on average, the wanted share of
+  the probability.
+- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) leaves out at
+  most the floor((n + 1) (1 - C)) - 1 right classes with the least probability. The coverage holds
+  on average over draws. With a certainty, the number left out is the one that an exact test allows.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Labels, Rows
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.files import sha256_of
+from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
+from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.decision import CurvePoint, Decision, LabelUse, SetRule
+from covcal_cli.formats.features import Domain, FeatureFile
+from covcal_cli.labels.draws import Draw, frame_rows
+from covcal_cli.labels.picked_labels import draw_with_labels
+from covcal_cli.labels.score import region_of
+from covcal_cli.maths.acceptance import (
+    Plan,
+    Ranking,
+    Sampling,
+    best_region,
+    inclusions,
+    level_of_look,
+    most_wrong,
+    plan,
+    sampling,
+)
+from covcal_cli.maths.odds import confidences
+from covcal_cli.progress import Progress, ProgressCallback, silent
+from covcal_cli.records import Input, require_one_of
+
+SPLITS_READ = ("train", "validation")
+LABELS = ("auto", "marked", "none")
+_MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # of the rows that stand for all in the curve
+_POINTS = 100  # of the curve
+_OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # labels to ask for
+_LIKELY = (0.8, 0.5)  # a chance that makes labels worth asking for, the better one first
+_NEAR = 1e-5  # of a threshold: rounding in 32 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideSettings:
+    """The settings of ``covcal decide``."""
+
+    error: float | None = None  # the largest share of wrong rows among the accepted ones
+    coverage: float | None = None  # of sets
+    certainty: float = 0.9
+    certain_sets: bool = False  # whether the coverage of sets has the certainty too
+    these_rows: bool = False  # whether the promise is about the rows of the file
+    labels: str = "auto"  # "marked", "none", or "auto": marked ones if they can be used
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.error is None and self.coverage is None:
+            raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
+        for name in ("error", "coverage", "certainty"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise CovcalError(f"{name} must be between 0 and 1, not {value}")
+        require_one_of("labels", self.labels, LABELS)
+
+
+def decide(
+    path: str | Path,
+    document: str | Path,
+    settings: DecideSettings,
+    estimate: Estimate | None = None,
+    *,
+    networks: str | Path | None = None,
+    progress: ProgressCallback | None = None,
+) -> Decision:
+    """Decide which target rows to accept, with a promise where labels make one.
+
+    Parameters
+    ----------
+    path : str or Path
+        A features or adapted file.
+    document : str or Path
+        The cal.json.
+    settings : DecideSettings
+    estimate : Estimate, optional
+        The target accuracy without labels. Without it the calibrated confidence is believed.
+    networks : str or Path, optional
+        The adapted file with the networks, if it has moved.
+    progress : callable, optional
+
+    Raises
+    ------
+    CovcalError
+        If the calibration does not fit the file, there are no rows, or labels are asked for that
+        make no promise.
+    """
+    path, document = Path(path), Path(document)
+    calibration = read_calibration(document)
+    with FeatureFile(path) as file:
+        given = None if networks is None else Path(networks)
+        aligned = networks_for(calibration, document, file, given)
+        target = file.require_target()
+        draw = draw_with_labels(file)
+        splits = draw.batches[0].splits if draw.batches else SPLITS_READ
+        rows = frame_rows(target, splits)
+        if not len(rows):
+            raise CovcalError(
+                f"{path} has no target {' or '.join(splits)} rows ({target.counts()}): decide on "
+                "a file that has some"
+            )
+        scaled = ScaledLogits(calibration.scaling, aligned)
+        scores = _scores(target, rows, scaled, progress or silent)
+        sample = _Sample(target, scaled, splits, settings.seed)
+        ranking = Ranking(scores, [])
+        labelled = _Labelled(target, draw, rows, scores, ranking)
+        why_not = _unusable(labelled, calibration, document)
+        if settings.labels == "marked" and why_not is not None:
+            raise CovcalError(f"{path}: {why_not}")
+        uses_labels = settings.labels != "none" and why_not is None
+        curve = sample.curve(estimate)
+        notes = [why_not] if why_not and draw.batches and settings.labels == "auto" else []
+        if uses_labels and labelled.unlabelled:
+            notes.append(
+                f"{labelled.unlabelled} of the drawn rows have no label and count as wrong"
+            )
+        role = "adapted" if file.is_adapted else "features"
+        decision = Decision(
+            error=settings.error,
+            certainty=settings.certainty,
+            covers="these rows" if settings.these_rows else "future rows",
+            score="confidence",
+            threshold=None,
+            share=0.0,
+            rows=len(rows),
+            splits=splits,
+            is_promise=False,
+            expected=None,
+            labels=None,
+            labels_needed=0,
+            promised_share=0.0,
+            curve=curve,
+            sets=None,
+            notes=tuple(notes),
+            inputs=(
+                Input(role, path, file.sha256()),
+                Input("calibration", document, sha256_of(document)),
+            ),
+        )
+        if settings.coverage is not None:
+            rule = _sets(sample, settings, labelled if uses_labels else None, target, scaled)
+            decision = replace(decision, sets=rule)
+        if settings.error is None:
+            return decision
+        ranking = Ranking(scores, decision.beliefs)
+        looks = 1
+        if uses_labels:
+            looks += len(labelled.used)
+            decision = _promised(decision, labelled.tested(ranking, settings), ranking)
+        else:
+            decision = _estimated(decision, ranking)
+        return _with_offer(decision, ranking, level_of_look(settings.certainty, looks))
+
+
+def _scores(
+    target: Domain, rows: Rows, scaled: ScaledLogits, progress: ProgressCallback
+) -> Float64s:
+    """Return the calibrated confidence of rows, shape (N,)."""
+    scores, start = np.empty(len(rows)), 0
+    for _, confidence in scaled.confidences(target, rows):
+        scores[start : start + len(confidence)] = confidence
+        start += len(confidence)
+        progress(Progress("confidence", start, len(rows)))
+    return scores
+
+
+class _Sample:
+    """Random rows that stand for all rows, with their calibrated distribution."""
+
+    def __init__(
+        self, target: Domain, scaled: ScaledLogits, splits: Sequence[str], seed: int
+    ) -> None:
+        most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
+        rows = target.drawn(most, seed, *splits)
+        self._labels = target.logits(rows).argmax(axis=1)
+        logits, self._temperature = scaled.prepared(target, rows)
+        self._logits = logits.T
+        self._can_move = scaled.scaling.can_move_the_top
+
+    @cached_property
+    def probabilities(self) -> Float64s:
+        """Calibrated probabilities, shape (m, K)."""
+        scaled = self._logits / self._temperature
+        shares = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+    def curve(self, estimate: Estimate | None) -> tuple[CurvePoint, ...]:
+        """Return the expected error of the best rows of every share, with its range."""
+        own = confidences(self._logits, self._temperature, self._labels)
+        order = np.argsort(-own, kind="stable")
+        accuracies = [None] * 3 if estimate is None else [estimate.low, None, estimate.high]
+        sizes = np.ceil(np.arange(1, _POINTS + 1) / _POINTS * len(own)).astype(np.int64)
+        errors = []
+        for accuracy in accuracies:
+            confidence = own
+            if accuracy is not None:
+                labels = self._labels if self._can_move else None
+                matched = match_accuracy(self._logits, accuracy, labels).temperature
+                confidence = confidences(self._logits, matched, self._labels)
+            errors.append(np.cumsum(1 - confidence[order])[sizes - 1] / sizes)
+        return tuple(
+            CurvePoint(share, middle, min(low, middle), max(high, middle))
+            for share, high, middle, low in zip(
+                (np.arange(1, _POINTS + 1) / _POINTS).tolist(),
+                *(np.clip(error, 0, 1).tolist() for error in errors),
+                strict=True,
+            )
+        )
+
+
+class _Labelled:
+    """The rows that were drawn for a decision, in a file's draw."""
+
+    def __init__(
+        self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, ranking: Ranking
+    ) -> None:
+        self.draw, self.target, self._ranking = draw, target, ranking
+        self.scores = scores[np.searchsorted(rows, draw.rows)]
+        regions = [region_of(batch.score) for batch in draw.batches]
+        # The threshold of each batch that was drawn for a decision, by its number.
+        self.used = {i: region for i, region in enumerate(regions) if region is not None}
+        self.is_used = np.isin(draw.batch, list(self.used))
+        for number, region in self.used.items():
+            self._require_design(number, region)
+
+    @cached_property
+    def wrong(self) -> Booleans:
+        """Whether the classifier is wrong on each drawn row, or the label is missing."""
+        return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
+
+    @property
+    def unlabelled(self) -> int:
+        """The number of rows drawn for a decision that have no label."""
+        return int((self.is_used & ~self.draw.labelled).sum())
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all rows were drawn with the same probability, in every batch."""
+        return bool(self.used) and all(self.used.get(i) == -1 for i in range(self.batches))
+
+    @property
+    def batches(self) -> int:
+        """The number of batches of any kind."""
+        return len(self.draw.batches)
+
+    def tested(self, ranking: Ranking, settings: DecideSettings) -> "_Test":
+        """Test the thresholds that the draw allows."""
+        level = level_of_look(settings.certainty, len(self.used))
+        error = settings.error or 0.0
+
+        def batches(count: int) -> list[Sampling]:
+            return [self.sampling(i, ranking.threshold(count)) for i in self.used]
+
+        def allowed(count: int, drawn: Sequence[Sampling]) -> int:
+            above = self.scores > ranking.threshold(count)
+            lost = int((above & ~self.is_used).sum())
+            return most_wrong(count, drawn, error, level, these_rows=settings.these_rows, lost=lost)
+
+        region = ranking.above(max(max(self.used.values()), 0.0))
+        return _Test(plan(ranking, region, batches, allowed), ranking, self)
+
+    def _left(self, number: int, threshold: float) -> int:
+        """Return how many rows above a threshold the batches before left."""
+        before = (self.draw.batch < number) & (self.scores > threshold)
+        return self._ranking.above(threshold) - int(before.sum())
+
+    def _inclusions(self, number: int) -> tuple[float, float]:
+        batch, region = self.draw.batches[number], self.used[number]
+        inside = self._left(number, region)
+        return inclusions(batch.drawn, inside, batch.population - inside)
+
+    def sampling(self, number: int, threshold: float) -> Sampling:
+        """Return how a batch drew from the rows above a threshold."""
+        p, q = self._inclusions(number)
+        region, drawn = self.used[number], self.draw.batches[number].drawn
+        rows = self._left(number, threshold)
+        if region == -1 or threshold < region - _NEAR:  # no order, or rows outside the region
+            return sampling(p if region == -1 else min(p, q), rows, drawn)
+        return sampling(p, rows)
+
+    def _require_design(self, number: int, region: float) -> None:
+        """Refuse a draw whose inclusion probabilities are not those of its region."""
+        p, q = self._inclusions(number)
+        rows = self.draw.batch == number
+        scores = self.scores[rows]
+        stated = np.where(scores > region, p, q)
+        sure = np.abs(scores - region) > _NEAR
+        if not np.allclose(self.draw.inclusion[rows][sure], stated[sure], rtol=1e-6):
+            raise CovcalError(
+                f"{self.target.path}: its labelled rows were drawn in another way than for this "
+                "calibration: decide with the calibration of that time, or draw again with covcal "
+                "pick --for"
+            )
+
+
+class _Test:
+    """The candidates of a plan, tested with the labels."""
+
+    def __init__(self, tested: Plan, ranking: Ranking, labelled: _Labelled) -> None:
+        drawn, batches = int(labelled.is_used.sum()), len(labelled.used)
+        self.rows, self.use = 0, LabelUse(drawn, 0, 0, -1, batches)
+        for candidate in tested.candidates:
+            above = labelled.is_used & (labelled.scores > ranking.threshold(candidate.rows))
+            wrong = int((above & labelled.wrong).sum())
+            passed = wrong <= candidate.wrong
+            if passed or not self.rows:
+                self.use = LabelUse(drawn, int(above.sum()), wrong, candidate.wrong, batches)
+            if not passed:
+                break
+            self.rows = candidate.rows
+
+
+def _unusable(labelled: _Labelled, calibration: Calibration, document: Path) -> str | None:
+    """Return why the labels of a file make no promise, or None."""
+    draw = labelled.draw
+    if not (labelled.is_used & draw.labelled).any():
+        if draw.labelled.any():
+            return (
+                "its labelled rows were drawn to estimate the accuracy, and make no promise: draw "
+                "rows with covcal pick --for decide.json"
+            )
+        return (
+            "it has no labelled rows: draw rows with covcal pick --for decide.json, and put their "
+            "labels in with covcal label"
+        )
+    fitted = calibration.labelled_rows
+    if fitted is not None and not set(fitted.ids).isdisjoint(labelled.target.ids(draw.rows)):
+        return (
+            f"{document} was fitted to labelled rows of this file, which then make no promise: run "
+            "covcal calibrate --labels none, and decide with that"
+        )
+    return None
+
+
+def _sets(
+    sample: _Sample,
+    settings: DecideSettings,
+    labelled: _Labelled | None,
+    target: Domain,
+    scaled: ScaledLogits,
+) -> SetRule:
+    """Return the rule for sets of classes."""
+    coverage = settings.coverage or 0.0
+    if labelled is None or not labelled.is_uniform:
+        cut = cut_by_mass(sample.probabilities, coverage)
+        return SetRule(coverage, cut, mean_size(sample.probabilities, cut), 0, None)
+    draw, population = labelled.draw, labelled.draw.population
+    blocks = [
+        scaled.forecast(target, rows).probabilities.T for rows in target.blocks(draw.rows, "logits")
+    ]
+    scores = _true_scores(np.concatenate(blocks), draw.labels)
+    allowed = None
+    if settings.certain_sets:
+        drawn = [labelled.sampling(i, -1.0) for i in labelled.used]
+        level = level_of_look(settings.certainty, len(labelled.used))
+        allowed = most_wrong(population, drawn, 1 - coverage, level, these_rows=settings.these_rows)
+    cut = cut_by_labels(scores, coverage, allowed)
+    size = mean_size(sample.probabilities, cut)
+    certainty = settings.certainty if settings.certain_sets else None
+    return SetRule(coverage, cut, size, int(draw.labelled.sum()), certainty)
+
+
+def _true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
+    """Return the probability of the right class; 1 for the likeliest class, 0 without a label."""
+    scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
+    scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
+    return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
+
+
+def _point(decision: Decision, share: float) -> CurvePoint:
+    """Return the expected error of the best rows of a share."""
+    shares = [point.share for point in decision.curve]
+    error, low, high = (
+        float(np.interp(share, shares, [getattr(point, name) for point in decision.curve]))
+        for name in ("error", "low", "high")
+    )
+    return CurvePoint(share, error, low, high)
+
+
+def _accepting(decision: Decision, ranking: Ranking, rows: int) -> Decision:
+    """Return the decision that accepts the best rows, fewer where scores are equal."""
+    threshold = ranking.threshold(rows)
+    above = ranking.above(threshold) if rows else 0
+    if not above:
+        return decision
+    share = above / len(ranking)
+    point = _point(decision, share)
+    return replace(decision, threshold=threshold, share=share, expected=point)
+
+
+def _estimated(decision: Decision, ranking: Ranking) -> Decision:
+    """Return the decision without labels, by the low end of the estimated accuracy."""
+    limit = decision.error or 0.0
+    shares = [point.share for point in decision.curve if point.high <= limit]
+    return _accepting(decision, ranking, int(max(shares, default=0.0) * len(ranking)))
+
+
+def _promised(decision: Decision, test: _Test, ranking: Ranking) -> Decision:
+    """Return the decision by labels; it accepts nothing where no test was passed."""
+    decision = _accepting(decision, ranking, test.rows)
+    return replace(decision, labels=test.use, is_promise=decision.threshold is not None)
+
+
+def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:
+    """Return the decision with the number of labels for which a promise is likely."""
+    offers: list[tuple[int, float, float]] = []
+    for labels in _OFFERS:
+        if labels <= len(ranking):
+            region = best_region(ranking, labels, decision.error or 0.0, level)
+            if region is not None:
+                offers.append((labels, region.plan.chance, region.plan.share))
+                if region.plan.chance >= _LIKELY[0]:
+                    break
+    for likely in _LIKELY:
+        for labels, chance, share in offers:
+            if chance >= likely:
+                return replace(decision, labels_needed=labels, promised_share=share)
+    return decision
+
+
+def cut_by_mass(probabilities: Float64s, coverage: float) -> float:
+    """Return the largest cut whose sets hold a share of the probability, on average."""
+    top = probabilities.max(axis=1)
+    rest = probabilities.copy()
+    rest[np.arange(len(rest)), rest.argmax(axis=1)] = 0
+    values = np.sort(rest, axis=None)[::-1]
+    needed = coverage * len(top) - top.sum()
+    if needed <= 0:
+        return 1.0
+    place = int(np.searchsorted(np.cumsum(values), needed))
+    return float(values[min(place, len(values) - 1)])
+
+
+def cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
+    """Return the cut that leaves out so few right classes of labelled rows as `coverage` needs.
+
+    `scores` are the probabilities of the right classes, shape (n,). `allowed` is the number that
+    may be left out, if it is known.
+    """
+    if allowed is None:
+        allowed = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9) - 1
+    if allowed < 0:
+        return 0.0
+    return float(np.sort(scores)[min(allowed, len(scores) - 1)])
+
+
+def mean_size(probabilities: Float64s, cut: float) -> float:
+    """Return the mean number of classes in a set."""
+    sizes = (probabilities >= cut).sum(axis=1)
+    return float(np.maximum(sizes, 1).mean())

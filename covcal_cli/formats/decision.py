@@ -1,0 +1,151 @@
+"""A decision which rows to accept, and sets of classes, as decide.json holds it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from covcal_cli.arrays import Booleans, Float64s, Floats
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import leaves_folder_of, sha256_of
+from covcal_cli.records import (
+    Count,
+    Document,
+    Input,
+    Number,
+    Share,
+    read_document,
+    require_ascending,
+)
+
+ACCEPT, REVIEW = "accept", "review"
+Covered = Literal["future rows", "these rows"]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The rows with the highest scores, and the share of them that is expected to be wrong."""
+
+    share: Share  # of the rows
+    error: Share
+    low: Share  # the error at the high end of the estimated accuracy
+    high: Share  # the error at its low end
+
+    def __post_init__(self) -> None:
+        require_ascending(low=self.low, error=self.error, high=self.high)
+
+
+@dataclass(frozen=True)
+class LabelUse:
+    """The labels that a promise was tested with."""
+
+    drawn: Number  # rows of all batches that were drawn for a decision
+    labels: Count  # labelled rows among the accepted ones, or above the first threshold tested
+    wrong: Count  # of them; a drawn row without a label counts as wrong
+    allowed: int  # the most wrong rows with which the threshold is accepted; -1: none
+    batches: Number
+
+
+@dataclass(frozen=True)
+class SetRule:
+    """Sets of the likeliest class and of all classes with at least some probability."""
+
+    coverage: Share  # the share of rows whose set contains the right class, as asked for
+    cut: Share  # the least probability
+    mean_size: float  # classes in a set
+    labels: Count  # that the cut was chosen by; 0: an estimate
+    # The certainty of the coverage. None with labels: coverage holds on average over draws.
+    certainty: Share | None
+
+    def members(self, probabilities: Floats) -> Booleans:
+        """Return which classes are in the set of every row, shape (m, K)."""
+        members: Booleans = probabilities >= self.cut
+        members[np.arange(len(members)), probabilities.argmax(axis=1)] = True
+        return members
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(Document):
+    """Everything that ``covcal decide`` found."""
+
+    schema: ClassVar[str] = "covcal.decision/1"
+
+    error: Share | None  # the largest share of accepted rows that may be wrong; None: only sets
+    certainty: Share  # of the promise
+    covers: Covered
+    score: str  # what rows are ranked by
+    threshold: Share | None  # rows with a larger score are accepted; None: no row is
+    share: Share  # of the rows that is accepted
+    rows: Number  # target rows of `splits`
+    splits: tuple[str, ...]
+    is_promise: bool  # by labels; else an estimate
+    expected: CurvePoint | None  # of the accepted rows
+    labels: LabelUse | None
+    labels_needed: Count  # for which a promise is likely; 0 if no number is
+    promised_share: Share  # to be expected with them
+    curve: tuple[CurvePoint, ...]  # evenly spaced shares up to 1
+    sets: SetRule | None
+    notes: tuple[str, ...]
+    inputs: tuple[Input, ...]  # the data and the calibration
+
+    def __post_init__(self) -> None:
+        if self.error is not None and not 0 < self.error < 1:
+            raise ValueError(f"error is {self.error}, not between 0 and 1")
+        if self.is_promise and self.labels is None:
+            raise ValueError("a promise without labels")
+
+    @property
+    def accept_above(self) -> float:
+        """The threshold of the score; 1, which no score exceeds, where no row is accepted."""
+        return 1.0 if self.threshold is None else self.threshold
+
+    def accepts(self, scores: Floats) -> Booleans:
+        """Return which rows are accepted, by their scores."""
+        return np.asarray(scores > self.accept_above)
+
+    @property
+    def beliefs(self) -> list[Float64s]:
+        """The wrong rows among the best rows of every share, low end, middle (twice) and high."""
+        shares = np.array([point.share for point in self.curve])
+        return [
+            np.concatenate([[0.0], shares * [getattr(point, name) for point in self.curve]])
+            for name in ("high", "error", "error", "low")
+        ]
+
+    @property
+    def calibration(self) -> Input:
+        """The calibration whose confidence is the score."""
+        return next(entry for entry in self.inputs if entry.role == "calibration")
+
+
+def read_decision(path: str | Path, calibration: str | Path) -> Decision:
+    """Read a decide.json that was made with a calibration.
+
+    Raises
+    ------
+    CovcalError
+        If it cannot be read, or was made with another calibration or score.
+    """
+    path, remedy = Path(path), "make it with covcal decide"
+    decision = read_document(Decision, path, remedy=remedy, again="decide again")
+    if decision.score != "confidence":
+        raise CovcalError(
+            f"{path} ranks rows by {decision.score}, which this version does not know: decide again"
+        )
+    made_with = [entry for entry in decision.inputs if entry.role == "calibration"]
+    if not made_with or sha256_of(Path(calibration)) != made_with[0].sha256:
+        raise CovcalError(
+            f"{path} was made with another calibration than {calibration}: decide again, or pass "
+            "the calibration of that time with -c"
+        )
+    return decision
+
+
+def calibration_of(path: str | Path) -> Path:
+    """Return the calibration that a decide.json was made with, in its own folder."""
+    decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
+    entry = decision.calibration
+    if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():
+        raise CovcalError(f"{path} was made with {entry.path}: pass -c with that calibration")
+    return entry.path

@@ -1,0 +1,367 @@
+"""Which thresholds are tested, in which order, and from which rows labels are drawn.
+
+Everything here is fixed before a label is seen. It follows from the scores of unlabelled rows, the
+number of labels, and beliefs about the errors. So the beliefs decide how much is accepted, never
+whether a promise is kept.
+
+A candidate is a set of the rows with the highest scores, and a count k of wrong labelled rows. The
+set is accepted if at most k of its labelled rows are wrong. Candidates are tested from the smallest
+set on, each at the full level, until one fails (fixed-sequence testing; Angelopoulos et al. 2021).
+The first candidate, and the region that labels are drawn from, are those that accept the most rows
+on average over the beliefs.
+
+Looking twice at growing labels would spend the level twice. The first batch of labels may use 3/4
+of it, the second 1/8, the third 1/16, and so on.
+
+The test of a candidate is exact. Let a set have N rows, K of them wrong. Rows are drawn by ordered
+pivotal sampling, each row of the set with a probability of at least f. Such a draw has the strong
+Rayleigh property (Borcea, Brändén & Liggett 2009; Brändén & Jonasson 2012): the number W of wrong
+rows drawn is distributed as a sum of independent indicators, at most min(m, K) of them, where m is
+the largest number of rows that can be drawn from the set. Its mean is at least f K. By Theorem 4 of
+Hoeffding (1956),
+
+    P(W <= k) <= P(Binomial(t, f K / t) <= k),  t = min(m, K),  for k <= f K - 1.
+
+For larger k the bound is 1. A later batch draws from the rows that earlier batches left, which hold
+at least K less the number of rows that those could draw from the set. The bounds of batches join by
+a convolution, because each bound holds given the batches before.
+
+If the promise is about future rows, the rows of the set are a sample themselves: K is binomial with
+N trials, and the bound is averaged over K.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Integers
+
+_DEVIATIONS = 9  # of K: the chance beyond is below 1e-18
+_POINTS = 128  # values of K, each standing for itself and the larger ones up to the next
+_ROUNDING = 1e-9
+_CERTAIN = 1 - 1e-12
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one batch drew from a set of rows."""
+
+    inclusion: float  # f: every row of the set was drawn with at least this probability
+    most: int  # m, the largest number of rows that it can draw from the set
+
+
+def most_wrong(
+    rows: int,
+    batches: Sequence[Sampling],
+    error: float,
+    level: float,
+    *,
+    these_rows: bool,
+    lost: int = 0,
+) -> int:
+    """Return the most wrong drawn rows that refute "more than `error` are wrong"; -1 for none.
+
+    If more than a share `error` is wrong, the chance of so few wrong rows is at most `level`.
+
+    Parameters
+    ----------
+    rows : int
+        N, the number of rows of the set.
+    batches : sequence of Sampling
+    error, level : float
+    these_rows : bool
+        Whether the claim is about these N rows, or about future rows like them.
+    lost : int
+        Rows of the set that were taken out before the first batch, and may all be wrong.
+    """
+    if not rows or not batches:
+        return -1
+    wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
+    most = min(sum(batch.most for batch in batches), math.ceil(error * rows) + 1)
+    bounds = []
+    for batch in batches:
+        bounds.append(_bounds(np.maximum(wrong - lost, 0), batch, most))
+        lost += batch.most
+    fits = reduce(_joined, bounds) @ chances <= level
+    return int(fits.sum()) - 1 if fits.all() else int(fits.argmin()) - 1
+
+
+def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s, Float64s]:
+    """Return values of K at the edge of the claim, ascending, and their chances."""
+    if these_rows:
+        return np.array([math.floor(error * rows + _ROUNDING) + 1.0]), np.ones(1)
+    mean, deviation = rows * error, math.sqrt(rows * error * (1 - error))
+    low = max(0, math.floor(mean - _DEVIATIONS * deviation))
+    high = min(rows, math.ceil(mean + _DEVIATIONS * deviation))
+    values = np.arange(low, high + 1, dtype=np.float64)
+    # log P(K + 1) - log P(K), summed from the lowest value.
+    steps = np.log((rows - values[:-1]) / (values[:-1] + 1)) + math.log(error / (1 - error))
+    logs = np.concatenate([[0.0], np.cumsum(steps)])
+    chances = np.exp(logs - logs.max())
+    chances /= chances.sum()
+    starts = np.arange(0, len(values), max(1, -(-len(values) // _POINTS)))
+    return values[starts], np.add.reduceat(chances, starts)
+
+
+def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
+    """Return the bounds of P(W <= k) for k = 0 .. `most` (rows) and every K (columns)."""
+    terms = np.minimum(max(batch.most, 1), np.maximum(wrong, 1))
+    mean = batch.inclusion * wrong
+    p = np.clip(mean / terms, 1e-300, _CERTAIN)
+    log_odds = np.log(p) - np.log1p(-p)
+    logs = terms * np.log1p(-p)
+    total, rows = np.zeros_like(p), []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for k in range(most + 1):
+            total = total + np.exp(logs)
+            rows.append(np.where(k <= mean - 1 + _ROUNDING, np.minimum(total, 1.0), 1.0))
+            logs = logs + np.log(np.maximum(terms - k, 0) / (k + 1)) + log_odds
+    return np.array(rows)
+
+
+def _joined(first: Float64s, second: Float64s) -> Float64s:
+    """Return the bounds for the sum of two batches; `second` holds given the first batch.
+
+    The second bound grows with what the first batch leaves of k, so that the sum over the first
+    batch's counts can be written with their tails (summation by parts).
+    """
+    steps = np.diff(second, axis=0, prepend=0)
+    return np.array(
+        [np.minimum((steps[k::-1] * first[: k + 1]).sum(axis=0), 1.0) for k in range(len(first))]
+    )
+
+
+OUTSIDE = 0.05  # inclusion of rows outside the region, as a share of that of rows inside
+_FIRST_LOOK = 0.75  # of the level
+_REGIONS = np.geomspace(0.05, 1, 16)  # shares of the rows
+_GROWTH = 1.12  # of the counts of wrong rows, from candidate to candidate
+_UNLIKELY = 1e-3
+_COUNTS = 400  # numbers of labels for which binomial tails are computed
+_STEPS = 1_000_000  # thresholds are multiples of 1 / _STEPS, and 2 above the next row's score
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A set of rows to accept, and the most wrong labelled rows with which it is accepted."""
+
+    rows: int  # the number of rows above the threshold
+    labels: int  # the number of labelled rows among them, about
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Candidates in the order of the tests, and what to expect of them."""
+
+    candidates: tuple[Candidate, ...]
+    share: float  # of rows accepted, on average over the beliefs
+    chance: float  # that any row is accepted
+
+
+class Ranking:
+    """The scores of rows, from the highest on, and beliefs about their errors."""
+
+    def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
+        """Sort N scores.
+
+        A belief holds the wrong rows that are expected among the best rows of each share: 0, and
+        then evenly spaced shares up to 1. It is a share of all rows.
+        """
+        self.scores = np.sort(scores)[::-1]
+        self.beliefs = beliefs
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def wrong(self, rows: int, belief: Float64s) -> float:
+        """Return the expected number of wrong rows among the first `rows`."""
+        shares = np.linspace(0, 1, len(belief))
+        return float(np.interp(rows / len(self), shares, belief)) * len(self)
+
+    def threshold(self, rows: int) -> float:
+        """Return the threshold above which the first `rows` lie, or fewer where scores are equal.
+
+        It depends on the score of the next row alone. Given that score, the rows above are a random
+        sample of the rows that will ever be above.
+        """
+        if rows >= len(self):
+            return 0.0
+        return (math.floor(float(self.scores[rows]) * _STEPS) + 2) / _STEPS
+
+    def above(self, threshold: float) -> int:
+        """Return how many rows have a score above a threshold."""
+        return len(self) - int(np.searchsorted(self.scores[::-1], threshold, side="right"))
+
+
+def level_of_look(certainty: float, look: int) -> float:
+    """Return the chance of a broken promise that the test after batch `look` (from 1) may use."""
+    share = _FIRST_LOOK if look == 1 else (1 - _FIRST_LOOK) * 0.5 ** (look - 1)
+    return (1 - certainty) * share
+
+
+def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
+    """Return the inclusion probabilities of rows inside and outside the region."""
+    p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
+    return p, (labels - p * inside) / outside if outside else 0.0
+
+
+def plan(
+    ranking: Ranking,
+    most: int,
+    batches: Callable[[int], Sequence[Sampling]],
+    allowed: Callable[[int, Sequence[Sampling]], int],
+) -> Plan:
+    """Return the candidates among the first `most` rows that accept the most on average.
+
+    Parameters
+    ----------
+    ranking : Ranking
+    most : int
+        The number of rows of the region that labels are drawn from.
+    batches : callable
+        Returns how each batch draws from the first so many rows.
+    allowed : callable
+        Returns `most_wrong` for the first so many rows and their batches.
+    """
+    candidates = _candidates(ranking, most, batches, allowed)
+    best = Plan((), 0.0, 0.0)
+    values = [_values(ranking, candidates, belief) for belief in ranking.beliefs]
+    for start in range(len(candidates)):
+        share, chance = np.mean([of_belief(start) for of_belief in values], axis=0)
+        if share > best.share:
+            best = Plan(tuple(candidates[start:]), float(share), float(chance))
+    return best
+
+
+def _candidates(
+    ranking: Ranking,
+    most: int,
+    batches: Callable[[int], Sequence[Sampling]],
+    allowed: Callable[[int, Sequence[Sampling]], int],
+) -> list[Candidate]:
+    """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the whole region."""
+
+    def candidate(rows: int) -> Candidate:
+        rows = ranking.above(ranking.threshold(rows))
+        drawn = batches(rows)
+        labels = round(sum(batch.inclusion for batch in drawn) * rows)
+        return Candidate(rows, labels, allowed(rows, drawn))
+
+    found: list[Candidate] = []
+    wrong, low = 0, 1
+    while True:
+        high = most
+        if candidate(high).wrong < wrong:
+            break
+        while low < high:  # the smallest set that allows so many
+            middle = (low + high) // 2
+            if candidate(middle).wrong >= wrong:
+                high = middle
+            else:
+                low = middle + 1
+        new = candidate(high)
+        if new.wrong < 0:  # many rows of one score
+            break
+        if not found or new.rows > found[-1].rows:
+            found.append(new)
+        wrong = max(new.wrong + 1, math.ceil(new.wrong * _GROWTH))
+    last = candidate(most)
+    if found and last.rows > found[-1].rows:
+        found.append(last)
+    return found
+
+
+def _values(
+    ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s
+) -> Callable[[int], tuple[float, float]]:
+    """Return the function from the first candidate to the expected share and the chance."""
+    sizes = [candidate.rows for candidate in candidates]
+    wrong = [ranking.wrong(rows, belief) for rows in sizes]
+
+    def of_start(start: int) -> tuple[float, float]:
+        # The chances of 0, 1, ... wrong labelled rows where no test has failed yet.
+        alive, share, before, chance = np.ones(1), 0.0, -1, 0.0
+        for place in range(start, len(candidates)):
+            candidate = candidates[place]
+            rows, labels = candidate.rows, candidate.labels
+            errors = wrong[place]
+            if before >= 0:
+                rows, errors = rows - sizes[before], errors - wrong[before]
+                labels -= candidates[before].labels
+            new = _binomial(labels, errors / max(rows, 1), candidate.wrong)
+            alive = np.convolve(alive, new)[: candidate.wrong + 1]
+            share += float(alive.sum()) * rows / len(ranking)
+            chance = chance or float(alive.sum())
+            if alive.sum() < _UNLIKELY:
+                break
+            before = place
+        return share, chance
+
+    return of_start
+
+
+def _binomial(n: int, p: float, most: int) -> Float64s:
+    """Return the chances of 0 .. `most` in n trials."""
+    p = min(max(p, 1e-12), 1 - 1e-12)
+    k = np.arange(min(n, most) + 1)
+    steps = np.log(np.maximum(n - k[:-1], 1) / (k[:-1] + 1)) + math.log(p) - math.log1p(-p)
+    return np.asarray(np.exp(n * math.log1p(-p) + np.concatenate([[0.0], np.cumsum(steps)])))
+
+
+@dataclass(frozen=True)
+class Region:
+    """The rows to draw labels from, and what to expect of the labels."""
+
+    rows: int
+    threshold: float
+    plan: Plan
+
+
+def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Region | None:
+    """Return the region for so many labels, or None where no labels of it could make a promise.
+
+    Binomial tails stand in for the exact bound, as this choice cannot break a promise.
+    """
+    best: Region | None = None
+    sizes_of = np.unique(np.geomspace(1, labels + 1, _COUNTS).astype(np.int64))
+    table = _binomial_allowed(sizes_of, error, level)
+    n, sizes = len(ranking), {round(share * len(ranking)) for share in _REGIONS}
+    for size in sorted(sizes):
+        threshold = ranking.threshold(size)
+        rows = ranking.above(threshold)
+        p, _ = inclusions(min(labels, n), rows, n - rows)
+        if not rows:
+            continue
+
+        def batches(count: int, p: float = p) -> list[Sampling]:
+            return [sampling(p, count)]
+
+        def allowed(_count: int, drawn: Sequence[Sampling]) -> int:
+            return int(table[np.searchsorted(sizes_of, drawn[0].most, side="right") - 1])
+
+        found = plan(ranking, rows, batches, allowed)
+        if best is None or found.share > best.plan.share:
+            best = Region(rows, threshold, found)
+    return best if best is not None and best.plan.candidates else None
+
+
+def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
+    """Return the most wrong of `sizes` labels that refute an error rate; -1 for none."""
+    n = sizes.astype(np.float64)
+    logs, total = n * math.log1p(-error), np.zeros(len(sizes))
+    allowed = np.full(len(sizes), -1, dtype=np.int64)
+    with np.errstate(divide="ignore"):
+        for k in range(int(n.max() * error) + 1):
+            total += np.exp(logs)
+            allowed[total <= level] = k
+            logs += np.log(np.maximum(n - k, 0) / (k + 1)) + math.log(error / (1 - error))
+    return allowed
+
+
+def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
+    """Return how a batch drew from the first `rows` rows along the order of the score."""
+    ceiling = math.ceil(inclusion * rows - 1e-9)
+    return Sampling(inclusion, ceiling if most is None else min(most, rows))

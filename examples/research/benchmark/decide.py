@@ -1,0 +1,179 @@
+"""Measure the promises and estimates of ``covcal decide`` on features files with known labels.
+
+    python decide.py FOLDER [--draws 20] [--error 0.1] [--labels 50 100 200]
+
+FOLDER holds features files. Each line of the output is one file; the last lines are means. Accepted
+shares are compared with the largest share of the most confident rows that keeps the error in truth.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s
+from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
+from covcal_cli.decide.decide import (
+    SPLITS_READ,
+    DecideSettings,
+    cut_by_labels,
+    cut_by_mass,
+    decide,
+    mean_size,
+)
+from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.formats.decision import Decision
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.design import drawn_along
+from covcal_cli.labels.draws import frame_rows
+from covcal_cli.labels.target_labels import target_labels
+from covcal_cli.maths.acceptance import (
+    Ranking,
+    best_region,
+    inclusions,
+    level_of_look,
+    most_wrong,
+    plan,
+    sampling,
+)
+from covcal_cli.records import write_document
+
+COVERAGE, SET_LABELS, MOST_CLASS_VALUES = 0.9, 25, 1 << 22
+
+
+def accepted_in_truth(wrong: Float64s, error: float) -> float:
+    """Return the largest share of the first rows that keeps an error; `wrong` in score order."""
+    kept = np.flatnonzero(np.cumsum(wrong) / np.arange(1, len(wrong) + 1) <= error)
+    return float(kept[-1] + 1) / len(wrong) if len(kept) else 0.0
+
+
+def promises(
+    ranking: Ranking, wrong: Float64s, error: float, labels: int, draws: int
+) -> tuple[float, float]:
+    """Return the mean share accepted, and the share of draws with a broken promise."""
+    level, n = level_of_look(0.9, 1), len(ranking)
+    region = best_region(ranking, min(labels, n), error, level)
+    if region is None:
+        return 0.0, 0.0
+    p, q = inclusions(min(labels, n), region.rows, n - region.rows)
+    tests = plan(
+        ranking,
+        region.rows,
+        lambda rows: [sampling(p, rows)],
+        lambda rows, drawn: most_wrong(rows, drawn, error, level, these_rows=False),
+    )
+    inclusion = np.where(np.arange(n) < region.rows, p, q)
+    shares, broken = [], []
+    for draw in range(draws):
+        rows = drawn_along([(np.arange(n), inclusion)], np.random.default_rng([draw, labels]))
+        accepted = 0
+        for candidate in tests.candidates:
+            if wrong[rows[rows < candidate.rows]].sum() > candidate.wrong:
+                break
+            accepted = candidate.rows
+        shares.append(accepted / n)
+        broken.append(accepted > 0 and wrong[:accepted].mean() > error)
+    return float(np.mean(shares)), float(np.mean(broken))
+
+
+def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: int) -> Float64s:
+    """Return the numbers of one file: see `main`."""
+    with TemporaryDirectory() as folder:
+        document = Path(folder) / "cal.json"
+        calibration = calibrate(path, CalibrateSettings(labels="none"))
+        write_document(calibration, document, force=True)
+        guess = estimate(path, EstimateSettings(labels="none")).estimates[0]
+        decisions = [
+            decide(path, document, DecideSettings(error=error, labels="none"), guess)
+            for error in errors
+        ]
+    with FeatureFile(path) as file:
+        target = file.require_target()
+        rows = frame_rows(target, SPLITS_READ)
+        known = np.concatenate([target_labels(target, block) for block in target.blocks(rows)])
+        rows, known = rows[known >= 0], known[known >= 0]
+        scaled = ScaledLogits(calibration.scaling)
+        pairs = list(scaled.confidences(target, rows))
+        score = np.concatenate([confidence for _, confidence in pairs])
+        is_wrong = np.concatenate([label for label, _ in pairs]) != known
+        most = min(len(rows), MOST_CLASS_VALUES // target.n_classes)
+        chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:most])
+        probabilities = scaled.forecast(target, rows[chosen]).probabilities.T
+    order = np.argsort(-score, kind="stable")
+    wrong = is_wrong[order].astype(np.float64)
+    numbers = [of_error(decision, score, wrong, labels, draws) for decision in decisions]
+    sets = of_sets(probabilities, known[chosen], draws)
+    return np.concatenate([*numbers, sets])
+
+
+def of_error(
+    decision: Decision, score: Float64s, wrong: Float64s, labels: Sequence[int], draws: int
+) -> list[float]:
+    """Return truth, accepted, broken, broken by double; then accepted and broken per labels."""
+    error = decision.error or 0.0
+    truth = accepted_in_truth(wrong, error)
+    accepted = int(decision.accepts(score).sum())
+    rate = float(wrong[:accepted].mean()) if accepted else 0.0
+    numbers = [truth, accepted / len(score), float(rate > error), float(rate > 2 * error)]
+    for count in labels:
+        ranking = Ranking(score, decision.beliefs)
+        numbers += promises(ranking, wrong, error, count, draws)
+    return numbers
+
+
+def of_sets(probabilities: Float64s, labels: np.ndarray, draws: int) -> list[float]:
+    """Return coverage and size of sets without labels, and by a few labels."""
+    own = probabilities[np.arange(len(labels)), labels]
+    score = np.where(probabilities.argmax(axis=1) == labels, 1.0, own)
+    cut = cut_by_mass(probabilities, COVERAGE)
+    numbers = [float((score >= cut).mean()), mean_size(probabilities, cut)]
+    covered, sizes = [], []
+    for draw in range(draws):
+        rows = np.random.default_rng(draw).permutation(len(score))[:SET_LABELS]
+        cut = cut_by_labels(score[rows], COVERAGE, None)
+        covered.append(float((score >= cut).mean()))
+        sizes.append(mean_size(probabilities, cut))
+    return [*numbers, float(np.mean(covered)), float(np.mean(sizes))]
+
+
+def main() -> None:
+    """Print a line per file, and the means."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--error", type=float, nargs="+", default=[0.05, 0.1, 0.2])
+    parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200])
+    options = parser.parse_args()
+    lines = []
+    for path in sorted(options.folder.glob("*.h5")):
+        lines.append(measured(path, options.error, options.labels, options.draws))
+        print(path.stem, " ".join(f"{value:.3f}" for value in lines[-1]), flush=True)
+    table, width = np.array(lines), 4 + 2 * len(options.labels)
+    for number, error in enumerate(options.error):
+        of_error = table[:, number * width : (number + 1) * width]
+        mean = of_error.mean(axis=0)
+        print(
+            f"error {error}: truth {mean[0]:.3f}; estimate accepts {mean[1]:.3f} "
+            f"({mean[1] / mean[0]:.2f} of it), broken {mean[2]:.3f}, by double {mean[3]:.3f}"
+        )
+        for place, labels in enumerate(options.labels):
+            accepted, broken = of_error[:, 4 + 2 * place], of_error[:, 5 + 2 * place]
+            print(
+                f"  {labels} labels accept {accepted.mean():.3f} ({accepted.mean() / mean[0]:.2f}),"
+                f" broken {broken.mean():.4f}, worst shift {broken.max():.2f}"
+            )
+    for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):
+        covered = table[:, place]
+        print(
+            f"sets, {name}: coverage {covered.mean():.3f}, mean gap "
+            f"{np.abs(covered - COVERAGE).mean():.3f}, below 85 % {(covered < 0.85).mean():.3f}, "
+            f"size {table[:, place + 1].mean():.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

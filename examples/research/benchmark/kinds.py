@@ -1,0 +1,71 @@
+"""The results by kind of shift: the error, the harm, the estimate and the warnings of auto."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from benchmark.families import SHIFT_KINDS, Case
+from benchmark.labels import TRUE_ACCURACY, Results
+from covcal_cli.calibrate.methods import AUTO
+from covcal_cli.compare.compare import HARMS, Comparison
+from covcal_cli.compare.runs import BASELINES
+from covcal_cli.compare.tables import Grid, harm_heads
+
+TOLERANCE = 0.03  # of ECE above the better baseline, within which auto needs no warning
+CAPTION = (
+    "Mean ECE in percent. *ratio*: the mean of auto divided by the better mean of none and temp. "
+    "The estimate: its mean error, the share of intervals that contain the true accuracy, and "
+    "their mean width in points. The last two columns: the share of shifts with a warning, where "
+    "auto is within 3 points of the better of none and temp, and on the other shifts."
+)
+
+
+def by_kind(cases: Sequence[Case], results: Results) -> Grid:
+    """Return a row per kind of shift, one for the shifts of every kind, and one for no shift."""
+    selections: list[tuple[str, list[str]]] = [
+        (kind, [case.shift for case in cases if case.shift_kind == kind]) for kind in SHIFT_KINDS
+    ]
+    selections.append(("without a shift", [case.shift for case in cases if case.unshifted]))
+    selections.append(("all", [case.shift for case in cases]))
+    rows = [_row(kind, results.of(shifts)) for kind, shifts in selections if shifts]
+    heads = ["kind of shift", "shifts", *BASELINES, AUTO, f"*{TRUE_ACCURACY}*", "ratio"]
+    heads += [*harm_heads(results.comparison), "error", "contained", "width"]
+    return Grid([*heads, "warned within 3", "warned beyond 3"], rows)
+
+
+def warned_share(comparison: Comparison, shifts: Sequence[str]) -> float | None:
+    """Return the share of shifts on which auto warned, or None without shifts; a seed is a run."""
+    if not shifts:
+        return None
+    return fmean(
+        fmean(bool(record.fits[AUTO].warnings) for record in comparison.records[shift])
+        for shift in shifts
+    )
+
+
+def _row(kind: str, results: Results) -> list[str]:
+    comparison = results.comparison
+    errors = [comparison.mean(method) for method in (*BASELINES, AUTO)]
+    beyond = comparison.harmed(AUTO, TOLERANCE)
+    within = [shift for shift in comparison.records if shift not in beyond]
+    coverage = comparison.coverage(results.accuracy)
+    estimate = [""] * 3
+    if coverage is not None:
+        estimate = [
+            f"{100 * coverage.error:.1f}",
+            f"{coverage.held:.0%}",
+            f"{100 * coverage.width:.1f}",
+        ]
+    return [
+        kind,
+        str(len(comparison.records)),
+        *(f"{100 * error:.2f}" for error in errors),
+        f"{100 * results.ceilings.mean(TRUE_ACCURACY):.2f}",
+        f"{errors[-1] / min(errors[:-1]):.2f}",
+        *(str(len(comparison.harmed(AUTO, by))) for by in HARMS),
+        *estimate,
+        *(_share(warned_share(comparison, shifts)) for shifts in (within, beyond)),
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"

@@ -1,0 +1,221 @@
+"""``covcal decide``: rows to accept, first by the estimate and then by labels."""
+
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from covcal_cli.formats.decision import read_decision
+from covcal_cli.formats.features import FeatureFile
+from tests.cli_runner import covcal, printed_json
+from tests.labels.labelling import fill, lines_of
+from tests.made_files import made_domain, write_features
+
+SIZES = (400, 400, 200)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with features.h5 and a cal.json that used no label; not to be changed."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    write_features(
+        folder / "features.h5",
+        source=made_domain("source", sizes=SIZES),
+        target=made_domain("target", sizes=SIZES, shift=0.3),
+    )
+    covcal("calibrate", "-q", cwd=folder).require_success()
+    return folder
+
+
+@pytest.fixture
+def folder(calibrated: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(calibrated, tmp_path / "work"))
+
+
+def label(folder: Path, n: int, *options: str) -> None:
+    """Pick rows for the decision and fill in all their labels."""
+    covcal(
+        "pick", "-n", n, "--for", "decide.json", *options, "-o", "s.csv", "-f", cwd=folder
+    ).require_success()
+    fill(folder / "s.csv", folder / "features.h5")
+    covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
+
+
+def errors_above(folder: Path, threshold: float, splits: tuple[int, ...] = (0, 1)) -> float:
+    """Return the true share of wrong rows among those that a threshold accepts."""
+    covcal("apply", "-o", "p.npz", "-f", "-q", cwd=folder).require_success()
+    with np.load(folder / "p.npz") as rows, h5py.File(folder / "features.h5") as file:
+        target = file["target"]
+        taken = np.isin(target["split"][:], splits) & (rows["confidence"] > threshold)
+        return float((rows["label_index"] != target["labels"][:])[taken].mean())
+
+
+def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(folder: Path) -> None:
+    done = covcal("decide", "--error", 0.1, cwd=folder).require_success()
+    assert done.out.startswith("Accept")
+    assert "This is an estimate, not a promise." in done.out
+    assert "covcal pick -n" in done.out
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    assert not decision.is_promise
+    assert decision.expected is not None
+    assert decision.expected.high <= 0.1
+    assert decision.rows == 800  # no test row
+    assert np.all(np.diff([point.share for point in decision.curve]) > 0)
+
+
+def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(folder: Path) -> None:
+    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
+    label(folder, 200)
+    done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
+    assert "with 90 % certainty" in done.out
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    assert decision.is_promise
+    assert decision.labels is not None
+    assert decision.labels.wrong <= decision.labels.allowed
+    assert decision.threshold is not None
+    assert errors_above(folder, decision.threshold) <= 0.15
+    # The same labels tell nothing to a calibration that was fitted to them.
+    covcal("calibrate", "-f", "-q", cwd=folder).require_success()
+    done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
+    assert "was fitted to labelled rows" in done.err
+    assert "not a promise" in done.out
+    refused = covcal("decide", "--error", 0.15, "--labels", "marked", "-fq", cwd=folder)
+    assert "covcal calibrate --labels none" in refused.error_line()
+
+
+def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
+    """It says what was found, and how many labels would change that."""
+    covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
+    label(folder, 60)
+    with h5py.File(folder / "features.h5", "r+") as file:
+        labels = file["marked/labels"]
+        labels[:] = (labels[:] + 1) % 3
+    done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
+    assert done.out.startswith("Accept  none of the target rows")
+    assert "labels of the surest rows are wrong" in done.out
+    assert "\nLabels" in done.out
+
+
+def test_a_drawn_row_without_a_label_counts_as_wrong(folder: Path) -> None:
+    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
+    label(folder, 200)
+    whole = printed_json("decide", "--error", 0.15, cwd=folder)
+    with h5py.File(folder / "features.h5", "r+") as file:
+        labels = file["marked/labels"][:]
+        labels[::2] = -1
+        file["marked/labels"][:] = labels
+    done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
+    assert "100 of the drawn rows have no label and count as wrong" in done.err
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    assert decision.labels is not None
+    assert decision.labels.wrong > whole["labels"]["wrong"]
+    assert not decision.is_promise
+
+
+def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
+    covcal("pick", "-n", 60, "-o", "s.csv", cwd=folder).require_success()
+    fill(folder / "s.csv", folder / "features.h5")
+    covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
+    done = covcal("decide", "--error", 0.15, "--labels", "marked", "-q", cwd=folder)
+    assert "were drawn to estimate the accuracy" in done.error_line()
+    # Later labels for the decision are used, although the first ones left the pool changed.
+    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
+    label(folder, 200)
+    covcal("decide", "--error", 0.15, "-f", "--labels", "marked", cwd=folder).require_success()
+
+
+def test_a_draw_in_another_way_than_stated_is_refused(folder: Path) -> None:
+    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
+    label(folder, 100)
+    with h5py.File(folder / "features.h5", "r+") as file:
+        inclusion = file["marked/inclusion"]
+        inclusion[:] = inclusion[:] / 2
+    done = covcal("decide", "--error", 0.15, "-fq", cwd=folder)
+    assert "were drawn in another way" in done.error_line()
+
+
+@pytest.mark.parametrize("value", ["0", "1", "-0.1", "nan", "1.5"])
+@pytest.mark.parametrize("option", ["--error", "--set", "--certainty"])
+def test_shares_outside_zero_and_one_are_bad_usage(folder: Path, option: str, value: str) -> None:
+    done = covcal("decide", "--error", "0.1", option, value, cwd=folder)
+    assert "must be between 0 and 1" in done.usage_error()
+    assert not (folder / "decide.json").exists()
+
+
+def test_it_asks_for_an_error_or_a_coverage(folder: Path) -> None:
+    assert "give --error" in covcal("decide", cwd=folder).usage_error()
+
+
+def test_a_decision_of_another_calibration_is_refused(folder: Path) -> None:
+    covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
+    covcal("calibrate", "--method", "temp", "-f", "-q", cwd=folder).require_success()
+    done = covcal("pick", "--for", "decide.json", "-c", "cal.json", "-q", cwd=folder)
+    assert "another calibration" in done.error_line()
+
+
+def test_equal_scores_are_accepted_together_or_not_at_all(tmp_path: Path) -> None:
+    """If all rows have one confidence, only all rows or none can be accepted."""
+    domains = [made_domain(name, sizes=SIZES) for name in ("source", "target")]
+    for domain in domains:
+        top = domain["logits"].argmax(axis=1)
+        domain["logits"] = np.where(np.arange(3) == top[:, None], 2, 0).astype(np.float32)
+    write_features(tmp_path / "features.h5", source=domains[0], target=domains[1])
+    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    shares = [
+        printed_json("decide", "--error", error, cwd=tmp_path)["share"] for error in (0.01, 0.9)
+    ]
+    assert shares == [0.0, 1.0]
+
+
+def test_one_predicted_class_is_decided_like_others(tmp_path: Path) -> None:
+    domains = [made_domain(name, sizes=SIZES) for name in ("source", "target")]
+    for domain in domains:
+        domain["logits"][:, 0] += 100
+        domain["labels"][:] = 0
+    write_features(tmp_path / "features.h5", source=domains[0], target=domains[1])
+    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    assert printed_json("decide", "--error", 0.1, cwd=tmp_path)["share"] == 1.0
+
+
+def test_sets_hold_the_wanted_share_of_classes(folder: Path) -> None:
+    """By the mean probability without labels, and by labels of random rows with some."""
+    covcal("decide", "--set", 0.9, "-q", cwd=folder).require_success()
+    label(folder, 50)
+    covcal("decide", "--set", 0.9, "-f", cwd=folder).require_success()
+    rule = read_decision(folder / "decide.json", folder / "cal.json").sets
+    assert rule is not None
+    assert (rule.labels, rule.certainty) == (50, None)
+    sure = printed_json("decide", "--set", 0.9, "--certainty", 0.95, cwd=folder)["sets"]
+    assert sure["cut"] <= rule.cut
+    assert sure["mean_size"] >= rule.mean_size
+    covcal("apply", "-o", "p.npz", "-q", cwd=folder).require_success()
+    with np.load(folder / "p.npz") as rows, FeatureFile(folder / "features.h5") as file:
+        labels = file.handle["target/labels"][:]
+        members = rule.members(rows["probabilities"])
+        assert members.any(axis=1).all()
+        assert members[np.arange(len(labels)), labels].mean() > 0.82
+
+
+def test_apply_writes_the_decision_in_every_format(folder: Path) -> None:
+    covcal("decide", "--error", 0.2, "--set", 0.9, "-q", cwd=folder).require_success()
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    assert 0 < decision.share < 1
+    for name in ("p.csv", "p.npz", "p.h5"):
+        covcal("apply", "--decide", "decide.json", "-o", name, cwd=folder).require_success()
+    with np.load(folder / "p.npz") as rows:
+        accept, members, confidence = rows["accept"], rows["set"], rows["confidence"]
+    np.testing.assert_array_equal(accept, decision.accepts(confidence))
+    lines = lines_of(folder / "p.csv")
+    assert [line["decision"] == "accept" for line in lines] == accept.tolist()
+    with FeatureFile(folder / "features.h5") as file:
+        names = ["|".join(np.array(file.classes)[row].tolist()) for row in members]
+    assert [line["set"] for line in lines] == names
+    with h5py.File(folder / "p.h5") as file:
+        np.testing.assert_array_equal(file["accept"][:], accept)
+        np.testing.assert_array_equal(file["set"][:], members)
+    covcal("calibrate", "--method", "none", "-fq", cwd=folder).require_success()
+    done = covcal("apply", "--decide", "decide.json", "-o", "x.csv", "-q", cwd=folder)
+    assert "another calibration" in done.error_line()
+    assert not (folder / "x.csv").exists()

@@ -1,0 +1,101 @@
+"""The exact bound keeps its level at the edge, for the draws that covcal makes."""
+
+import numpy as np
+import pytest
+
+from covcal_cli.arrays import Float64s
+from covcal_cli.labels.design import drawn_along
+from covcal_cli.maths.acceptance import Sampling, most_wrong, sampling
+
+LEVEL = 0.1
+DRAWS = 400
+# Three standard deviations of a share of `DRAWS` at the level.
+MOST_BROKEN = LEVEL + 3 * (LEVEL * (1 - LEVEL) / DRAWS) ** 0.5
+
+
+def wrong_in_draw(wrong: Float64s, inclusion: Float64s, rng: np.random.Generator) -> float:
+    rows = drawn_along([(np.arange(len(wrong)), inclusion)], rng)
+    return float(wrong[rows].sum())
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "error"),
+    [(60, 5, 0.3), (60, 50, 0.1), (500, 30, 0.1), (2000, 200, 0.05), (100, 100, 0.2)],
+)
+@pytest.mark.parametrize("where", ["first", "last", "anywhere"])
+def test_a_promise_about_these_rows_is_broken_at_most_as_often_as_allowed(
+    rows: int, labels: int, error: float, where: str
+) -> None:
+    """One wrong row too many, wherever it is along the order of the draw."""
+    rng = np.random.default_rng(0)
+    wrong = np.zeros(rows)
+    many = int(error * rows + 1e-9) + 1
+    places = {"first": np.arange(many), "last": np.arange(rows - many, rows)}
+    wrong[places.get(where, rng.permutation(rows)[:many])] = 1
+    p = labels / rows
+    allowed = most_wrong(rows, [sampling(p, rows)], error, LEVEL, these_rows=True)
+    counts = [wrong_in_draw(wrong, np.full(rows, p), rng) for _ in range(DRAWS)]
+    assert np.mean(np.array(counts) <= allowed) <= MOST_BROKEN
+
+
+@pytest.mark.parametrize(("rows", "labels"), [(60, 30), (300, 40), (5000, 100)])
+def test_a_promise_about_future_rows_counts_the_chance_of_the_rows_too(
+    rows: int, labels: int
+) -> None:
+    rng, error = np.random.default_rng(1), 0.1
+    p = labels / rows
+    allowed = most_wrong(rows, [sampling(p, rows)], error, LEVEL, these_rows=False)
+    counts = [
+        wrong_in_draw((rng.random(rows) < error).astype(float), np.full(rows, p), rng)
+        for _ in range(DRAWS)
+    ]
+    assert np.mean(np.array(counts) <= allowed) <= MOST_BROKEN
+    assert allowed <= most_wrong(rows, [sampling(p, rows)], error, LEVEL, these_rows=True)
+
+
+def test_unequal_inclusion_is_bounded_by_the_least() -> None:
+    """The wrong rows are those that are drawn least often."""
+    rng, rows, error = np.random.default_rng(2), 300, 0.2
+    inclusion = np.where(np.arange(rows) % 3 == 0, 0.1, 0.4)
+    inclusion *= 90 / inclusion.sum()
+    wrong = np.zeros(rows)
+    wrong[np.argsort(inclusion, kind="stable")[: int(error * rows) + 1]] = 1
+    batch = Sampling(float(inclusion.min()), 90)
+    allowed = most_wrong(rows, [batch], error, LEVEL, these_rows=True)
+    counts = [wrong_in_draw(wrong, inclusion, rng) for _ in range(DRAWS)]
+    assert np.mean(np.array(counts) <= allowed) <= MOST_BROKEN
+    # The usual test of 90 labels drawn alike is broken far more often here.
+    equal = most_wrong(rows, [sampling(0.3, rows)], error, LEVEL, these_rows=True)
+    assert np.mean(np.array(counts) <= equal) > 2 * LEVEL
+
+
+def test_a_second_batch_draws_from_the_rows_that_the_first_left() -> None:
+    rng, rows, error = np.random.default_rng(3), 200, 0.1
+    wrong = np.zeros(rows)
+    wrong[rng.permutation(rows)[: int(error * rows) + 1]] = 1
+    batches = [sampling(0.2, rows), sampling(0.25, rows - 40)]
+    allowed = most_wrong(rows, batches, error, LEVEL, these_rows=True)
+    assert allowed >= most_wrong(rows, batches[:1], error, LEVEL, these_rows=True)
+    broken = 0
+    for _ in range(DRAWS):
+        first = drawn_along([(np.arange(rows), np.full(rows, 0.2))], rng)
+        left = np.delete(wrong, first)
+        count = wrong[first].sum() + wrong_in_draw(left, np.full(len(left), 0.25), rng)
+        broken += count <= allowed
+    assert broken / DRAWS <= MOST_BROKEN
+
+
+def test_the_bound_is_close_to_the_binomial_test_in_a_large_set() -> None:
+    """Clopper and Pearson accept 0 of 22, 1 of 38, 2 of 52 and 5 of 91 at 10 %."""
+    for labels, wrong in ((22, 0), (38, 1), (52, 2), (91, 5)):
+        batch = sampling(labels / 1e6, 10**6)
+        for these_rows in (False, True):
+            assert most_wrong(10**6, [batch], 0.1, 0.1, these_rows=these_rows) == wrong
+    assert most_wrong(10**6, [sampling(21 / 1e6, 10**6)], 0.1, 0.1, these_rows=False) == -1
+
+
+def test_labels_of_all_rows_decide_as_they_are() -> None:
+    assert most_wrong(50, [Sampling(1.0, 50)], 0.1, 0.1, these_rows=True) == 5
+    assert most_wrong(0, [Sampling(1.0, 50)], 0.1, 0.1, these_rows=True) == -1
+    # Rows that were taken out before may all be wrong.
+    assert most_wrong(50, [Sampling(1.0, 47)], 0.1, 0.1, these_rows=True, lost=3) == 2
