@@ -17,7 +17,7 @@ from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
 from covcal_cli.data.stores import SUFFIXES
 
 if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
-    from covcal_cli.data.outputs import OutputKind
+    from covcal_cli.data.output_columns import OutputKind
     from covcal_cli.data.preprocessing.settings import Preprocessing
     from covcal_cli.extract.settings import ExtractSettings
 

@@ -34,7 +34,7 @@ from covcal_cli.errors import LimitExceededError, StoppedError
 from covcal_cli.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
-    from covcal_cli.data.outputs import OutputKind
+    from covcal_cli.data.output_columns import OutputKind
     from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport
     from covcal_cli.run.steps import Step

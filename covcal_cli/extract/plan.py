@@ -24,7 +24,8 @@ from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.domain import DomainData, ImagePipeline
-from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
+from covcal_cli.data.output_columns import OutputKind
+from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.rows import Fractions, check_fractions, hashed_split

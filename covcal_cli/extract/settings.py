@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Rows
-from covcal_cli.data.outputs import OutputKind
+from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.rows import (
     DEFAULT_FRACTIONS,

@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.data.classes import choose_classes, named_classes, numbered_classes
-from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
+from covcal_cli.data.output_columns import OutputKind
+from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.errors import CovcalError
 from tests.made_files import write_features
 from tests.made_rows import write_csv, write_hdf5, write_parquet

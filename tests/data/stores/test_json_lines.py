@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covcal_cli.data.outputs import OutputKind, OutputTable, open_outputs
+from covcal_cli.data.output_columns import OutputKind
+from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.data.stores.json_lines import JSONLinesStore
 from covcal_cli.errors import CovcalError
 

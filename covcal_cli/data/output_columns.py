@@ -1,0 +1,238 @@
+"""Find the outputs and features of a classifier among the arrays of a file, by their names.
+
+Files of arrays hold outputs as ``logits`` or ``probabilities``; an array ``classes`` may name their
+columns. Tables hold one column per class, named as in `LAYOUTS`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from covcal_cli.data.classes import is_plain_number, listed
+from covcal_cli.data.feeding import plain_numbers
+from covcal_cli.data.rows import GROUP_PREFIX, LABEL_NAMES
+from covcal_cli.data.stores.store import Store
+from covcal_cli.errors import CovcalError
+
+OutputKind = Literal["logits", "probabilities"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of columns as one tool writes them."""
+
+    kind: OutputKind
+    pattern: str  # of a whole name, in upper or lower case; its group is the name of the class
+    truth: str = "y_true"  # the column of true classes, beside the usual names
+
+
+# The first layout that fits is used; if none does, columns named exactly like the classes.
+LAYOUTS = {
+    "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
+    "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),
+    "covcal apply": Layout("probabilities", r"p(?:_(.+))?"),
+    "H2O": Layout("probabilities", r"p(\d+)"),
+    "NannyML": Layout("probabilities", r"y_pred_proba(?:_(.+))?"),
+    "Evidently": Layout("probabilities", r"model_score(?:_(.+))?", truth="actual"),
+    "BigQuery": Layout("probabilities", r"predicted_.+_probs()"),
+    "tidymodels": Layout("probabilities", r"\.pred_(?!class$)(.+)"),
+    "Azure": Layout("probabilities", r"scored probabilities(?:_| for class )\"?(.+?)\"?"),
+    "DataRobot": Layout("probabilities", r"target_(.+)_prediction"),
+    "RapidMiner": Layout("probabilities", r"confidence\((.+)\)"),
+    "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
+}
+_COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
+_ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # of arrays [n, K]
+_FEATURES = r"(?:features?|phi)(?:_(.+))?"
+CLASSES = "classes"  # beside an array of outputs: the classes of its columns
+_CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
+
+
+@dataclass(frozen=True)
+class OutputColumns:
+    """The arrays of a file that hold outputs and features, and the classes of the outputs."""
+
+    outputs: tuple[str, ...]  # one array with two axes, or one column per class
+    width: int  # values per row; 1 if two classes share one column
+    order: tuple[int, ...]  # for each class, its place among the K values of a row
+    names: tuple[str, ...] | None  # of the classes; None if they are numbered 0 to K-1
+    positive: str | None = None  # the class that the name of a single column names
+    features: tuple[str, ...] = ()  # one array with two axes, or one column per feature
+    n_features: int | None = None  # None without features
+    named_by: str | None = None  # the array that names the classes
+    truth: str = Layout.truth  # a further name of the column of labels
+    notes: tuple[str, ...] = ()  # how the names were understood
+
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes, or their numbers."""
+        return self.names or tuple(map(str, range(len(self.order))))
+
+    def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
+        """Return the columns with the classes in this order; unchanged if the names differ."""
+        if names is None:
+            return self
+        if self.positive in names and len(names) == 2:
+            note = f"{self.outputs[0]} is read as the class {self.positive}"
+            places = (1, 0) if self.positive == names[0] else (0, 1)
+            return replace(self, names=names, order=places, notes=(note,))
+        own = self.names
+        if own is None or own == names or set(own) != set(names):
+            return self
+        note = "its classes are in another order, so they are matched by name"
+        order = tuple(self.order[own.index(name)] for name in names)
+        return replace(self, names=names, order=order, notes=(*self.notes, note))
+
+
+def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
+    """Find outputs and features by the names of the arrays, or by the `classes` of another file."""
+    class_of, truth = _of_kind(store, kind)
+    if not class_of and not store.is_table:
+        class_of = _only_matrix(store)
+    if not class_of and store.is_table and kind == "probabilities":
+        class_of = _named_like_classes(store, classes)
+    if not class_of:
+        raise _no_outputs(store, kind)
+    for name in class_of:
+        if store.entries[name].is_text:
+            _refuse_texts(store, name, kind)
+    array = next((name for name in class_of if len(store.entries[name].shape) == 2), None)
+    outputs = tuple(class_of) if array is None else (array,)
+    if array is not None:
+        width, names = store.entries[array].shape[1], store.entries[array].class_names
+        order = tuple(range(max(2, width)))
+        if names is not None:
+            order, names = _numbered_first(names)
+        columns = _named_by_array(store, OutputColumns(outputs, width, order, names))
+    elif len(outputs) == 1:
+        note = f"{outputs[0]} is read as the {kind} of class 1 of two"
+        positive = class_of[outputs[0]] or None
+        columns = OutputColumns(outputs, 1, (0, 1), None, positive, notes=(note,))
+    else:
+        order, names = _numbered_first([label or name for name, label in class_of.items()])
+        columns = OutputColumns(outputs, len(outputs), order, names)
+    features, n_features = _features(store)
+    return replace(columns, features=features, n_features=n_features, truth=truth)
+
+
+def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
+    text = store.texts(name)[0].strip()
+    remedy = f"give one column of numbers {_COLUMN[kind]} per class"
+    if text.endswith("%"):
+        remedy = "save numbers without the sign, divided by 100"
+    elif name in store.with_commas:
+        remedy = "save numbers with a decimal point instead of a comma"
+    raise store.error(
+        f"{name} holds the text {text[:40]!r}: {remedy}, or rename it to {GROUP_PREFIX}{name} if "
+        f"it holds no {kind}"
+    )
+
+
+def _only_matrix(store: Store) -> dict[str, str]:
+    """Return the one array of outputs under a name that fits both kinds, or without a name."""
+    names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
+    if tuple(store.entries) == ("x",):  # of a .npy file
+        names = ["x"]
+    return {names[0]: ""} if len(names) == 1 else {}
+
+
+def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
+    """Return the class of each array of outputs, by name, and the name of the true labels."""
+    for layout in LAYOUTS.values():
+        class_of = _matching(store, layout.pattern) if layout.kind == kind else {}
+        if class_of:
+            return class_of, layout.truth
+    return {}, Layout.truth
+
+
+def _matching(store: Store, pattern: str) -> dict[str, str]:
+    """Return the columns and the arrays of all classes that fit a pattern, with its group."""
+    class_of = {}
+    for name, entry in store.entries.items():
+        match = re.fullmatch(pattern, name, re.IGNORECASE)
+        axes = len(entry.shape)
+        fits = axes == 1 or (axes == 2 and entry.shape[1] and match and not match[1])
+        if match and fits and entry.dtype.kind in "fiubSUO":
+            class_of[name] = match[1] or ""
+    return class_of
+
+
+def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
+    """Return the columns named like the `classes`, or like all classes of the labels.
+
+    A pandas table of ``predict_proba`` has such columns.
+    """
+    numbers = set(plain_numbers(store))
+    label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
+    texts = store.texts(label) if label is not None else []
+    labels = {text.strip().removesuffix(".0") for text in texts} - {"", "-1", "nan"}
+    for names in (set(classes), labels):
+        if len(names) > 1 and names <= numbers:
+            return {name: name for name in store.entries if name in names}
+    return {}
+
+
+def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
+    other: OutputKind = "logits" if kind == "probabilities" else "probabilities"
+    others, _ = _of_kind(store, other)
+    if others:
+        return CovcalError(
+            f"{store.path} holds no {kind} but {listed(list(others))}: pass --{other}, or name "
+            f"them {_COLUMN[kind]} if they are {kind}"
+        )
+    single = [name for name in store.entries if name.lower() in _CONFIDENCES]
+    only = listed(list(store.entries)) or "nothing"
+    of_one = f" ({listed(single)} is of one class per row)" if single else ""
+    return CovcalError(
+        f"{store.path} holds no {kind}, only {only}{of_one}: name the outputs {_COLUMN[kind]}, one "
+        f"column per class (one is enough for two classes), or give an array {kind} [n, K]"
+    )
+
+
+def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
+    """Return the columns with the class names of the array ``classes``, if there is one."""
+    entry, width = store.entries.get(CLASSES), columns.width
+    rows = store.entries[columns.outputs[0]].shape[:1]
+    if entry is None or width < 2:
+        return columns
+    if entry.shape != (width,) and entry.is_text and entry.shape != rows:
+        raise store.error(
+            f"{CLASSES} has shape {list(entry.shape)} and {columns.outputs[0]} has {width} "
+            "columns: give one name per column"
+        )
+    if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
+        return columns  # one value per row, which names no class
+    labels = store.texts(CLASSES)
+    if len(set(labels)) < len(labels):
+        return replace(columns, named_by=CLASSES)
+    order, names = _numbered_first(labels)
+    return replace(columns, order=order, names=names, named_by=CLASSES)
+
+
+def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
+    """Return the arrays that hold features, in order, and the number of features."""
+    number_of = {
+        name: number
+        for name, number in _matching(store, _FEATURES).items()
+        if not store.entries[name].is_text
+    }
+    for name in number_of:
+        if len(store.entries[name].shape) == 2:
+            return (name,), store.entries[name].shape[1]
+    columns = tuple(number_of)
+    order, _ = _numbered_first([number or name for name, number in number_of.items()])
+    return tuple(columns[place] for place in order), len(columns) or None
+
+
+def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
+    """Return the order of names, as places, and the names in that order.
+
+    Names that are all numbers are sorted; other names keep their order. The names are None if they
+    are the numbers 0 to K-1.
+    """
+    places = list(range(len(names)))
+    if all(map(is_plain_number, names)):
+        places.sort(key=lambda place: int(names[place]))
+        if [int(names[place]) for place in places] == list(range(len(names))):
+            return tuple(places), None
+    return tuple(places), tuple(names[place] for place in places)
