@@ -328,6 +328,8 @@ def judged(kind: str) -> NDArray[Any]:
         "percentages": 100 * probabilities,
         "sigmoids": 1 / (1 + np.exp(-source)),
         "votes": np.random.default_rng(0).multinomial(50, probabilities).astype(float),
+        "less 1": probabilities - 1,
+        "negated": -100 * probabilities,
         "one row": probabilities[:1],
     }
     if kind == "one bad row":
@@ -344,6 +346,8 @@ class TestOutputForms:
         "percentages",
         "sigmoids",
         "votes",
+        "less 1",
+        "negated",
         "one bad row",
     )
 

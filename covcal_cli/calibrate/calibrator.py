@@ -410,7 +410,10 @@ def _require_logits(values: AnyArray, name: str) -> None:
         return
     if form in DISTRIBUTIONS:
         scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
-        raise ValueError(f"{name}: {fact}: {scaled}give np.log of them")
+        added = f"add {-evidence.lowest:g} to each, " if evidence.lowest else ""
+        raise ValueError(f"{name}: {fact}: {added}{scaled}give np.log of them")
+    if form == "negated":
+        raise ValueError(f"{name}: {fact}: divide each row by its sum, and give np.log of them")
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ValueError(

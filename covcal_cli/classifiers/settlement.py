@@ -92,6 +92,11 @@ class Outputs:
                 f"{evidence.high:g}, and no layer before it shows what it means: return one "
                 "probability or logit per class"
             )
+        if evidence.form == "negated" or (evidence.form in DISTRIBUTIONS and evidence.lowest):
+            raise CovcalError(
+                f"{self._where}: {evidence.fact}: add a layer that makes them probabilities to the "
+                "model (DequantizeLinear for quantised scores)"
+            )
         if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
                 f"{evidence.fact}; they are read as logits. If they are probabilities of another "
@@ -102,11 +107,6 @@ class Outputs:
                 *evidence.doubts(),
             )
             return
-        if evidence.lowest:
-            raise CovcalError(
-                f"{self._where}: {evidence.fact}: add a DequantizeLinear to the model, or another "
-                "layer that makes them probabilities"
-            )
         self.tail = LOGGED
         self.notes = (_LOGARITHMS, *([_NO_HEAD] if self._has_layer else []))
         self.warnings = (*_readings(evidence), *evidence.doubts())

@@ -169,6 +169,11 @@ class OutputTable:
         if self._kind == "logits" and self._lacking and seen.high > 0:
             raise self._not_finite(self._lacking[0])
         self._lowest = seen.lowest
+        if seen.form == "negated":
+            raise self._store.error(
+                f"{seen.fact}: multiply every value by -1, so that the highest is the likeliest "
+                "class, and pass --probabilities"
+            )
         if self._kind == "logits":
             notes = self._checked_logits(seen)
         else:
@@ -204,7 +209,8 @@ class OutputTable:
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
             scaled = seen.form in ("percentages", "shares")
-            divided = " (covcal divides each row by its sum)" if scaled else ""
+            added = f"adds {-seen.lowest:g} and " if seen.lowest else ""
+            divided = f" (covcal {added}divides each row by its sum)" if scaled else ""
             raise self._store.error(f"{seen.fact}: pass --probabilities and name {names}{divided}")
         if seen.form == "bounded":
             yield (

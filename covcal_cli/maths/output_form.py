@@ -5,7 +5,8 @@ size of the batches or any names. Tables, arrays, models and the Python API all 
 
 Rows of K numbers in [0, 1] that sum to 1, up to rounding, are probabilities. Rows that all sum to
 another constant are probabilities times that constant: votes of n trees, percentages, or scores
-from 0 to 255. Logits do neither, except on a few rows by chance.
+from 0 to 255. A constant below 0 means that they were shifted (p - 1) or negated (-p). Logits do
+neither, except on a few rows by chance.
 """
 
 import math
@@ -15,10 +16,12 @@ import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
 
-# Two forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
+# Three forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
 # sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but
-# not all.
-Form = Literal["logits", "bounded", "mixed", "probabilities", "clipped", "percentages", "shares"]
+# not all. "negated" outputs are shares times a number below 0: their lowest value is the likeliest.
+Form = Literal[
+    "logits", "bounded", "mixed", "negated", "probabilities", "clipped", "percentages", "shares"
+]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
 BELOW = 1e-5  # how far rounding takes a probability below 0: forests sum float32
@@ -142,6 +145,8 @@ class OutputEvidence:
                 return "mixed"
             if total is not None:
                 return "shares"
+            if self._are_shares(0.0, -1):
+                return "negated"
         return "bounded" if self.rows and self.bounded == self.rows else "logits"
 
     @property
@@ -161,36 +166,66 @@ class OutputEvidence:
 
     @property
     def lowest(self) -> float:
-        """The score that stands for probability 0: 0, or the least integer of a signed type."""
-        if self.low < 0 and self.are_whole:
-            for least in _LEAST_INTEGERS:
-                if least <= self.low and self.high < -least:
+        """The score of probability 0: 0, the least integer of a signed type, or that of a shift.
+
+        Shares of a number a, less a, have the lowest score -a; shares from -a/2 to a/2 have -a/2.
+        """
+        if self.are_whole and self.low < 0:
+            for least in _LEAST_INTEGERS:  # signed scores of 8 bits sum to 256
+                tolerance = max(2.0, min(self.width, -least))
+                total = self._total_from(least)
+                if total is not None and abs(total + 2 * least) <= tolerance:
                     return least
+        for part in (1.0, 0.5):
+            unit = 1 - self.width * part
+            if unit < 0 and self.sums[1] < 0:
+                size = self._whole_size(sum(self.sums) / 2 / unit)
+                # Some share is above 1/2. Logits with an offset below 0 are more equal than that.
+                if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
+                    return -part * size
         return 0.0
 
     @property
     def total(self) -> float | None:
         """The constant that all rows sum to, counted from `lowest`; None where sums differ."""
+        total = self._total_from(self.lowest)
+        if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
+            return total
+        return None
+
+    def _total_from(self, lowest: float, sign: int = 1) -> float | None:
+        """Return the constant that rows sum to, counted from `lowest` and multiplied by `sign`.
+
+        It is None where sums differ, or where a value is below `lowest`.
+        """
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
-        lowest = self.lowest
-        least, greatest = (total - self.width * lowest for total in self.sums)
+        least, greatest = sorted(sign * (total - self.width * lowest) for total in self.sums)
         middle = (least + greatest) / 2
         unit = 1.0 if self.are_whole else 0.0 if self._decimals is None else 0.1**self._decimals
         spread = min(_WIDEST_TOLERANCE * middle, self.width * unit)
         is_constant = greatest - least <= max(_SUM_TOLERANCE * middle, spread) + 1e-9
-        if not (is_constant and least > 0 and self.low - lowest >= -BELOW * middle):
-            return None
-        if lowest and abs(middle + 2 * lowest) > max(2.0, min(self.width, -lowest)):
-            return None  # signed scores of 8 bits sum to 256
-        if not lowest and self._are_percentages:
-            return middle
-        uniform = middle / self.width
-        is_uneven = (
-            self.low - lowest <= (1 - _UNLIKE_UNIFORM) * uniform
-            and self.high - lowest >= (1 + _UNLIKE_UNIFORM) * uniform
-        )
-        return middle if is_uneven and self.rows >= _FEWEST_ROWS else None
+        low = self.low - lowest if sign > 0 else -self.high
+        return middle if is_constant and least > 0 and low >= -BELOW * middle else None
+
+    def _are_shares(self, lowest: float, sign: int = 1) -> bool:
+        """Return whether rows have a constant sum and are as unequal as shares are."""
+        total = self._total_from(lowest, sign)
+        if total is None or self.rows < _FEWEST_ROWS:
+            return False
+        low, high = sorted(sign * (value - lowest) for value in (self.low, self.high))
+        uniform = total / self.width
+        return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
+
+    def _whole_size(self, size: float) -> float | None:
+        """Return the size of shares as a whole number where rounding can explain the difference.
+
+        None if values have few digits and the size is not whole: rounded logits may have one sum.
+        """
+        whole = float(np.rint(size)) if math.isfinite(size) else 0.0
+        if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
+            return whole
+        return size if self._decimals is None and not self.are_whole else None
 
     @property
     def is_incomplete(self) -> bool:
@@ -235,11 +270,21 @@ class OutputEvidence:
             return f"all outputs of {self.rows} rows lie between 0 and 1{several}"
         if form == "shares":
             return self._fact_of_shares()
+        if form == "negated":
+            return (
+                f"no value is above 0 and every row sums to about {_short(self.sums[0])}, as "
+                "negated probabilities do"
+            )
         number, kind = ("100", "percentages") if form == "percentages" else ("1", "probabilities")
         return f"every row sums to {number}, as {kind} do"
 
     def _fact_of_shares(self) -> str:
         total, lowest = self.total or 0.0, self.lowest
+        if lowest not in (0.0, *_LEAST_INTEGERS):
+            return (
+                f"all values are at least {_short(lowest)}, and with {_short(-lowest)} added to "
+                f"each, every row sums to {_short(total)}, as shifted probabilities do"
+            )
         if lowest:
             return (
                 f"all values are whole numbers from {self.low:g} to {self.high:g}, and with "

@@ -273,6 +273,7 @@ SHARES = {
     "percentages": (100 * softmax(LOGITS)).round(1),
     "8 bits": (255 * softmax(LOGITS)).round().astype(np.uint8),
     "signed 8 bits": ((255 * softmax(LOGITS)).round() - 128).astype(np.int8),
+    "less 1": softmax(LOGITS) - 1,
 }
 
 
@@ -285,12 +286,22 @@ def test_shares_of_another_number_than_1_are_probabilities(
     values = SHARES[name]
     table = opened(write(kind, tmp_path, values, "probabilities"), "probabilities")
     assert "each row is divided by its sum" in table.notes[0]
-    parts = values - (-128.0 if values.min() < 0 else 0.0)
+    parts = values + {"signed 8 bits": 128.0, "less 1": 1.0}.get(name, 0.0)
     np.testing.assert_allclose(
         softmax(read(table)), parts / parts.sum(axis=1, keepdims=True), atol=1e-6
     )
     with pytest.raises(CovcalError, match=r"sums to .*: pass --probabilities and name the"):
         opened(write(kind, tmp_path, values, "logits"), "logits")
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
+@pytest.mark.parametrize("holds", KINDS)
+def test_negated_probabilities_are_refused_with_the_remedy(
+    holds: OutputKind, kind: str, tmp_path: Path
+) -> None:
+    path = write(kind, tmp_path, -100 * softmax(LOGITS), holds)
+    with pytest.raises(CovcalError, match=r"sums to about -100, as negated .* every value by -1"):
+        opened(path, holds)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

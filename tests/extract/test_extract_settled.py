@@ -145,6 +145,16 @@ def test_rows_that_are_none_among_probabilities_are_named(
     assert f"in 479 of 480 rows, but {bad % N} has the sum 0: remove such rows" in line
 
 
+@pytest.mark.parametrize("kind", ["alone", "layer", "torch alone"])
+@pytest.mark.parametrize(("scale", "offset"), [(1, -1), (50, -50), (-1, 0), (-100, 0)])
+def test_shifted_and_negated_probabilities_are_refused(
+    scale: float, offset: float, kind: str, tmp_path: Path
+) -> None:
+    data = save(tmp_path, scale * probabilities() + offset)
+    line = covcal("extract", *same(tmp_path, kind), *data, cwd=tmp_path).error_line()
+    assert f"as {'negated' if scale < 0 else 'shifted'} probabilities do: add a layer" in line
+
+
 @pytest.mark.parametrize("kind", ["onnx", "torch"])
 @pytest.mark.parametrize("beyond", [False, True])
 def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Path) -> None:
