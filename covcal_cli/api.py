@@ -1,4 +1,4 @@
-"""The public Python API of covcal: its commands on files, and a calibrator on arrays.
+"""The public Python API of covcal: its commands on files, and classes on arrays.
 
     import covcal_cli.api as covcal
 
@@ -8,6 +8,10 @@
 
     calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
     probabilities = calibrator.predict_proba(new_logits)
+
+    # Accept rows of which at most 5 % are wrong: labels of random rows make it a promise.
+    decision = covcal.Decision(error=0.05, temperature=calibrator.temperature_)
+    accept = decision.fit(target_logits, rows, labels).accept(new_logits)
 
 The names in `__all__` are public and keep their meaning within a major version; results may gain
 fields. Everything else in the package is private and may change. Importing this module is cheap,
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import CompareSettings
+    from covcal_cli.decide.of_arrays import Decision
     from covcal_cli.errors import CovcalError
     from covcal_cli.evaluate.diagram import ece, reliability_diagram
     from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
@@ -50,6 +55,7 @@ __all__ = [
     "Calibrator",
     "CompareSettings",
     "CovcalError",
+    "Decision",
     "Draw",
     "EstimateSettings",
     "EvaluateSettings",
@@ -82,6 +88,7 @@ _HOMES = {
     "Calibrator": "calibrate.calibrator",
     "CompareSettings": "compare.runs",
     "CovcalError": "errors",
+    "Decision": "decide.of_arrays",
     "Draw": "labels.draws",
     "EstimateSettings": "calibrate.settings",
     "EvaluateSettings": "evaluate.evaluate",

@@ -7,18 +7,8 @@ in an order that no label decides (`maths.acceptance`).
 
 Labels that the calibration was fitted to make no promise, because they raise the confidence of
 rows that are known to be right. Rows of the test split are neither read nor promised.
-
-A set of classes holds the likeliest class, and every class with at least a certain calibrated
-probability, the cut. This is LAC (Sadinle, Lei & Wasserman 2019), and no set is empty.
-
-- Without labels, the cut is the largest one at which the sets hold, on average, the wanted share of
-  the probability.
-- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) leaves out at
-  most the floor((n + 1) (1 - C)) - 1 right classes with the least probability. The coverage holds
-  on average over draws. With a certainty, the number left out is the one that an exact test allows.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Labels, Rows
+from covcal_cli.arrays import Booleans, Float64s, Rows
+from covcal_cli.decide.curve import expected_errors, largest_share
+from covcal_cli.decide.sets import cut_by_labels, cut_by_mass, mean_size, true_scores
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
-from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -49,14 +40,12 @@ from covcal_cli.maths.acceptance import (
     plan,
     sampling,
 )
-from covcal_cli.maths.odds import confidences
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import Input, require_one_of
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # of the rows that stand for all in the curve
-_POINTS = 100  # of the curve
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # labels to ask for
 _LIKELY = (0.8, 0.5)  # a chance that makes labels worth asking for, the better one first
 _NEAR = 1e-5  # of a threshold: rounding in 32 bits
@@ -137,7 +126,7 @@ def decide(
         if settings.labels == "marked" and why_not is not None:
             raise CovcalError(f"{path}: {why_not}")
         uses_labels = settings.labels != "none" and why_not is None
-        curve = sample.curve(estimate)
+        curve = sample.expected_errors(estimate)
         notes = [why_not] if why_not and draw.batches and settings.labels == "auto" else []
         if uses_labels and labelled.unlabelled:
             notes.append(
@@ -206,35 +195,19 @@ class _Sample:
         self._logits = logits.T
         self._can_move = scaled.scaling.can_move_the_top
 
+    def expected_errors(self, estimate: Estimate | None) -> tuple[CurvePoint, ...]:
+        """Return the expected error of the best rows of every share, with its range."""
+        accuracies = None if estimate is None else (estimate.low, estimate.high)
+        return expected_errors(
+            self._logits, self._temperature, self._labels, accuracies, can_move=self._can_move
+        )
+
     @cached_property
     def probabilities(self) -> Float64s:
         """Calibrated probabilities, shape (m, K)."""
         scaled = self._logits / self._temperature
         shares = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
-    def curve(self, estimate: Estimate | None) -> tuple[CurvePoint, ...]:
-        """Return the expected error of the best rows of every share, with its range."""
-        own = confidences(self._logits, self._temperature, self._labels)
-        order = np.argsort(-own, kind="stable")
-        accuracies = [None] * 3 if estimate is None else [estimate.low, None, estimate.high]
-        sizes = np.ceil(np.arange(1, _POINTS + 1) / _POINTS * len(own)).astype(np.int64)
-        errors = []
-        for accuracy in accuracies:
-            confidence = own
-            if accuracy is not None:
-                labels = self._labels if self._can_move else None
-                matched = match_accuracy(self._logits, accuracy, labels).temperature
-                confidence = confidences(self._logits, matched, self._labels)
-            errors.append(np.cumsum(1 - confidence[order])[sizes - 1] / sizes)
-        return tuple(
-            CurvePoint(share, middle, min(low, middle), max(high, middle))
-            for share, high, middle, low in zip(
-                (np.arange(1, _POINTS + 1) / _POINTS).tolist(),
-                *(np.clip(error, 0, 1).tolist() for error in errors),
-                strict=True,
-            )
-        )
 
 
 class _Labelled:
@@ -377,7 +350,7 @@ def _sets(
     blocks = [
         scaled.forecast(target, rows).probabilities.T for rows in target.blocks(draw.rows, "logits")
     ]
-    scores = _true_scores(np.concatenate(blocks), draw.labels)
+    scores = true_scores(np.concatenate(blocks), draw.labels)
     allowed = None
     if settings.certain_sets:
         drawn = [labelled.sampling(i, -1.0) for i in labelled.used]
@@ -387,13 +360,6 @@ def _sets(
     size = mean_size(sample.probabilities, cut)
     certainty = settings.certainty if settings.certain_sets else None
     return SetRule(coverage, cut, size, int(draw.labelled.sum()), certainty)
-
-
-def _true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
-    """Return the probability of the right class; 1 for the likeliest class, 0 without a label."""
-    scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
-    scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
-    return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
 
 
 def _point(decision: Decision, share: float) -> CurvePoint:
@@ -420,8 +386,7 @@ def _accepting(decision: Decision, ranking: Ranking, rows: int) -> Decision:
 def _estimated(decision: Decision, ranking: Ranking) -> Decision:
     """Return the decision without labels, by the low end of the estimated accuracy."""
     limit = decision.error or 0.0
-    shares = [point.share for point in decision.curve if point.high <= limit]
-    return _accepting(decision, ranking, int(max(shares, default=0.0) * len(ranking)))
+    return _accepting(decision, ranking, int(largest_share(decision.curve, limit) * len(ranking)))
 
 
 def _promised(decision: Decision, test: _Test, ranking: Ranking) -> Decision:
@@ -445,35 +410,3 @@ def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:
             if chance >= likely:
                 return replace(decision, labels_needed=labels, promised_share=share)
     return decision
-
-
-def cut_by_mass(probabilities: Float64s, coverage: float) -> float:
-    """Return the largest cut whose sets hold a share of the probability, on average."""
-    top = probabilities.max(axis=1)
-    rest = probabilities.copy()
-    rest[np.arange(len(rest)), rest.argmax(axis=1)] = 0
-    values = np.sort(rest, axis=None)[::-1]
-    needed = coverage * len(top) - top.sum()
-    if needed <= 0:
-        return 1.0
-    place = int(np.searchsorted(np.cumsum(values), needed))
-    return float(values[min(place, len(values) - 1)])
-
-
-def cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
-    """Return the cut that leaves out so few right classes of labelled rows as `coverage` needs.
-
-    `scores` are the probabilities of the right classes, shape (n,). `allowed` is the number that
-    may be left out, if it is known.
-    """
-    if allowed is None:
-        allowed = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9) - 1
-    if allowed < 0:
-        return 0.0
-    return float(np.sort(scores)[min(allowed, len(scores) - 1)])
-
-
-def mean_size(probabilities: Float64s, cut: float) -> float:
-    """Return the mean number of classes in a set."""
-    sizes = (probabilities >= cut).sum(axis=1)
-    return float(np.maximum(sizes, 1).mean())

@@ -1,5 +1,6 @@
 """A decision which rows to accept, and sets of classes, as decide.json holds it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -106,17 +107,22 @@ class Decision(Document):
 
     @property
     def beliefs(self) -> list[Float64s]:
-        """The wrong rows among the best rows of every share, low end, middle (twice) and high."""
-        shares = np.array([point.share for point in self.curve])
-        return [
-            np.concatenate([[0.0], shares * [getattr(point, name) for point in self.curve]])
-            for name in ("high", "error", "error", "low")
-        ]
+        """Beliefs about the wrong rows among the best rows of every share."""
+        return beliefs_of(self.curve)
 
     @property
     def calibration(self) -> Input:
         """The calibration whose confidence is the score."""
         return next(entry for entry in self.inputs if entry.role == "calibration")
+
+
+def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
+    """Return the wrong rows among the best rows of every share: low end, middle twice, high end."""
+    shares = np.array([point.share for point in curve])
+    return [
+        np.concatenate([[0.0], shares * [getattr(point, name) for point in curve]])
+        for name in ("high", "error", "error", "low")
+    ]
 
 
 def read_decision(path: str | Path, calibration: str | Path) -> Decision:

@@ -1,0 +1,181 @@
+"""Rows to accept, and sets of classes, for logits in memory."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
+from covcal_cli.decide.curve import expected_errors, largest_share
+from covcal_cli.decide.sets import cut_by_labels, cut_by_mass, true_scores
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.formats.decision import SetRule, beliefs_of
+from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
+from covcal_cli.maths.odds import probabilities
+
+# Accuracies that are possible without an estimate, as shares of the mean confidence.
+_POSSIBLE = (1.0, 0.8, 0.6)
+
+
+class Decision:
+    """Which rows to accept at an error, and which classes a set needs for a coverage.
+
+    Parameters
+    ----------
+    error : float, optional
+        The largest share of the accepted rows that may be wrong.
+    coverage : float, optional
+        The share of rows whose set contains the right class.
+    certainty : float
+        The certainty of the promise that labels make about future rows.
+    temperature : float
+        T of the calibrated probabilities softmax(z / T), such as `Calibrator.temperature_`.
+
+    Attributes
+    ----------
+    threshold_ : float
+        Rows with a larger confidence are accepted; 1 if no row is.
+    is_promise_ : bool
+        Whether labels prove that at most `error` of the accepted rows are wrong.
+    cut_ : float
+        A set has the likeliest class, and every class with at least this probability.
+    """
+
+    def __init__(
+        self,
+        error: float | None = None,
+        coverage: float | None = None,
+        *,
+        certainty: float = 0.9,
+        temperature: float = 1.0,
+    ) -> None:
+        for name, value in (("error", error), ("coverage", coverage), ("certainty", certainty)):
+            if value is not None and not 0 < value < 1:
+                raise CovcalError(f"{name} must be between 0 and 1, not {value}")
+        if not 0 < temperature < np.inf:
+            raise CovcalError(f"temperature must be a number above 0, not {temperature}")
+        self.error, self.coverage, self.certainty = error, coverage, certainty
+        self.temperature = temperature
+
+    def fit(
+        self,
+        logits: ArrayLike,
+        rows: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        *,
+        estimate: Estimate | None = None,
+    ) -> Self:
+        """Choose the threshold and the cut by target logits, and by labels of random rows.
+
+        Without labels both are estimates. With labels the threshold is a promise, which holds for
+        every classifier, temperature and estimate, if the rows were drawn at random.
+
+        Parameters
+        ----------
+        logits : array of shape (n, K)
+        rows : array of shape (m,), optional
+            Numbers of rows that were drawn at random from all n rows, each at most once.
+        labels : array of shape (m,), optional
+            The class numbers of those rows.
+        estimate : Estimate, optional
+            The accuracy on the target, such as `Calibrator.estimate_`. The threshold without labels
+            keeps to its low end. Without it the probabilities are believed.
+        """
+        values = _logits(logits)
+        drawn, known = _labelled(rows, labels, values.shape)
+        top = np.asarray(values.argmax(axis=1))
+        shares = self._probabilities(values)
+        scores = shares.max(axis=1)
+        if self.error is not None and len(drawn):
+            beliefs = self._beliefs(values, top, float(scores.mean()), estimate)
+            wrong = top[drawn] != known
+            self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
+        elif self.error is not None:
+            range_ = None if estimate is None else (estimate.low, estimate.high)
+            curve = expected_errors(values, self.temperature, top, range_)
+            accepted = int(largest_share(curve, self.error) * len(scores))
+            self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
+        self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
+        if self.coverage is not None and len(drawn):
+            self.cut_ = cut_by_labels(true_scores(shares[drawn], known), self.coverage, None)
+        elif self.coverage is not None:
+            self.cut_ = cut_by_mass(shares, self.coverage)
+        return self
+
+    def accept(self, logits: ArrayLike) -> Booleans:
+        """Return which rows are accepted, shape (n,)."""
+        self._require_fitted("threshold_", "error", self.error)
+        shares = self._probabilities(_logits(logits))
+        return np.asarray(shares.max(axis=1) > self.threshold_)
+
+    def sets(self, logits: ArrayLike) -> Booleans:
+        """Return which classes are in the set of every row, shape (n, K)."""
+        self._require_fitted("cut_", "coverage", self.coverage)
+        rule = SetRule(self.coverage or 0.0, self.cut_, 1.0, 0, None)
+        return rule.members(self._probabilities(_logits(logits)))
+
+    def _beliefs(
+        self, logits: Float64s, top: Labels, confidence: float, estimate: Estimate | None
+    ) -> list[Float64s]:
+        """Return the errors that are possible, by the estimate or by lower and lower accuracies."""
+        if estimate is not None:
+            range_ = estimate.low, estimate.high
+            return beliefs_of(expected_errors(logits, self.temperature, top, range_))
+        possible = [share * confidence for share in _POSSIBLE]
+        curves = [expected_errors(logits, self.temperature, top, (low, 1.0)) for low in possible]
+        return [beliefs_of(curve)[0] for curve in curves]
+
+    def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
+        """Return the lowest threshold that the labels prove; 1 if they prove none.
+
+        The labelled rows above a threshold are a random sample of all rows above it, so the number
+        of wrong rows among them is binomial.
+        """
+        error, level = self.error or 0.0, 1 - self.certainty
+
+        def batches(count: int) -> list[Sampling]:
+            above = int((scores > ranking.threshold(count)).sum())
+            return [Sampling(above / max(count, 1), above)]
+
+        def allowed(_count: int, drawn: Sequence[Sampling]) -> int:
+            labels = drawn[0].most
+            return most_wrong(labels, [Sampling(1.0, labels)], error, level, these_rows=False)
+
+        threshold = 1.0
+        for candidate in plan(ranking, len(ranking), batches, allowed).candidates:
+            at_candidate = ranking.threshold(candidate.rows)
+            if wrong[scores > at_candidate].sum() > candidate.wrong:
+                break
+            threshold = at_candidate
+        return threshold
+
+    def _require_fitted(self, name: str, argument: str, value: float | None) -> None:
+        if value is None or not hasattr(self, name):
+            raise CovcalError(f"give Decision({argument}=...), and fit it first")
+
+    def _probabilities(self, logits: Float64s) -> Float64s:
+        return np.ascontiguousarray(probabilities(logits, self.temperature).T)
+
+
+def _logits(logits: ArrayLike) -> Float64s:
+    """Return logits as an array, or refuse them."""
+    values = np.asarray(logits, dtype=np.float64)
+    if values.ndim != 2 or 0 in values.shape or not np.isfinite(values.max(axis=1)).all():
+        raise CovcalError("logits must be a table of numbers, one row each, one column a class")
+    return values
+
+
+def _labelled(
+    rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
+) -> tuple[Rows, Labels]:
+    """Return the numbers of the labelled rows and their labels, or refuse them."""
+    drawn = np.asarray([] if rows is None else rows, dtype=np.int64)
+    known = np.asarray([] if labels is None else labels, dtype=np.int64)
+    if drawn.shape != known.shape or len(np.unique(drawn)) < len(drawn):
+        raise CovcalError("rows and labels must be one label for each row, and no row twice")
+    for values, most, what in ((drawn, shape[0], "row"), (known, shape[1], "class")):
+        if len(values) and not (values.min() >= 0 and values.max() < most):
+            raise CovcalError(f"{what} numbers must be from 0 to {most - 1}")
+    return drawn, known

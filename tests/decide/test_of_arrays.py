@@ -1,0 +1,51 @@
+"""`Decision`: rows to accept and sets of classes for logits in memory."""
+
+import numpy as np
+import pytest
+
+import covcal_cli.api as covcal
+from covcal_cli.arrays import Float64s, Labels
+
+
+def world(n: int, seed: int = 0) -> tuple[Float64s, Labels]:
+    """Draw logits, and labels from their softmax."""
+    rng = np.random.default_rng(seed)
+    logits = 3 * rng.normal(size=(n, 4))
+    return logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+def test_calibrated_logits_are_accepted_at_their_error() -> None:
+    logits, labels = world(20_000)
+    decision = covcal.Decision(error=0.1, coverage=0.9).fit(logits)
+    accept = decision.accept(logits)
+    assert (logits.argmax(axis=1) != labels)[accept].mean() == pytest.approx(0.1, abs=0.01)
+    covered = decision.sets(logits)[np.arange(len(labels)), labels].mean()
+    assert covered == pytest.approx(0.9, abs=0.02)
+
+
+def test_labels_keep_the_promise_of_an_over_confident_classifier() -> None:
+    """At a certainty of 90 %, few of 20 draws accept rows of which more are wrong."""
+    broken, accepted = 0.0, 0.0
+    for seed in range(20):
+        logits, labels = world(2000, seed)
+        rows = np.random.default_rng(seed).permutation(2000)[:100]
+        decision = covcal.Decision(error=0.1).fit(3 * logits, rows, labels[rows])
+        accept = decision.accept(3 * logits)
+        accepted += float(accept.mean()) / 20
+        broken += float(accept.any() and (logits.argmax(axis=1) != labels)[accept].mean() > 0.1)
+    assert broken <= 5
+    assert accepted > 0.1
+
+
+def test_bad_input_is_refused() -> None:
+    logits, labels = world(50)
+    with pytest.raises(covcal.CovcalError, match="between 0 and 1"):
+        covcal.Decision(error=1.0)
+    with pytest.raises(covcal.CovcalError, match="no row twice"):
+        covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
+    with pytest.raises(covcal.CovcalError, match="class numbers"):
+        covcal.Decision(error=0.1).fit(logits, [1], [4])
+    with pytest.raises(covcal.CovcalError, match="fit it first"):
+        covcal.Decision(error=0.1).accept(logits)
+    with pytest.raises(covcal.CovcalError, match="table of numbers"):
+        covcal.Decision(error=0.1).fit([1.0, 2.0])
