@@ -126,6 +126,14 @@ def evaluate(
     junit: Annotated[
         Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
     ] = None,
+    decision: Annotated[
+        Path | None,
+        typer.Option(
+            "--decide",
+            metavar="DECIDE.JSON",
+            help="Measure this decision too, for gates on accepted_error and coverage.",
+        ),
+    ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
     format: Annotated[FormatName, typer.Option("--format", help="Of the result.")] = (
@@ -150,6 +158,7 @@ def evaluate(
       covcal evaluate adapted.h5 -c cal.json --bootstrap 1000 --by class
       covcal evaluate --fail-above ece=0.05 --fail-above ece:predicted=0.1
       covcal evaluate --fail-below accuracy=0.8 --fail-below correctness_auroc=0.7
+      covcal evaluate --decide decide.json --fail-above accepted_error=0.05
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
     """
     from covcal_cli.evaluate.bootstrap import LEVEL
@@ -205,12 +214,13 @@ def evaluate(
             settings,
             names=names,
             networks=networks,
+            decision=decision,
             gates=gates,
             check=report.check,
             tell=console.note,
         )
     evaluation = assessment.evaluation
-    if file is not None and not calibration:
+    if file is not None and not calibration and decision is None:
         console.note("no -c given: only the uncalibrated classifier was measured")
 
     def write() -> None:
@@ -303,6 +313,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         answer[subject] = f"{text}{_shown_change(evaluation, name)}"
     if len(names) > 1 + _MOST_ANSWERED:
         answer["Others"] = f"{len(names) - 1 - _MOST_ANSWERED} calibrations are in the table"
+    answer |= _decided(evaluation)
     first = names[1] if len(names) > 1 else NONE
     classes = ClassGaps.of(evaluation.classes.get(first, ()), level)
     if classes.n > 1:
@@ -310,6 +321,36 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         after = "" if first == NONE else f"after {printable(first)}, "
         answer["Classes"] = f"{after}{classes.count}{worst}"
     return answer
+
+
+def _decided(evaluation: "Evaluation") -> dict[str, str]:
+    """Return sentences on the rows that a decision accepts, and on its sets."""
+    metrics, answer = evaluation.decision, dict[str, str]()
+    if metrics is None:
+        return answer
+    if metrics.error is not None:
+        answer["Accepted"] = "none of the rows"
+        if metrics.accepted:
+            low, high = metrics.interval("accepted_error", evaluation.level)
+            decided = "promised" if metrics.is_promise else "expected"
+            answer["Accepted"] = (
+                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows; "
+                f"{_one_decimal(metrics.wrong / metrics.accepted)} of them are wrong "
+                f"({_one_decimal(low)} to {_one_decimal(high)}), "
+                f"at most {100 * metrics.error:.3g} % {decided}"
+            )
+    if metrics.coverage is not None:
+        low, high = metrics.interval("coverage", evaluation.level)
+        answer["Sets"] = (
+            f"{metrics.set_size:.2f} classes on average; the right one is among them in "
+            f"{_one_decimal(metrics.coverage)} of the rows "
+            f"({_one_decimal(low)} to {_one_decimal(high)})"
+        )
+    return answer
+
+
+def _one_decimal(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:

@@ -21,6 +21,7 @@ from covcal_cli.evaluate.bootstrap import (
     group_resamples,
     intervals,
 )
+from covcal_cli.evaluate.decided import DecisionCounter, DecisionMetrics, require_unseen
 from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator
 from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.evaluate.ranked import GroupCollector, auroc
@@ -34,6 +35,7 @@ from covcal_cli.forecast.forecaster import (
     scaled_logits,
 )
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.scaling import Scaling
@@ -97,6 +99,7 @@ def evaluate(
     documents: Sequence[str | Path] = (),
     networks: str | Path | None = None,
     earlier: Mapping[str, Scaling] = MappingProxyType({}),
+    decision: str | Path | None = None,
 ) -> Evaluation:
     """Measure calibrations and the uncalibrated classifier on target rows.
 
@@ -115,6 +118,8 @@ def evaluate(
     earlier : mapping of str to Scaling
         Earlier versions of calibrations, by name, to compare with on the same rows. They are
         ignored without `resamples`.
+    decision : str or Path, optional
+        A decide.json that was made with one of the `documents`, to measure too.
 
     Raises
     ------
@@ -145,6 +150,15 @@ def evaluate(
                 for name, scaling in earlier.items()
                 if Version(name) in versions and (file.is_adapted or not scaling.reads_aligned)
             }
+        # The decision, and the calibration that it was made with.
+        decided = None if decision is None else read_decision(decision, *files)
+        role = "adapted" if file.is_adapted else "features"
+        inputs = (
+            Input(role, path, file.sha256()),
+            *(Input("calibration", document, sha256_of(document)) for document in files),
+        )
+        if decided is not None:
+            require_unseen(decided, path, inputs[0], settings.split)
         # The rows to measure on, and their groups.
         target = file.require_target()
         hint = _label_free_hint(path, files, has_source=file.source is not None)
@@ -153,6 +167,10 @@ def evaluate(
         groupings = {by: _grouping(target, by, rows, file.classes) for by in settings.groupings}
         # Read the file once, for any number of calibrations.
         collector = _Collector(versions, settings, len(file.classes), groupings)
+        if decided is not None:
+            digests = [entry.sha256 for entry in inputs[1:]]
+            of_decision = [*calibrations][digests.index(decided.calibration.sha256)]
+            collector.decision = Version(of_decision), DecisionCounter(decided)
         unlabelled = _read(target, rows, versions, settings.predictions, collector)
         if unlabelled == len(rows):
             elsewhere = ": pass --split all to use the labels of other splits;"
@@ -160,7 +178,6 @@ def evaluate(
                 f"{path} has no label for its {len(rows)} target {settings.split} rows, and "
                 f"evaluate needs labels{elsewhere if _has_labels(target) else ';'} {hint}"
             )
-        role = "adapted" if file.is_adapted else "features"
         results = {version: entry.result() for version, entry in collector.metrics.items()}
         metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
         return Evaluation(
@@ -170,10 +187,7 @@ def evaluate(
             left_out=len(left_out),
             metrics=metrics,
             scalings={name: versions[Version(name)].scaling for name in metrics},
-            inputs=(
-                Input(role, path, file.sha256()),
-                *(Input("calibration", document, sha256_of(document)) for document in files),
-            ),
+            inputs=inputs,
             classes={
                 name: _with_intervals(entry.by_class, file.classes, settings, ("accuracy",))
                 for name, entry in metrics.items()
@@ -207,6 +221,7 @@ def evaluate(
                 for (after, before), paired in collector.pairs.items()
                 if before.earlier
             },
+            decision=collector.decided,
             model=file.model["name"],
             notes=(
                 *_notes_on_split(settings.split),
@@ -248,6 +263,7 @@ class _Collector:
             )
             for version in versions
         }
+        self.decision: tuple[Version, DecisionCounter] | None = None
         classes = n_classes if self._same_labels else 1
         self.pairs = {
             pair: PairedRows(settings.bins, classes, names)
@@ -284,6 +300,11 @@ class _Collector:
         """Count the same part of the rows for every pair of versions."""
         for (after, before), paired in self.pairs.items():
             paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
+
+    @property
+    def decided(self) -> DecisionMetrics | None:
+        """The metrics of the decision, if there is one."""
+        return None if self.decision is None else self.decision[1].result(self.decision[0].name)
 
     def groups_by(
         self, by: str | None, settings: EvaluateSettings
@@ -391,6 +412,8 @@ def _read(
             for version, scaled in versions.items():
                 forecast = scaled.scaling.forecast([parts[key] for key in scaled.keys])
                 predicted = top if predictions == "original" else _top_class(forecast.logits)
+                if collector.decision is not None and collector.decision[0] == version:
+                    collector.decision[1].add(forecast, top, labels[part])
                 counted[version] = collector.add(
                     version, forecast, predicted, labels[part], block[part]
                 )

@@ -11,11 +11,13 @@ from typing import Literal
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
 from covcal_cli.evaluate.bootstrap import LEVEL, RESAMPLES, Interval
+from covcal_cli.evaluate.decided import GATED
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import Limit, apply_limits, gate_level
 from covcal_cli.evaluate.metrics import MAIN, METRICS
 from covcal_cli.evaluate.result import Change, Evaluation, Verdict
 from covcal_cli.forecast.forecaster import NONE, read_named
+from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
@@ -41,8 +43,8 @@ class Gates:
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
-            if METRICS[limit.metric].interval is None:
-                metrics = ", ".join(name for name, entry in METRICS.items() if entry.interval)
+            if GATED[limit.metric].interval is None:
+                metrics = ", ".join(name for name, entry in GATED.items() if entry.interval)
                 raise CovcalError(
                     f"{limit.metric} has no interval, so chance alone could fail a gate on it: "
                     f"use a metric that has ({metrics}), or pass --confidence 0 to compare the "
@@ -92,7 +94,7 @@ class Assessment:
             key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
             grouped.setdefault(key, []).append(verdict)
         limits = [
-            _of_limit(verdicts[0], self.level, self.evaluation.n)
+            _of_limit(verdicts[0], self.level, verdicts[0].n or self.evaluation.n)
             if by is None
             else _of_groups(verdicts, self.level)
             for (_, _, _, by), verdicts in grouped.items()
@@ -108,6 +110,7 @@ def assess(
     *,
     names: Sequence[str] = (),
     networks: Path | None = None,
+    decision: Path | None = None,
     gates: Gates = Gates(),
     check: Callable[[Sequence[Path]], None] = lambda _inputs: None,
     tell: Callable[[str], None] = lambda _note: None,
@@ -119,8 +122,8 @@ def assess(
     path : Path or None
         A features or adapted file; None: the one that the first calibration was fitted on.
     documents : sequence of Path
-        Calibrations; cal.json if neither `path` nor any calibration is given.
-    settings, networks
+        Calibrations. If there are none, that of the decision, or cal.json without a `path`.
+    settings, networks, decision
         As in `evaluate`. Gates that use intervals resample even if the settings do not ask for it.
     names : sequence of str
         Names for the calibrations; `read_named` chooses a name if it is empty or missing.
@@ -136,6 +139,8 @@ def assess(
     UnusedOptionError
         If `networks` are given and no calibration needs any.
     """
+    if decision is not None and not documents:
+        documents = [calibration_of(decision)]
     if path is None and not documents:
         documents = [Path("cal.json")]
     calibrations = read_named(documents, networks, names)
@@ -148,7 +153,7 @@ def assess(
     )
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
-    optional = [other for other in (gates.baseline, networks) if other is not None]
+    optional = [other for other in (gates.baseline, networks, decision) if other is not None]
     check([file, *documents, *optional])
     baseline = None if gates.baseline is None else read_baseline(gates.baseline)
     if baseline is not None:
@@ -165,7 +170,13 @@ def assess(
     )
     earlier = {} if baseline is None else baseline.earlier(list(calibrations) or [NONE])
     evaluation = evaluate(
-        file, calibrations, settings, documents=documents, networks=networks, earlier=earlier
+        file,
+        calibrations,
+        settings,
+        documents=documents,
+        networks=networks,
+        earlier=earlier,
+        decision=decision,
     )
     level = (
         gate_level(evaluation, gates.limits, gates.allowed, calibrations)
@@ -215,10 +226,10 @@ def _of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
         interval = (verdict.low, verdict.high)
         middle = _middle(verdict.metric, verdict.value, interval, level or LEVEL)
         numbers += f"; {_too_few(n, middle, interval, verdict.limit)}"
-        least = METRICS[verdict.metric].better == "higher"
+        least = GATED[verdict.metric].better == "higher"
         sign = -1 if least else 1
         detected = verdict.limit + sign * detectable(interval, level or 0.0)
-        if 0 < detected < METRICS[verdict.metric].highest:
+        if 0 < detected < GATED[verdict.metric].highest:
             numbers += (
                 f". With {n} rows, this gate fails in 4 of 5 cases if the true "
                 f"{_label(verdict.metric)} is {_shown(verdict.metric, detected)} or "
@@ -280,7 +291,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
 
 def _excess(verdict: Verdict) -> float:
     """Return how far a value, or the nearer end of its interval, exceeds the limit."""
-    if METRICS[verdict.metric].better == "higher":
+    if GATED[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
 
@@ -291,7 +302,7 @@ def _result(gate: str, outcome: Outcome, calibration: str, numbers: str) -> Gate
 
 
 def _gate(verdict: Verdict) -> str:
-    least = METRICS[verdict.metric].better == "higher"
+    least = GATED[verdict.metric].better == "higher"
     return f"{verdict.metric} {'>=' if least else '<='} {verdict.limit:g}"
 
 
@@ -310,7 +321,7 @@ def _middle(metric: str, value: float, interval: Interval, level: float) -> floa
 
     It is the middle of the interval at 95 %, so that it does not depend on the number of gates.
     """
-    if METRICS[metric].interval != "gaps":
+    if GATED[metric].interval != "gaps":
         return value
     share = quantile(LEVEL) / quantile(level)
     low, high = (value + share * (end - value) for end in interval)
@@ -330,13 +341,13 @@ def _counted(part: int, whole: int) -> str:
 
 
 def _label(metric: str) -> str:
-    display = METRICS[metric].screen
+    display = GATED[metric].screen
     return metric if display is None else display.label
 
 
 def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
     """Return a value as text, with enough digits to differ from the value `unlike`."""
-    display = METRICS[metric].screen
+    display = GATED[metric].screen
     percent = display is None or display.percent
     for digits in range(1 if percent else 4, 7):
         text = f"{100 * value:.{digits}f} %" if percent else f"{value:.{digits}f}"

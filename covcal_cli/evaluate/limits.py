@@ -22,7 +22,7 @@ from covcal_cli.evaluate.bootstrap import (
     group_resamples,
     intervals,
 )
-from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.evaluate.decided import DECIDED, GATED
 from covcal_cli.evaluate.result import Evaluation, Verdict
 from covcal_cli.forecast.forecaster import NONE
 
@@ -41,7 +41,7 @@ class Limit:
     @property
     def least(self) -> bool:
         """Whether `limit` is the smallest allowed value."""
-        return METRICS[self.metric].better == "higher"
+        return GATED[self.metric].better == "higher"
 
 
 def parse_limit(text: str) -> Limit:
@@ -52,7 +52,7 @@ def parse_limit(text: str) -> Limit:
     """
     limit = _parse_metric(text)
     if limit.least:
-        allowed = ", ".join(name for name, metric in METRICS.items() if metric.better != "higher")
+        allowed = ", ".join(name for name, metric in GATED.items() if metric.better != "higher")
         raise ValueError(
             f"higher {limit.metric} is better: use --fail-below {text}, or --baseline with "
             f"--fail-regression {limit.metric}=0.01 (--fail-above takes {allowed})"
@@ -67,7 +67,7 @@ def parse_least(text: str) -> Limit:
     """
     limit = _parse_metric(text)
     if not limit.least:
-        allowed = ", ".join(name for name, metric in METRICS.items() if metric.better == "higher")
+        allowed = ", ".join(name for name, metric in GATED.items() if metric.better == "higher")
         raise ValueError(
             f"higher {limit.metric} is not better: use --fail-above {text} "
             f"(--fail-below takes {allowed})"
@@ -78,7 +78,7 @@ def parse_least(text: str) -> Limit:
 def parse_regression(text: str) -> Limit:
     """Read ``METRIC=CHANGE`` of ``--fail-regression``; raise ValueError with the reason."""
     limit = _parse_metric(text)
-    if METRICS[limit.metric].better == "neither":
+    if GATED[limit.metric].better == "neither":
         raise ValueError(f"neither a higher nor a lower {limit.metric} is better")
     if limit.by is not None:
         raise ValueError(f"regressions are not measured by group: leave out :{limit.by}")
@@ -89,8 +89,8 @@ def _parse_metric(text: str) -> Limit:
     """Read ``METRIC=NUMBER`` or ``METRIC:GROUPING=NUMBER``; raise ValueError with the reason."""
     left, equals, number = text.rpartition("=")
     metric, colon, by = left.partition(":")
-    if not equals or metric not in METRICS or (colon and not by):
-        raise ValueError(f"{text!r} is not METRIC=LIMIT with METRIC one of {', '.join(METRICS)}")
+    if not equals or metric not in GATED or (colon and not by):
+        raise ValueError(f"{text!r} is not METRIC=LIMIT with METRIC one of {', '.join(GATED)}")
     if by and metric not in GROUP_METRICS:
         raise ValueError(
             f"{metric} has no interval for groups of rows: groups have {', '.join(GROUP_METRICS)}"
@@ -103,7 +103,7 @@ def _parse_metric(text: str) -> Limit:
         ) from None
     if not math.isfinite(limit):
         raise ValueError(f"the limit {number} is not a finite number")
-    highest = METRICS[metric].highest
+    highest = GATED[metric].highest
     if not 0 <= limit <= highest:
         hint = f"; did you mean {limit / 100:g}?" if highest < limit <= 100 else ""
         raise ValueError(f"{metric} lies between 0 and {highest:g}, not at {number}{hint}")
@@ -120,7 +120,7 @@ def gate_level(
     names = gated_names(evaluation.metrics, given)
     count = len(names) * len(regressions)
     for limit in limits:
-        for name in names:
+        for name in names[:1] if limit.metric in DECIDED else names:
             count += 1 if limit.by is None else len(_filled(evaluation, limit.by, name))
     return 1 - (1 - evaluation.level) / max(1, count)
 
@@ -138,9 +138,11 @@ def apply_limits(
 
     Raises `CovcalError` if a metric has no value, because no gate may pass then.
     """
-    return [
+    decided = [limit for limit in limits if limit.metric in DECIDED]
+    return [_verdict_on_decision(evaluation, limit, level) for limit in decided] + [
         verdict
         for limit in limits
+        if limit not in decided
         for name in gated_names(evaluation.metrics, given)
         for verdict in (
             [_verdict_on_all(evaluation, limit, name, level)]
@@ -170,6 +172,16 @@ def _verdict_on_all(
             names=[limit.metric],
         ).get(limit.metric)
     return _verdict(limit, name, value, interval)
+
+
+def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
+    """Apply a limit to the decision, whose calibration is the only one that it concerns."""
+    metrics = evaluation.decision
+    if metrics is None:
+        raise CovcalError(f"{limit.metric} is measured on a decision: pass --decide decide.json")
+    interval = None if level is None else metrics.interval(limit.metric, level)
+    verdict = _verdict(limit, metrics.calibration, metrics.value(limit.metric), interval)
+    return replace(verdict, n=metrics.rows(limit.metric))
 
 
 def _verdicts_by_group(

@@ -10,6 +10,7 @@ from covcal_cli import __version__
 from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval
+from covcal_cli.evaluate.decided import GATED, DecisionMetrics
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.forecast.forecaster import NONE
@@ -40,14 +41,14 @@ class Verdict:
     high: float | None = None
     by: str | None = None  # the grouping and the group, for a limit on each group
     group: str | None = None
-    n: int | None = None  # rows of the group
+    n: int | None = None  # rows of the group, or rows that a decision accepts
 
     @property
     def is_open(self) -> bool:
         """Whether the interval contains the limit, so that the rows cannot decide."""
         if self.low is None or self.high is None or self.exceeded:
             return False
-        if METRICS[self.metric].better == "higher":
+        if GATED[self.metric].better == "higher":
             return self.low < self.limit
         return self.high > self.limit
 
@@ -119,6 +120,7 @@ class Evaluation:
     # resamples.
     differences: tuple[Difference, ...] = ()
     since: dict[str, Since] = field(default_factory=dict)  # of calibrations in a baseline
+    decision: DecisionMetrics | None = None  # of a decide.json
     model: str = ""  # the classifier's name
     notes: tuple[str, ...] = ()  # notes for the user about the rows
 
@@ -219,6 +221,7 @@ def metrics_document(
         "worst_class": {name: _worst(groups) for name, groups in evaluation.classes.items()},
         "by": evaluation.by,
         "groups": evaluation.groups,
+        "decision": evaluation.decision,
         "limits": verdicts,
         "regressions": changes,
         "inputs": evaluation.inputs,

@@ -95,6 +95,8 @@ class Decision(Document):
             raise ValueError(f"error is {self.error}, not between 0 and 1")
         if self.is_promise and self.labels is None:
             raise ValueError("a promise without labels")
+        if not any(entry.role == "calibration" for entry in self.inputs):
+            raise ValueError("inputs have no calibration")
 
     @property
     def accept_above(self) -> float:
@@ -125,8 +127,8 @@ def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
     ]
 
 
-def read_decision(path: str | Path, calibration: str | Path) -> Decision:
-    """Read a decide.json that was made with a calibration.
+def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
+    """Read a decide.json that was made with one of these calibrations.
 
     Raises
     ------
@@ -139,11 +141,11 @@ def read_decision(path: str | Path, calibration: str | Path) -> Decision:
         raise CovcalError(
             f"{path} ranks rows by {decision.score}, which this version does not know: decide again"
         )
-    made_with = [entry for entry in decision.inputs if entry.role == "calibration"]
-    if not made_with or sha256_of(Path(calibration)) != made_with[0].sha256:
+    digests = [sha256_of(Path(calibration)) for calibration in calibrations]
+    if decision.calibration.sha256 not in digests:
         raise CovcalError(
-            f"{path} was made with another calibration than {calibration}: decide again, or pass "
-            "the calibration of that time with -c"
+            f"{path} was made with another calibration than {' or '.join(map(str, calibrations))}: "
+            "decide again, or pass the calibration of that time with -c"
         )
     return decision
 

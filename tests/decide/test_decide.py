@@ -219,3 +219,44 @@ def test_apply_writes_the_decision_in_every_format(folder: Path) -> None:
     done = covcal("apply", "--decide", "decide.json", "-o", "x.csv", "-q", cwd=folder)
     assert "another calibration" in done.error_line()
     assert not (folder / "x.csv").exists()
+
+
+def test_evaluate_measures_the_decision_on_test_rows(folder: Path) -> None:
+    """It agrees with the rows that apply accepts, and gates judge it."""
+    covcal("decide", "--error", 0.2, "--set", 0.9, "-q", cwd=folder).require_success()
+    command = ("evaluate", "--decide", "decide.json", "-q")
+    metrics = printed_json(*command, cwd=folder)["decision"]
+    apply = ("apply", "--decide", "decide.json", "--split", "test", "-o", "p.npz", "-q")
+    covcal(*apply, cwd=folder).require_success()
+    with np.load(folder / "p.npz") as rows, h5py.File(folder / "features.h5") as file:
+        labels = file["target/labels"][:][file["target/split"][:] == 2]
+        accept, members = rows["accept"], rows["set"]
+        wrong = rows["label_index"] != labels
+    assert metrics["n"] == len(labels)
+    assert metrics["accepted_share"] == pytest.approx(accept.mean())
+    assert metrics["accepted_error"] == pytest.approx(wrong[accept].mean())
+    assert metrics["coverage"] == pytest.approx(members[np.arange(len(labels)), labels].mean())
+    assert metrics["set_size"] == pytest.approx(members.sum(axis=1).mean())
+    screen = covcal(*command, cwd=folder).require_success().out
+    assert "\nAccepted" in screen
+    assert "\nSets" in screen
+    passed = covcal(*command, "--fail-below", "coverage=0.5", cwd=folder).require_success()
+    assert "gate coverage >= 0.5 passed" in passed.out
+    failed = covcal(*command, "--fail-below", "coverage=0.999", cwd=folder)
+    assert failed.code == 3
+    decided = covcal(*command, "--fail-above", "accepted_error=0.0001", cwd=folder)
+    assert decided.code == (3 if metrics["accepted_error"] > 0.03 else 0)
+
+
+def test_evaluate_refuses_rows_that_the_decision_was_made_on(folder: Path) -> None:
+    covcal("decide", "--error", 0.2, "-q", cwd=folder).require_success()
+    for split in ("all", "validation"):
+        done = covcal("evaluate", "--decide", "decide.json", "--split", split, "-q", cwd=folder)
+        assert "--split test" in done.error_line()
+    gate = ("evaluate", "--fail-below", "coverage=0.9", "-q")
+    assert "--decide" in covcal(*gate, cwd=folder).error_line()
+    gated = (*gate, "--decide", "decide.json")
+    assert "the decision has no sets" in covcal(*gated, cwd=folder).error_line()
+    covcal("calibrate", "--method", "none", "-fq", cwd=folder).require_success()
+    done = covcal("evaluate", "--decide", "decide.json", "-c", "cal.json", "-q", cwd=folder)
+    assert "another calibration" in done.error_line()
