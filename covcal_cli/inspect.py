@@ -315,7 +315,9 @@ def _period_lines(periods: Sequence[Period]) -> Lines:
     several = f", with {len(calibrations)} calibrations" if len(calibrations) > 1 else ""
     lines = [("periods", f"{len(periods)}{several}")]
     lines += [(verdict, str(count)) for verdict, count in sorted(counts.items())]
-    return lines + [(one.measured.period, f"{one.verdict}: {one.why}") for one in periods[-1:]]
+    for one in periods[-1:]:
+        lines += [(one.measured.period, one.answer), ("rows", one.change)]
+    return lines
 
 
 _DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {

@@ -42,7 +42,7 @@ replace() {
 changed=0
 if [[ -f "$folder/cal.json" ]]; then
   covcal watch "${PERIOD:-$(date +%F)}=$features" -c "$folder/cal.json" --every day \
-    --history "$folder/watch.jsonl" --fail-on shift --force || changed=$?
+    --history "$folder/watch.jsonl" --fail-on changed --force || changed=$?
   covcal watch --history "$folder/watch.jsonl" --plot "$folder/trend.html" --force
   if [[ "$changed" != 0 && "$changed" != 3 ]]; then exit "$changed"; fi
 fi

@@ -294,7 +294,8 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         accuracy += f" ({comparison.low:.0%} to {comparison.high:.0%})"
         lines.append(f"Accuracy    {accuracy} on the new rows")
     lines.append(f"Confidence  {comparison.old:.0%} by the old, {comparison.new:.0%} by the new")
-    lines.append(f"New rows    {comparison.verdict}: {comparison.why}")
+    lines.append(f"Old one     {comparison.answer}")
+    lines.append(f"New rows    {comparison.change}")
     if renewal.is_reference_kept:
         lines.append(
             "The new rows raised the alarm of covcal watch, so watch still compares with the "

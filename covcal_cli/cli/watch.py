@@ -1,6 +1,5 @@
 """``covcal watch``: compare later periods with the reference data of a calibration."""
 
-import math
 from collections import Counter
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from covcal_cli.watch.period import Watched
 
 EveryName = StrEnum("EveryName", {"day": "day", "week": "week", "month": "month"})
-FailOnName = StrEnum("FailOnName", {"shift": "shift", "recalibrate": "recalibrate"})
+FailOnName = StrEnum("FailOnName", {"off": "off", "unknown": "unknown", "changed": "changed"})
 
 
 def watch(
@@ -56,13 +55,27 @@ def watch(
         ),
     ] = None,
     every: Annotated[EveryName, typer.Option(help="Length of a period.")] = EveryName.week,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            metavar="POINTS",
+            min=0.1,
+            max=99,
+            help="How many points the mean confidence may differ from the accuracy.",
+        ),
+    ] = 5,
     false_alarms: Annotated[
         float,
-        typer.Option(min=1e-6, max=1, help="Maximum number of false alarms per year."),
+        typer.Option(
+            min=1e-6, max=1, help="Maximum number of false alarms per year (changed rows)."
+        ),
     ] = 0.05,
     fail_on: Annotated[
         list[FailOnName] | None,
-        typer.Option(help="Exit with 3 if the rows have changed, or a new calibration is due."),
+        typer.Option(
+            help="Exit with 3 if the confidence is off, if that is not known, or if the rows "
+            "changed. May be repeated."
+        ),
     ] = None,
     junit: Annotated[
         Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
@@ -91,13 +104,14 @@ def watch(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tell whether a calibration is still good for later rows; needs no labels.
+    """Tell whether the confidence is still right on later rows; needs no labels.
 
-    The alarm tells whether rows have changed since the calibration was made. It follows the
-    confidence, the classes' margins and the features, and allows for sampling noise in the
-    calibration's own rows. There are at most --false-alarms false alarms per year, however often
-    you look. The accuracy then shows whether the confidence is still right. It is estimated, or
-    comes from rows you labelled if the file is one period.
+    The verdict compares the mean confidence with the accuracy, which is estimated, or comes from
+    rows you labelled if the file is one period. "holds": they differ by at most --tolerance points.
+    "off": they differ by more. "not known": the interval allows both, so label some rows.
+
+    Apart from this, an alarm tells whether the rows changed, since when and by what. Most changes
+    do not matter. There are at most --false-alarms false alarms per year, however often you look.
 
     The first watch writes the calibration's reference data beside it (cal.reference.json), from the
     features file that it was fitted on. Later watches do not need the features file.
@@ -105,15 +119,16 @@ def watch(
     \b
     Examples:
       covcal watch 2026-W47.h5 2026-W48.h5 -c cal.json
-      covcal watch 2026-W48=new.h5 --history watch.jsonl --fail-on recalibrate
+      covcal watch 2026-W48=new.h5 --history watch.jsonl --fail-on off --fail-on unknown
       covcal watch year.h5 --by date --every month --format markdown
-      covcal watch new.h5 --fail-on shift --junit watch.xml
+      covcal watch new.h5 --fail-on changed --junit watch.xml
       covcal watch --history watch.jsonl --plot trend.html
     """
     from covcal_cli.records import write_document
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
-    from covcal_cli.watch.watch import WatchSettings, gate_results
+    from covcal_cli.watch.verdict import gate_results
+    from covcal_cli.watch.watch import WatchSettings
     from covcal_cli.watch.watch import watch as compare
 
     console = Console(quiet=quiet, verbose=verbose)
@@ -143,6 +158,7 @@ def watch(
             by=by,
             every=every.value,
             false_alarms=false_alarms,
+            tolerance=tolerance / 100,
             allow_other_preprocessing=allow_other_preprocessing,
         )
     with report.errors_in_report():
@@ -182,20 +198,20 @@ def _rendered(watched: "Watched", kind: str) -> str:
 
 
 def _answer(watched: "Watched") -> str:
-    """Return the verdict on the last period with its reason, and a summary of the other periods."""
+    """Return the verdict on the last period, what changed, and a summary of all periods."""
+    from covcal_cli.cli import tables
+    from covcal_cli.watch.period import VERDICTS
+
     last = watched.periods[-1]
-    lines = [f"{last.measured.period}: {last.verdict}: {last.why}"]
+    lines = {last.measured.period: last.answer, "rows": last.change}
     if len(watched.periods) > 1:
         counts = Counter(period.verdict for period in watched.periods)
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        lines.append(f"{len(watched.periods)} periods: {verdicts}")
-    if last.alarm.raised:
-        odds = (last.alarm.log_evidence - last.alarm.log_threshold) / math.log(10)
-        lines.append(
-            f"Alarm: raised since {last.alarm.since}"
-            + (f"; a false alarm is 10^{odds:.0f} times rarer than allowed" if odds >= 1 else "")
+        verdicts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+        changed = sum(period.alarm.raised for period in watched.periods)
+        lines[f"{len(watched.periods)} periods"] = (
+            f"{', '.join(verdicts)}; {changed} with changed rows"
         )
-    return "\n".join(lines)
+    return tables.aligned(lines)
 
 
 def _numbers(watched: "Watched") -> "Table":
@@ -207,16 +223,15 @@ def _numbers(watched: "Watched") -> "Table":
         best, accuracy = numbers.measured or numbers.estimate, "-"
         if best is not None:
             accuracy = f"{best.accuracy:.0%} ({best.low:.0%} to {best.high:.0%})"
-        evidence = max(0.0, period.alarm.log_evidence / period.alarm.log_threshold)
         rows.append(
             [
                 numbers.period,
                 str(numbers.rows),
                 f"{numbers.confidence:.0%}",
                 f"{accuracy}{', labels' if numbers.measured else ''}",
-                "ALARM" if period.alarm.raised else f"{evidence:.0%}",
                 period.verdict,
+                f"since {period.alarm.since}" if period.alarm.raised else "no",
             ]
         )
-    columns = ("period", "rows", "confidence", "accuracy", "evidence", "verdict")
-    return Table(columns, rows, texts=(0, 3, 5))
+    columns = ("period", "rows", "confidence", "accuracy", "verdict", "rows changed")
+    return Table(columns, rows, texts=(0, 3, 4, 5))

@@ -6,6 +6,7 @@ desktop screens and the picture. Marks never differ by colour only.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from covcal_cli.files import write_text
 from covcal_cli.report.page import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
 from covcal_cli.watch.history import History
-from covcal_cli.watch.period import Period, PeriodAccuracy, Verdict
+from covcal_cli.watch.period import VERDICTS, Gap, Period, PeriodAccuracy, Verdict
 
 PAGE, PICTURE = ".html", ".svg"
 _MOST_PERIODS = 1000  # drawn
@@ -26,10 +27,9 @@ _MOST_DOTS = 400
 _LABELS = 7  # below a figure; a third of them on a phone
 _LONGEST_LABEL = 12  # characters
 _TONES: dict[Verdict, str] = {
-    "as before": "good",
-    "shifted but the calibration holds": "mixed",
-    "recalibrate": "bad",
-    "cannot tell": "mixed",
+    "holds": "good",
+    "off": "bad",
+    "not known": "mixed",
 }
 
 _STYLE = """
@@ -151,12 +151,12 @@ def page(trend: Timeline) -> str:
     """Return the whole page; the same periods give the same bytes."""
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
-    due = sum(period.verdict == "recalibrate" for period in trend.periods)
-    raised = sum(period.alarm.raised for period in trend.periods)
+    verdicts = Counter(period.verdict for period in trend.periods)
+    told = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
+    changed = sum(period.alarm.raised for period in trend.periods)
     counts = (
         f"{_counted(len(trend.names), 'period')}, "
-        f"{_counted(len(trend.calibrations), 'calibration')}, {_counted(raised, 'alarm')}, {due} "
-        "of them to recalibrate."
+        f"{_counted(len(trend.calibrations), 'calibration')}: {told}; {changed} with changed rows."
     )
     left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""
     parts = [
@@ -168,7 +168,8 @@ def page(trend: Timeline) -> str:
         f"<h1>{safe(title)}</h1>",
         f'<p class="origin">{safe(counts + left_out)}</p>',
         f'<div class="verdict {_TONES[last.verdict]}"><strong>'
-        f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(last.why)}.</p></div>",
+        f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(last.answer)}.</p>"
+        f"<p>Rows: {safe(last.change)}.</p></div>",
         section("Confidence and accuracy", f'<p class="key">{_key()}</p>{_accuracy(trend).figure}'),
         section(
             "Evidence for a change", f"<p>{_EVIDENCE_NOTE}</p>{_evidence_drawing(trend).figure}"
@@ -211,18 +212,34 @@ def _periods_table(trend: Timeline) -> str:
     rows = []
     for period in reversed(trend.periods[-_MOST_LISTED:]):
         numbers = period.measured
-        gap = "-" if period.distance is None else f"{100 * period.distance:+.1f}"
+        gap = "-" if period.gap is None else _points(period.gap)
         rows.append(
             [
                 *(numbers.period, period.verdict, f"{numbers.confidence:.1%}"),
                 *(_with_interval(numbers.estimate), _with_interval(numbers.measured), gap),
-                *(str(numbers.rows), period.why),
+                *(str(numbers.rows), period.why, period.change),
             ]
         )
-    columns = ("period", "verdict", "confidence", "estimated", "measured", "gap", "rows", "why")
+    columns = (
+        "period",
+        "verdict",
+        "confidence",
+        "estimated",
+        "by labels",
+        "too high by",
+        "rows",
+        "why",
+        "change",
+    )
     left_out = len(trend.periods) - len(rows)
     note = f"<p>{_counted(left_out, 'earlier period')} not listed.</p>" if left_out else ""
-    return html(Table(columns, rows, texts=(0, 1, 7))) + note
+    return html(Table(columns, rows, texts=(0, 1, 7, 8))) + note
+
+
+def _points(gap: Gap) -> str:
+    """Return how far the confidence is above the accuracy, in points with the interval."""
+    value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def _with_interval(known: PeriodAccuracy | None) -> str:
@@ -449,8 +466,8 @@ _DIAMOND, _TRIANGLE = "M0 -5L5 0L0 5L-5 0Z", "M0 -6L6 5L-6 5Z"
 
 def _alarms(field: _Field) -> Iterator[str]:
     for one in field.trend.periods:
-        if one.alarm.raised:
-            due = " due" if one.verdict == "recalibrate" else ""
+        if one.alarm.raised or one.verdict == "off":
+            due = " due" if one.verdict == "off" else ""
             yield _mark(field.trend.x(one), 8, f'<path class="alarm{due}" d="{_TRIANGLE}"/>')
 
 
@@ -493,8 +510,8 @@ _SWATCHES = {
     '<line class="line estimate" x2="24" y1="7" y2="7"/>',
     "accuracy by labels": f'<g transform="translate(12 7)"><line class="measured" y1="-7" y2="7"'
     f'/><path class="measured" d="{_DIAMOND}"/></g>',
-    "alarm": f'<path class="alarm" transform="translate(12 8)" d="{_TRIANGLE}"/>',
-    "recalibrate": f'<path class="alarm due" transform="translate(12 8)" d="{_TRIANGLE}"/>',
+    "rows changed": f'<path class="alarm" transform="translate(12 8)" d="{_TRIANGLE}"/>',
+    "confidence off": f'<path class="alarm due" transform="translate(12 8)" d="{_TRIANGLE}"/>',
     "another calibration": '<line class="line change" x1="12" x2="12" y2="14"/>',
 }
 

@@ -36,7 +36,6 @@ from covcal_cli.run.journal import (
 )
 from covcal_cli.run.run import RunReport, all_after, results_folder
 from covcal_cli.run.steps import RESAMPLES, WITH_WEIGHTS, Earlier, RunSettings, Step, Steps
-from covcal_cli.watch.period import Verdict
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import watch
 
@@ -75,8 +74,8 @@ class Comparison:
     high: float
     old: float  # mean confidence, calibrated
     new: float
-    verdict: Verdict  # the verdict of ``covcal watch`` on the calibration in use, with its reason
-    why: str
+    answer: str  # the verdict of ``covcal watch`` on the calibration in use, with its reason
+    change: str  # whether the new rows changed, and by what
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
 
@@ -243,21 +242,20 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
-    verdict: Verdict = "cannot tell"
     is_alarm_raised = False
     try:
         (judged,) = watch([Path(period)], old, history=history, force=True).periods
-        verdict, why, is_alarm_raised = judged.verdict, judged.why, judged.alarm.raised
+        answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised
     except TooFewRowsError:
-        why = "the calibration in use has no reference data for watch (too few rows)"
+        answer, change = "not known", "the calibration in use has too few rows to compare with"
     return Comparison(
         estimate.accuracy,
         estimate.low,
         estimate.high,
         confidences[_OLD],
         confidences[_NEW],
-        verdict,
-        why,
+        answer,
+        change,
         is_alarm_raised,
         measure(features, old, new),
     )

@@ -98,7 +98,9 @@ def _named(day: date, every: Every) -> str:
 EVERY: tuple[Every, ...] = get_args(Every)
 
 
-Verdict = Literal["as before", "shifted but the calibration holds", "recalibrate", "cannot tell"]
+# Whether the mean confidence is within the tolerance of the accuracy.
+Verdict = Literal["holds", "off", "not known"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _LARGEST = 1e15  # more evidence than a shift of 10 million rows can give
 
 
@@ -126,6 +128,24 @@ class PeriodAccuracy:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """Mean confidence minus accuracy, with its interval."""
+
+    value: Difference
+    low: Difference
+    high: Difference
+
+    def __post_init__(self) -> None:
+        require_ascending(low=self.low, value=self.value, high=self.high)
+
+    def verdict(self, tolerance: float) -> Verdict:
+        """Return the verdict: the interval is within the tolerance, beyond it, or neither."""
+        if -tolerance <= self.low and self.high <= tolerance:
+            return "holds"
+        return "off" if self.low > tolerance or self.high < -tolerance else "not known"
+
+
+@dataclass(frozen=True)
 class RaisedAlarm:
     """The evidence for a change so far: logarithms of R and of the threshold of the alarm."""
 
@@ -134,6 +154,7 @@ class RaisedAlarm:
     raised: bool
     since: str  # the period in which a change most likely began
     signal: str  # the signal with the strongest evidence
+    change: str = ""  # what changed, in words, while the alarm is raised
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
@@ -166,10 +187,14 @@ class Measured:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
 
     @property
-    def distance(self) -> float | None:
+    def gap(self) -> Gap | None:
         """Mean confidence minus the accuracy; the accuracy is from labels if there are any."""
         best = self.measured or self.estimate
-        return None if best is None else self.confidence - best.accuracy
+        if best is None:
+            return None
+        ends = self.confidence - best.high, self.confidence - best.low
+        value = min(max(self.confidence - best.accuracy, ends[0]), ends[1])
+        return Gap(value, *ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,11 +206,26 @@ class Period(Document):
     version: str  # of covcal
     calibration: WatchedCalibration
     measured: Measured
-    distance: Difference | None
+    gap: Gap | None
+    tolerance: Share
     alarm: RaisedAlarm
     verdict: Verdict
     why: str
     supersedes: bool = False  # whether an earlier line has the same period and calibration
+
+    @property
+    def answer(self) -> str:
+        """The verdict in words, with its reason."""
+        if self.verdict == "off" and self.gap is not None:
+            return f"off by about {100 * abs(self.gap.value):.0f} points: {self.why}"
+        return f"{self.verdict}: {self.why}"
+
+    @property
+    def change(self) -> str:
+        """Whether the rows changed, since when and by what, in words."""
+        if not self.alarm.raised:
+            return "no change was found since the calibration"
+        return f"changed since {self.alarm.since}: {self.alarm.change}"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -203,6 +243,7 @@ class Watched(Document):
     classes: tuple[str, ...]
     every: Every
     false_alarms: Positive
+    tolerance: Share
     earlier: Count  # periods of the history that the alarm uses too
     notes: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -1,39 +1,31 @@
 """``covcal watch``: tell whether an old calibration still fits new rows.
 
 Each period is measured without labels, compared with the reference data of the calibration, and
-given a verdict. The alarm tells whether the rows have changed. With many rows it also finds changes
-that do not matter, so the estimated accuracy tells whether the confidence is still right.
+given a verdict: whether the confidence is off by more than a tolerance. Apart from this, an alarm
+tells whether the rows changed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, UnusedOptionError
-from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.watch.alarm import Alarm, alarm
 from covcal_cli.watch.history import History, append, read_history
-from covcal_cli.watch.measurement import measured, standard_of
+from covcal_cli.watch.measurement import Standard, measured, standard_of
 from covcal_cli.watch.period import (
     EVERY,
     PER_YEAR,
     Every,
     Measured,
     Period,
-    RaisedAlarm,
-    Verdict,
     Watched,
     WatchedCalibration,
 )
 from covcal_cli.watch.reference import Reference
-
-FailOn = Literal["shift", "recalibrate"]
+from covcal_cli.watch.verdict import alarm_after, verdict_on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +35,7 @@ class WatchSettings:
     by: str | None = None  # a column of dates
     every: Every = "week"
     false_alarms: float = 0.05  # the most false alarms per year
+    tolerance: float = 0.05  # confidence that is off by more is "off"
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -52,6 +45,8 @@ class WatchSettings:
             raise CovcalError(
                 f"false_alarms must be above 0 and at most 1 per year, not {self.false_alarms}"
             )
+        if not 0 < self.tolerance < 1:
+            raise CovcalError(f"tolerance must be above 0 and below 1, not {self.tolerance}")
 
     @property
     def threshold(self) -> float:
@@ -59,7 +54,6 @@ class WatchSettings:
         return PER_YEAR[self.every] / self.false_alarms
 
 
-_USELESS = 0.5  # width of an interval that is too wide for a verdict
 DEFAULTS = WatchSettings()
 
 
@@ -134,7 +128,7 @@ def watch(
 
     def judged(so_far: History) -> list[Period]:
         so_far.require_new([(entry.period, used.sha256) for entry in measurements], force=force)
-        return _judged(measurements, so_far, used, standard.reference, settings)
+        return _judged(measurements, so_far, used, standard, settings)
 
     earlier = before or History(Path("watch.jsonl"))
     periods = judged(earlier) if history is None else append(earlier, judged)
@@ -143,6 +137,7 @@ def watch(
         classes=calibration.classes,
         every=settings.every,
         false_alarms=settings.false_alarms,
+        tolerance=settings.tolerance,
         earlier=len(earlier.of(used.sha256)),
         notes=(*standard.notes, *_notes(calibration, standard.reference, measurements)),
         warnings=(*earlier.damaged, *_warnings(periods)),
@@ -160,16 +155,17 @@ def _require_different(measurements: Sequence[Measured]) -> None:
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
     """Return one warning on the periods that cannot be judged."""
-    unknown = [period for period in periods if period.verdict == "cannot tell"]
+    unknown = [period for period in periods if period.verdict == "not known"]
     if not unknown:
         return []
+    remedy = "label some rows: covcal pick FILE -n 50"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]
-    if len(unknown) == 1:
-        return [f"{names[0]} cannot be judged: {unknown[0].why}"]
-    return [
-        f"{len(unknown)} of {len(periods)} periods cannot be judged ({names[0]} to {names[1]}; -o "
-        f"has every reason). The last: {unknown[-1].why}"
-    ]
+    which = (
+        f"on {names[0]}"
+        if len(unknown) == 1
+        else f"on {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
+    )
+    return [f"whether the confidence is right is not known {which}: {remedy}"]
 
 
 def _notes(
@@ -204,7 +200,7 @@ def _judged(
     measurements: Sequence[Measured],
     history: History,
     used: WatchedCalibration,
-    reference: Reference,
+    standard: Standard,
     settings: WatchSettings,
 ) -> list[Period]:
     """Return the periods with their alarms, each after all periods before it."""
@@ -215,109 +211,23 @@ def _judged(
     for entry in measurements:
         place = places.get(entry.period, len(sequence))
         sequence[place : place + 1] = [entry]
-        so_far = sequence[: place + 1]
-        found_alarm, signal = alarm_of(
-            [(known.signal_rows, known.signals) for known in so_far], reference, settings.threshold
-        )
-        raised = RaisedAlarm(
-            found_alarm.log_evidence,
-            found_alarm.log_threshold,
-            found_alarm.raised,
-            so_far[found_alarm.start].period,
-            signal,
-        )
-        verdict, why = verdict_on(entry, raised)
+        verdict, gap, why = verdict_on(entry, settings.tolerance)
         periods.append(
             Period(
                 version=__version__,
                 calibration=used,
                 measured=entry,
-                distance=entry.distance,
-                alarm=raised,
+                gap=gap,
+                tolerance=settings.tolerance,
+                alarm=alarm_after(
+                    sequence[: place + 1],
+                    standard.reference,
+                    standard.calibration.classes,
+                    settings.threshold,
+                ),
                 verdict=verdict,
                 why=why,
                 supersedes=entry.period in places,
             )
         )
     return periods
-
-
-def alarm_of(
-    signals: Sequence[tuple[int, Mapping[str, float]]], reference: Reference, threshold: float
-) -> tuple[Alarm, str]:
-    """Return the alarm after the last period, and the signal with the strongest evidence.
-
-    Parameters
-    ----------
-    signals : sequence of pairs
-        The rows and the signals of every period in order, as `signals_of` gives them.
-    reference : Reference
-        The reference data of the calibration.
-    threshold : float
-        `WatchSettings.threshold`.
-    """
-    # A signal with equal values is left out, because its ranks cannot move.
-    moving = [signal for signal in reference.signals if signal.variance > 0]
-    if not moving:
-        return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
-    rows = np.zeros((len(signals), len(moving)))
-    means = np.zeros_like(rows)
-    for place, (count, period) in enumerate(signals):
-        for number, signal in enumerate(moving):
-            if (mean := period.get(signal.name)) is not None:
-                rows[place, number], means[place, number] = count, mean
-    found_alarm = alarm(
-        rows,
-        means,
-        np.array([float(signal.rows) for signal in moving]),
-        np.array([signal.variance for signal in moving]),
-        threshold,
-        None if reference.joint is None else reference.joint.values.astype(np.float64),
-    )
-    strongest = moving[found_alarm.signal]
-    together = f"the {reference.coordinates.of} together"
-    return found_alarm, strongest.name if strongest.axis is None else together
-
-
-def verdict_on(entry: Measured, raised: RaisedAlarm) -> tuple[Verdict, str]:
-    """Return the verdict on a period, and its reason."""
-    best = entry.measured or entry.estimate
-    shift = f"the rows have changed since {raised.since} (largest change: {raised.signal})"
-    if best is None:
-        few = f"{entry.rows} rows are too few: watch longer periods, or label some rows"
-        return "cannot tell", f"{shift}; {few}" if raised.raised else few
-    is_labelled, is_within = entry.measured is not None, best.low <= entry.confidence <= best.high
-    interval = f"{best.low:.0%} to {best.high:.0%}"
-    source = f"by {best.of}" if is_labelled else "estimated"
-    numbers = f"confidence {entry.confidence:.0%}, accuracy {interval} {source}"
-    if is_labelled and not is_within:
-        return "recalibrate", numbers
-    if not raised.raised:
-        alike = "the rows look like those of the calibration"
-        return "as before", f"{alike}; {numbers}" if is_labelled else alike
-    if not is_within:
-        return "recalibrate", f"{shift}; {numbers}"
-    if best.contradicted:
-        return "cannot tell", f"{shift}; the estimators disagree: label some rows with covcal pick"
-    if best.high - best.low >= _USELESS:
-        return "cannot tell", f"{shift}; accuracy {interval} is too wide: give more rows or labels"
-    return "shifted but the calibration holds", f"{shift}; {numbers}"
-
-
-def gate_results(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateResult]:
-    """Return the result of each gate on each period."""
-    return [_gate(period, gate) for period in watched.periods for gate in fail_on]
-
-
-_NAMES: Mapping[FailOn, str] = {"shift": "no shift", "recalibrate": "no recalibration is due"}
-
-
-def _gate(period: Period, gate: FailOn) -> GateResult:
-    failed = period.alarm.raised if gate == "shift" else period.verdict == "recalibrate"
-    outcome: Outcome = (
-        "failed" if failed else "skipped" if period.verdict == "cannot tell" else "passed"
-    )
-    name = period.measured.period
-    state = {"failed": "FAILED by", "passed": "passed by", "skipped": "skipped on"}[outcome]
-    sentence = f'gate "{_NAMES[gate]}" {state} {name}: {period.verdict}: {period.why}'
-    return GateResult(name, _NAMES[gate], sentence, outcome)

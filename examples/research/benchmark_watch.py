@@ -38,7 +38,8 @@ from covcal_cli.records import write_document
 from covcal_cli.watch.measurement import distances, signals_of
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import moments, reference_of
-from covcal_cli.watch.watch import WatchSettings, alarm_of, watch
+from covcal_cli.watch.verdict import alarm_of
+from covcal_cli.watch.watch import WatchSettings, watch
 
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8

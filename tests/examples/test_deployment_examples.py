@@ -116,7 +116,7 @@ def test_a_job_in_a_repository_without_a_baseline(
         assert (regression["worse_by"], regression["same_rows"]) == (0, True)
         assert not regression["exceeded"]
         assert "live: ece worse by" in (repository / "calibration.xml").read_text()
-        assert "no recalibration is due" in (repository / "watch.xml").read_text()
+        assert "confidence not off" in (repository / "watch.xml").read_text()
         assert "live" in (repository / "calibration.html").read_text()
     if job == "ci_gate.yml":
         summary = (repository / "summary.md").read_text()
@@ -151,7 +151,7 @@ def test_a_job_fails_on_a_calibration_that_got_worse(job: str, repository: Path)
     ("weeks", "moved"), [(6, 2), pytest.param(26, 8, marks=pytest.mark.campaign)]
 )
 def test_a_job_over_the_weeks(repository: Path, weeks: int, moved: int) -> None:
-    """It passes while rows are as before, fails from the drift on, and draws every week."""
+    """It passes while rows do not change, fails from the drift on, and draws every week."""
     codes = []
     for week in range(weeks):
         write_week(repository / "features.h5", week, moved=0.0 if week < weeks - moved else 1.2)
@@ -160,10 +160,12 @@ def test_a_job_over_the_weeks(repository: Path, weeks: int, moved: int) -> None:
     periods = read_history(repository / "calibration" / "watch.jsonl").periods
     named = [f"2026-W{week:02}" for week in range(1, weeks + 1)]
     assert [one.measured.period for one in periods] == named
-    failed = [one.verdict == "recalibrate" for one in periods]
+    failed = [one.verdict == "off" for one in periods]
     assert failed == [False] * (weeks - moved) + [True] * moved
     page = (repository / "trend.html").read_text()
-    told = f"{weeks} periods, 1 calibration, {moved} alarms, {moved} of them to recalibrate."
+    told = (
+        f"{weeks} periods, 1 calibration: 0 holds, {moved} off, {weeks - moved} not known; {moved}"
+    )
     assert told in page
     assert "<failure" in (repository / "watch.xml").read_text()
 
@@ -248,8 +250,9 @@ class TestNightly:
         assert nights.text("cal.json") == nights.text("candidate.json")
         assert nights.text("reference.json") != baseline
         assert nights.night(most="1", **broken) == 0  # type: ignore[arg-type]
-        told = f"{nights_in_all} periods, 2 calibrations, {alarms} alarm"
-        assert told in nights.text("trend.html")
+        page = nights.text("trend.html")
+        assert f"{nights_in_all} periods, 2 calibrations: " in page
+        assert f"{alarms} with changed rows." in page
 
     def test_a_candidate_that_fails_is_not_accepted(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)

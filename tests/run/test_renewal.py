@@ -160,7 +160,7 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
 ) -> None:
     """Or one that the user asks for; the reference of a raised alarm moves only then."""
     seen = renewal.Comparison(
-        0.7, 0.6, 0.8, 0.95, 0.72, "recalibrate", "so it is", is_alarm_raised, by_labels
+        0.7, 0.6, 0.8, 0.95, 0.72, "off", "changed", is_alarm_raised, by_labels
     )
     monkeypatch.setattr(renewal, "compare", lambda *_: seen)
     shutil.copytree(made, folder / "out" / "next")
@@ -189,7 +189,7 @@ def test_the_reference_of_a_raised_alarm_stays_until_somebody_acts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is raised on the same rows again, also after another run, until the file is deleted."""
-    seen = renewal.Comparison(0.7, 0.6, 0.8, 0.95, 0.72, "recalibrate", "", True, BETTER)
+    seen = renewal.Comparison(0.7, 0.6, 0.8, 0.95, 0.72, "off", "", True, BETTER)
     monkeypatch.setattr(renewal, "compare", lambda *_: seen)
     renewed(folder).require_success()
 

@@ -50,9 +50,10 @@ def period(name: str, *, rows: int = 100, sha256: str = "a" * 64) -> Period:
             signals={f"class {number}": 0.01 for number in range(12)},
             signal_rows=rows,
         ),
-        distance=None,
+        gap=None,
+        tolerance=0.05,
         alarm=RaisedAlarm(1.0, 6.9, False, name, "confidence"),
-        verdict="as before",
+        verdict="not known",
         why="nothing",
     )
 
@@ -135,7 +136,8 @@ def test_a_damaged_line_is_named_and_survived(damage: str, tmp_path: Path) -> No
         ('"raised": false', '"raised": true'),
         ('"log_threshold": 6.9', '"log_threshold": -1'),
         ('"effective_rows": 10.0', '"effective_rows": -1'),
-        ('"distance": null', '"distance": 2'),
+        ('"gap": null', '"gap": {"value": 0.5, "low": 0.6, "high": 0.7}'),
+        ('"tolerance": 0.05', '"tolerance": 5'),
         ('"estimate": null', '"estimate": {"accuracy": 0.5, "low": 0.6, "high": 0.5, "of": ""}'),
     ],
 )

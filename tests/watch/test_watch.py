@@ -18,9 +18,10 @@ from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.odds import confidences
-from covcal_cli.watch.period import PeriodAccuracy, RaisedAlarm
+from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import read_reference
-from covcal_cli.watch.watch import WatchSettings, verdict_on, watch
+from covcal_cli.watch.verdict import verdict_on
+from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
 from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
@@ -115,8 +116,9 @@ class TestNumbers:
 
 
 class TestVerdicts:
-    def test_weeks_alike_are_as_before(self, made: Path) -> None:
-        assert set(verdicts(watched(made, "w0.h5", "w1.h5", "w2.h5")).values()) == {"as before"}
+    def test_weeks_alike_have_not_changed(self, made: Path) -> None:
+        found = watched(made, "w0.h5", "w1.h5", "w2.h5")["periods"]
+        assert not any(one["alarm"]["raised"] or one["alarm"]["change"] for one in found)
 
     @pytest.mark.parametrize("file", ["moved.h5", "favoured.h5"])
     def test_weeks_that_moved_are_not(self, file: str, made: Path) -> None:
@@ -125,28 +127,63 @@ class TestVerdicts:
         assert [one["alarm"]["raised"] for one in before] == [False, False]
         assert last["alarm"]["raised"]
         assert last["alarm"]["since"] == last["measured"]["period"]
-        assert f"the rows have changed since {file[:-3]} (largest change: " in last["why"]
 
-    def test_a_calibration_that_broke_is_to_be_made_again(self, made: Path, tmp_path: Path) -> None:
+    def test_the_change_is_said_in_numbers_of_the_rows(self, made: Path) -> None:
+        """The shares of the class are those of the period and of the calibration's target."""
+        (found,) = watched(made, "favoured.h5")["periods"]
+        said = re.search(
+            r"class class (\d) is predicted (\d+)% of the time instead of (\d+)%",
+            found["alarm"]["change"],
+        )
+        assert said is not None
+        number, now, before = int(said[1]), float(said[2]), float(said[3])
+        assert now == pytest.approx(100 * found["measured"]["predicted"][number], abs=0.6)
+        target = clusters_domain("target", sizes=SIZES)["logits"][: sum(SIZES[:2])]
+        usual = 100 * (target.argmax(axis=1) == number).mean()
+        assert before == pytest.approx(usual, abs=1.0)
+        assert number == 0  # the class that PRIOR favours
+
+    def test_a_confidence_that_is_far_off_is_named(self, made: Path, tmp_path: Path) -> None:
         """Without T the classifier is far too sure of rows that all look like one class."""
         calibrated(tmp_path, method="none")
         shutil.copy(made / "moved.h5", tmp_path)
         (found,) = watched(tmp_path, "moved.h5")["periods"]
-        assert found["verdict"] == "recalibrate"
-        assert found["distance"] > 0.1
+        assert found["verdict"] == "off"
+        assert found["gap"]["low"] > 0.05
+        done = covcal("watch", "moved.h5", cwd=tmp_path).require_success()
+        points = round(100 * found["gap"]["value"])
+        assert done.out.startswith(f"moved  off by about {points} points: confidence ")
 
-    @pytest.mark.parametrize(
-        ("rows", "verdict"), [(1, "cannot tell"), (15, "cannot tell"), (16, "as before")]
-    )
-    def test_a_period_of_few_rows(self, rows: int, verdict: str, folder: Path) -> None:
+    @pytest.mark.parametrize(("rows", "estimated"), [(1, False), (15, False), (16, True)])
+    def test_a_period_of_few_rows(self, rows: int, estimated: bool, folder: Path) -> None:
         alone(folder / "few.h5", only_rows(clusters_domain("later", sizes=WEEK), np.arange(rows)))
         found = watched(folder, "few.h5")
         (one,) = found["periods"]
-        assert one["verdict"] == verdict
-        untold = verdict == "cannot tell"
-        assert (one["measured"]["estimate"] is None) == (one["distance"] is None) == untold
-        expected = f"few cannot be judged: {rows} rows are too few" if untold else ""
-        assert expected in " ".join(found["warnings"])
+        assert one["verdict"] == "not known"
+        assert (one["measured"]["estimate"] is not None) == (one["gap"] is not None) == estimated
+        assert (f"{rows} rows are too few" in one["why"]) != estimated
+
+    @pytest.mark.parametrize(
+        ("low", "high", "tolerance", "verdict"),
+        [
+            (0.75, 0.85, 0.05, "holds"),
+            (0.749, 0.85, 0.05, "not known"),
+            (0.60, 0.75, 0.05, "not known"),
+            (0.60, 0.749, 0.05, "off"),
+            (0.851, 0.95, 0.05, "off"),
+            (0.60, 0.75, 0.25, "holds"),
+        ],
+    )
+    def test_the_interval_is_compared_with_the_tolerance(
+        self, low: float, high: float, tolerance: float, verdict: str
+    ) -> None:
+        """The confidence is 80 %; estimators that disagree cannot say that it holds."""
+        estimate = PeriodAccuracy((low + high) / 2, low, high, "source rows")
+        entry = replace(period("w").measured, confidence=0.8, estimate=estimate)
+        assert verdict_on(entry, tolerance + 1e-9)[0] == verdict
+        doubted = replace(entry, estimate=replace(estimate, contradicted=True))
+        expected = "off" if verdict == "off" else "not known"
+        assert verdict_on(doubted, tolerance + 1e-9)[0] == expected
 
     def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
         thresholds = [
@@ -155,38 +192,25 @@ class TestVerdicts:
         ]
         assert thresholds == sorted(thresholds)
 
-    def test_an_interval_of_half_of_all_accuracies_is_no_verdict(self) -> None:
-        """At exactly one half; a narrower one that holds the confidence is a verdict."""
-        raised = RaisedAlarm(9.0, 6.9, True, "w", "confidence")
-        estimate = PeriodAccuracy(0.7, 0.4, 0.9, "source rows")
-        entry = replace(period("w").measured, confidence=0.8, estimate=estimate)
-        verdict, why = verdict_on(entry, raised)
-        assert verdict == "cannot tell"
-        assert "accuracy 40% to 90% is too wide: give more rows or labels" in why
-        narrower = replace(entry, estimate=replace(estimate, high=0.899))
-        assert verdict_on(narrower, raised)[0] == "shifted but the calibration holds"
-
-    def test_many_periods_that_cannot_be_judged_are_one_warning(self, folder: Path) -> None:
+    def test_many_periods_that_are_not_known_are_one_warning(self, folder: Path) -> None:
         for number in range(3):
             rows = only_rows(clusters_domain("later", sizes=WEEK), np.arange(number + 1))
             alone(folder / f"few{number}.h5", rows)
-        files = ("few0.h5", "w0.h5", "few1.h5", "few2.h5")
-        (warning,) = watched(folder, *files)["warnings"]
-        assert warning.startswith("3 of 4 periods cannot be judged (few0 to few2; -o has every")
-        assert warning.endswith(
-            "The last: 3 rows are too few: watch longer periods, or label some rows"
+        (warning,) = watched(folder, "few0.h5", "few1.h5", "few2.h5")["warnings"]
+        assert warning == (
+            "whether the confidence is right is not known on 3 of 3 periods (few0 to few2): label "
+            "some rows: covcal pick FILE -n 50"
         )
 
     def test_the_screen_begins_with_the_answer(self, made: Path) -> None:
-        """The verdict on the last period, the counts, the alarm; then the numbers."""
+        """The verdict on the last period, its rows, the counts; then the numbers."""
         done = covcal("watch", "w0.h5", "w1.h5", "moved.h5", cwd=made).require_success()
         answer, table = done.out.split("\n\n", 1)
-        text = " ".join(answer.split())
-        assert text.startswith("moved: ")
-        assert "3 periods: 2 as before, 1 " in text
-        assert "Alarm: raised since moved" in text
-        assert len(answer.splitlines()) <= 6
-        assert "ALARM" in table
+        lines = dict(re.split("  +", line, maxsplit=1) for line in answer.splitlines())
+        assert list(lines) == ["moved", "rows", "3 periods"]
+        assert lines["rows"].startswith("changed since moved: ")
+        assert lines["3 periods"].endswith("; 1 with changed rows")
+        assert "since moved" in table
 
 
 class TestHistory:
@@ -246,7 +270,7 @@ class TestHistory:
         for name in ("h.jsonl", "watch.json"):
             shown = covcal("inspect", name, cwd=folder).require_success().out
             assert re.search(r"^periods +2$", shown, re.MULTILINE)
-            assert "rows have changed since moved" in shown
+            assert re.search(r"^rows +changed since moved: ", shown, re.MULTILINE)
 
 
 class TestPeriodsOfOneFile:
@@ -289,11 +313,11 @@ class TestGates:
     ) -> None:
         summary = folder / "summary.md"
         monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-        arguments = ("w0.h5", "moved.h5", "--fail-on", "shift", "--junit", "watch.xml")
+        arguments = ("w0.h5", "moved.h5", "--fail-on", "changed", "--junit", "watch.xml")
         done = covcal("watch", *arguments, "--format", "github", cwd=folder)
         assert done.code == 3
-        assert '::error::covcal: gate "no shift" FAILED by moved: ' in done.out
-        assert 'gate "no shift" FAILED by moved' in summary.read_text()
+        assert '::error::covcal: gate "rows unchanged" FAILED by moved: ' in done.out
+        assert 'gate "rows unchanged" FAILED by moved' in summary.read_text()
         (suite,) = ET.parse(folder / "watch.xml").getroot()
         assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
             "covcal watch",
@@ -302,25 +326,35 @@ class TestGates:
         )
 
     def test_a_gate_that_is_kept(self, made: Path) -> None:
-        both = ("--fail-on", "shift", "--fail-on", "recalibrate")
-        done = covcal("watch", "w0.h5", "w1.h5", *both, cwd=made).require_success()
-        assert done.out.count(" passed by ") == 4
+        arguments = ("w0.h5", "w1.h5", "--fail-on", "changed", "--tolerance", "60")
+        both = ("--fail-on", "off", "--fail-on", "unknown")
+        done = covcal("watch", *arguments, *both, cwd=made).require_success()
+        assert done.out.count(" passed by ") == 6
 
-    def test_a_gate_that_cannot_judge_is_not_green(self, folder: Path) -> None:
-        """As of few rows: it passes with a warning, and is skipped in the report."""
+    def test_what_is_not_known_fails_only_where_asked(self, folder: Path) -> None:
+        """By ``off`` it passes with a warning and is skipped in the report; by ``unknown`` not."""
         alone(folder / "few.h5", only_rows(clusters_domain("later", sizes=WEEK), np.arange(3)))
-        arguments = ("w0.h5", "few.h5", "--fail-on", "recalibrate", "--junit", "watch.xml")
-        done = covcal("watch", *arguments, "--format", "github", cwd=folder).require_success()
-        said = 'gate "no recalibration is due" skipped on few: cannot tell: '
+        arguments = ("few.h5", "--junit", "watch.xml", "--format", "github", "--force")
+        done = covcal("watch", *arguments, "--fail-on", "off", cwd=folder).require_success()
+        said = 'gate "confidence not off" skipped on few: not known: '
         assert f"::warning::covcal: {said}" in done.out
-        assert "warning: few cannot be judged: 3 rows are too few" in done.err
         (suite,) = ET.parse(folder / "watch.xml").getroot()
         assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
         (skipped,) = suite.iter("skipped")
         assert str(skipped.get("message")).startswith(said)
+        done = covcal("watch", *arguments, "--fail-on", "unknown", cwd=folder)
+        assert done.code == 3
+        assert 'gate "confidence known" FAILED by few: not known: 3 rows' in done.out
+
+    def test_a_confidence_that_is_off_fails(self, made: Path, tmp_path: Path) -> None:
+        calibrated(tmp_path, method="none")
+        shutil.copy(made / "moved.h5", tmp_path)
+        done = covcal("watch", "moved.h5", "--fail-on", "off", cwd=tmp_path)
+        assert done.code == 3
+        assert 'gate "confidence not off" FAILED by moved: off by about ' in done.out
 
     def test_an_error_is_no_green_report(self, folder: Path) -> None:
-        arguments = ("missing.h5", "--fail-on", "shift", "--junit", "watch.xml")
+        arguments = ("missing.h5", "--fail-on", "changed", "--junit", "watch.xml")
         covcal("watch", *arguments, cwd=folder).error_line()
         (suite,) = ET.parse(folder / "watch.xml").getroot()
         assert suite.get("errors") == "1"
@@ -397,7 +431,9 @@ class TestMarkedLabels:
         right = (target["logits"].argmax(axis=1) == target["labels"])[drawn].mean()
         assert one["measured"]["of"] == "the labels of 80 rows (99.9 % interval)"
         assert one["measured"]["low"] <= right <= one["measured"]["high"]
-        assert found["distance"] == pytest.approx(one["confidence"] - one["measured"]["accuracy"])
+        assert found["gap"]["value"] == pytest.approx(
+            one["confidence"] - one["measured"]["accuracy"]
+        )
 
     def test_estimate_says_the_same_accuracy(self, labelled: Path) -> None:
         """The same labels give the same accuracy; each command names the level of its interval."""
@@ -418,7 +454,7 @@ class TestMarkedLabels:
         why = shown["periods"][0]["why"]
         assert re.search(r"accuracy [0-9]+% to [0-9]+% by the labels of 80 rows", why)
 
-    @pytest.mark.parametrize(("wrong", "verdict"), [(0, "as before"), (1, "recalibrate")])
+    @pytest.mark.parametrize(("wrong", "verdict"), [(0, "not known"), (1, "off")])
     def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
         """What no row shows: the very rows of the calibration, and labels that are all wrong."""
         rows = clusters_domain("later", sizes=WEEK, seed=3)

@@ -1,0 +1,180 @@
+"""Judge a period: whether its confidence is right, and what changed in its rows, in words.
+
+The two questions are apart. Real rows change every week, and most changes do not matter. So the
+verdict compares the interval of (mean confidence - accuracy) with a tolerance. The alarm tells
+whether the rows changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from covcal_cli.evaluate.gates import GateResult, Outcome
+from covcal_cli.watch.alarm import Alarm, alarm
+from covcal_cli.watch.period import Gap, Measured, Period, RaisedAlarm, Verdict, Watched
+from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
+
+FailOn = Literal["off", "unknown", "changed"]
+FAIL_ON: tuple[FailOn, ...] = get_args(FailOn)
+_SMALLEST = 0.005  # a smaller change of a share is not named
+
+
+def verdict_on(entry: Measured, tolerance: float) -> tuple[Verdict, Gap | None, str]:
+    """Return the verdict on a period, the gap that it judges, and the reason."""
+    best, gap = entry.measured or entry.estimate, entry.gap
+    if best is None or gap is None:
+        return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
+    by_labels = entry.measured is not None
+    source = f"by {best.of}" if by_labels else "estimated"
+    numbers = (
+        f"confidence {entry.confidence:.0%}, accuracy {best.low:.0%} to {best.high:.0%} {source}"
+    )
+    verdict = gap.verdict(tolerance)
+    if verdict == "holds" and best.contradicted:
+        return "not known", gap, f"{numbers}; the estimators disagree"
+    if verdict == "not known":
+        numbers += f": too wide for a tolerance of {100 * tolerance:g} points"
+    return verdict, gap, numbers
+
+
+def alarm_after(
+    entries: Sequence[Measured], reference: Reference, classes: Sequence[str], threshold: float
+) -> RaisedAlarm:
+    """Return the alarm after the last period, with what changed in words."""
+    signals = [(entry.signal_rows, entry.signals) for entry in entries]
+    found, signal = alarm_of(signals, reference, threshold)
+    raised = found.raised
+    return RaisedAlarm(
+        found.log_evidence,
+        found.log_threshold,
+        raised,
+        entries[found.start].period,
+        signal,
+        change_in_words(entries[found.start :], reference, classes, signal) if raised else "",
+    )
+
+
+def alarm_of(
+    signals: Sequence[tuple[int, Mapping[str, float]]], reference: Reference, threshold: float
+) -> tuple[Alarm, str]:
+    """Return the alarm after the last period, and the signal with the strongest evidence.
+
+    Parameters
+    ----------
+    signals : sequence of pairs
+        The rows and the signals of every period in order, as `signals_of` gives them.
+    reference : Reference
+        The reference data of the calibration.
+    threshold : float
+        `WatchSettings.threshold`.
+    """
+    # A signal with equal values is left out, because its ranks cannot move.
+    moving = [signal for signal in reference.signals if signal.variance > 0]
+    if not moving:
+        return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
+    rows = np.zeros((len(signals), len(moving)))
+    means = np.zeros_like(rows)
+    for place, (count, period) in enumerate(signals):
+        for number, signal in enumerate(moving):
+            if (mean := period.get(signal.name)) is not None:
+                rows[place, number], means[place, number] = count, mean
+    found = alarm(
+        rows,
+        means,
+        np.array([float(signal.rows) for signal in moving]),
+        np.array([signal.variance for signal in moving]),
+        threshold,
+        None if reference.joint is None else reference.joint.values.astype(np.float64),
+    )
+    strongest = moving[found.signal]
+    together = f"the {reference.coordinates.of} together"
+    return found, strongest.name if strongest.axis is None else together
+
+
+# Words for a change.
+
+
+def change_in_words(
+    entries: Sequence[Measured], reference: Reference, classes: Sequence[str], signal: str
+) -> str:
+    """Return what differs between these periods and the calibration's own rows.
+
+    Parameters
+    ----------
+    entries : sequence of Measured
+        The periods since the change.
+    reference : Reference
+        The reference data of the calibration.
+    classes : sequence of str
+        The names of the classes.
+    signal : str
+        The signal with the strongest evidence.
+    """
+    rows = np.array([entry.rows for entry in entries], dtype=np.float64)
+    rows = rows / max(rows.sum(), 1.0)
+    confidence = float(rows @ [entry.confidence for entry in entries])
+    predicted = rows @ np.array([entry.predicted for entry in entries])
+    strongest = next((entry for entry in reference.signals if entry.name == signal), None)
+    if strongest is not None and strongest.name == CONFIDENCE:
+        usual = float(strongest.quantiles.values.mean())
+        return f"the mean confidence is {confidence:.0%} instead of {usual:.0%}"
+    if strongest is not None and strongest.class_number is not None:
+        return _share_in_words(strongest, predicted, classes)
+    auc = entries[-1].auc_target or entries[-1].auc_source
+    text = f"the {reference.coordinates.of} differ"
+    if auc is not None:
+        text += f" (AUC {auc:.2f} against the calibration's rows; 0.50 is no difference)"
+    of_classes = [entry for entry in reference.signals if entry.class_number is not None]
+    most = max(of_classes, key=lambda entry: abs(_moved(entry, predicted)), default=None)
+    if most is None or abs(_moved(most, predicted)) < _SMALLEST:
+        return text
+    return f"{text}; {_share_in_words(most, predicted, classes)}"
+
+
+def _usual(signal: Signal) -> float:
+    """Return how often the class of a signal is predicted on the reference rows."""
+    return 1 - float(signal.ranks(np.zeros(1))[0])  # its margin is above 0
+
+
+def _moved(signal: Signal, predicted: np.ndarray) -> float:
+    return float(predicted[signal.class_number or 0]) - _usual(signal)
+
+
+def _share_in_words(signal: Signal, predicted: np.ndarray, classes: Sequence[str]) -> str:
+    number = signal.class_number or 0
+    name, share, usual = classes[number], float(predicted[number]), _usual(signal)
+    if abs(share - usual) < _SMALLEST:
+        return f"the scores of class {name} moved; it is predicted as often as before"
+    digits = 0 if f"{share:.0%}" != f"{usual:.0%}" else 1
+    return f"class {name} is predicted {share:.{digits}%} of the time instead of {usual:.{digits}%}"
+
+
+# Gates.
+
+_GATES: Mapping[FailOn, str] = {
+    "off": "confidence not off",
+    "unknown": "confidence known",
+    "changed": "rows unchanged",
+}
+
+
+def gate_results(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateResult]:
+    """Return the result of each gate on each period."""
+    return [_gate(period, gate) for period in watched.periods for gate in fail_on]
+
+
+def _gate(period: Period, gate: FailOn) -> GateResult:
+    reason, unknown = period.answer, period.verdict == "not known"
+    outcome: Outcome = "passed"
+    if gate == "changed":
+        outcome, reason = "failed" if period.alarm.raised else "passed", period.change
+    elif gate == "unknown":
+        outcome = "failed" if unknown else "passed"
+    elif period.verdict == "off" or unknown:
+        outcome = "skipped" if unknown else "failed"
+    name = period.measured.period
+    state = {"failed": "FAILED by", "passed": "passed by", "skipped": "skipped on"}[outcome]
+    return GateResult(
+        name, _GATES[gate], f'gate "{_GATES[gate]}" {state} {name}: {reason}', outcome
+    )
