@@ -47,7 +47,7 @@ _HEADINGS = {
         *("preprocess", "size", "resize", "crop", "resample", "exif", "color", "layout"),
         *("scale", "mean", "std", "on_error"),
     ),
-    "Row options": ("fractions", "sample", "limit", "shard", "seed"),
+    "Row options": ("fractions", "sample", "limit", "shard", "keep", "seed"),
 }
 
 # The arguments. MODEL is left out when the data are tables of outputs.
@@ -238,6 +238,14 @@ class ExtractOptions:
         str | None,
         typer.Option(metavar="I/N", help="Extract part I of N; covcal merge joins the parts."),
     ] = None
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column of a table to keep for covcal pick and --by; repeats. Columns that are no "
+            "features are kept anyway, except texts of more than 256 characters beside a MODEL.",
+        ),
+    ] = None
     seed: Seed = 0
     batch: Annotated[
         int | None, typer.Option(min=1, help="Rows per run of the model. Default: by their size.")
@@ -263,6 +271,9 @@ class ExtractOptions:
             if name not in hints:
                 raise ValueError(f"there is no option {word}")
             kind = next((part for part in get_args(hints[name]) if part is not None), hints[name])
+            if name == "keep":
+                values[name] = [*values.get(name, ()), text]
+                continue
             values[name] = word == name.replace("_", "-") if kind is bool else kind(text)
         return cls(**values)
 
@@ -293,6 +304,7 @@ class ExtractOptions:
             phi=self.phi,
             providers=tuple(self.providers.split(",")) if self.providers else (),
             outputs=outputs,
+            keep=tuple(self.keep or ()),
             skip_unreadable=self.on_error is OnErrorName.skip,
         )
 

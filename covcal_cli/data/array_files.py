@@ -50,15 +50,15 @@ from covcal_cli.errors import CovcalError
 class ArrayFile:
     """A file of arrays, before the inputs of a model are chosen from it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, keep: Sequence[str] = ()) -> None:
+        self.path, self.keep = path, keep
         self.store = open_store(path)
         self.n = count_rows(self.store)
         self.image_name = image_column(self.store)
         # A table's columns of numbers are features, unless its rows are images.
         of_images = self.image_name is not None or path_column(self.store) is not None
         features = plain_numbers(self.store) if self.store.is_table and not of_images else ()
-        self.facts = facts = RowFacts(self.store, self.n, features)
+        self.facts = facts = RowFacts(self.store, self.n, features, keep=keep)
         self.ids = facts.ids
         self.ids_are_integers = facts.ids_are_integers
         if self.image_name is not None and not facts.has_ids:
@@ -111,7 +111,8 @@ class ArrayData:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
         elif file.image_name is not None:  # so far, its numbers counted as groups
-            self.columns = {name: v for name, v in self.columns.items() if name not in used}
+            unused = {*self.columns} - {*used} | {*file.keep}
+            self.columns = {name: v for name, v in self.columns.items() if name in unused}
         if not self.holds_images:
             for feed in self._feeds:
                 check_feed(file.store, file.n, feed)

@@ -29,18 +29,19 @@ from covcal_cli.errors import CovcalError
 
 
 def open_domains(
-    paths: Mapping[str, Path], wanted: Sequence[ModelInput]
+    paths: Mapping[str, Path], wanted: Sequence[ModelInput], keep: Sequence[str] = ()
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
     """Open the domains ``"source"``, ``"target"`` or both as inputs of a model, with notes.
 
-    The notes are about columns that number the rows.
+    The notes are about columns that number the rows. Columns of tables that the user asks to `keep`
+    are groups too.
 
     Raises
     ------
     CovcalError
         If covcal cannot read a path, the rows do not fit the model, or two tables do not agree.
     """
-    opened = {name: _opened(path, wanted) for name, path in paths.items()}
+    opened = {name: _opened(path, wanted, keep) for name, path in paths.items()}
     tables = {name: data for name, data in opened.items() if isinstance(data, ArrayFile)}
     arrays, notes = _agreed(tables, paths, wanted)
     return {
@@ -82,7 +83,9 @@ def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
     return next(filter(None, columns), ())
 
 
-def _opened(path: Path, wanted: Sequence[ModelInput]) -> FolderData | TarData | ArrayFile:
+def _opened(
+    path: Path, wanted: Sequence[ModelInput], keep: Sequence[str] = ()
+) -> FolderData | TarData | ArrayFile:
     if not path.exists():
         raise CovcalError(
             f"{path} does not exist: give a folder of images or an {SUFFIXES[0]} file, or "
@@ -91,7 +94,7 @@ def _opened(path: Path, wanted: Sequence[ModelInput]) -> FolderData | TarData | 
     if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
         return TarData(path, wanted)
     if not path.is_dir() or holds_parts(path):
-        return ArrayFile(path)
+        return ArrayFile(path, keep)
     try:
         return FolderData(path, wanted)
     except CovcalError:

@@ -55,7 +55,13 @@ _ROWS_AT_ONCE = 1024
 class OutputFile:
     """A file of outputs: its columns, and the labels, ids and groups of its rows."""
 
-    def __init__(self, path: Path, kind: OutputKind, classes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: OutputKind,
+        classes: Sequence[str] = (),
+        keep: Sequence[str] = (),
+    ) -> None:
         self.path, self.kind = path, kind
         # Find outputs and features, and check that they have a value for every row.
         self.store = store = _open(path)
@@ -73,7 +79,7 @@ class OutputFile:
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
         used = {*columns.outputs, *columns.features, columns.named_by, *paths, DOMAIN}
         truth = (*LABEL_NAMES, columns.truth)
-        self.facts = facts = RowFacts(store, n, used, truth)
+        self.facts = facts = RowFacts(store, n, used, truth, keep, keeps_texts=True)
         if columns.width == 1 and facts.labels.n_classes > 2:
             raise CovcalError(
                 f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
@@ -117,7 +123,8 @@ class OutputTable:
         self.way_to_label = file.facts.way_to_label
         self.class_folders = file.facts.labels.names
         self.columns: Mapping[str, AnyArray] = {
-            name: values[rows] for name, values in file.facts.groups.items()
+            name: values if len(rows) == file.n else values[rows]
+            for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
         remarks = (*columns.notes, *file.notes, *self._checked())
@@ -280,7 +287,11 @@ class OutputTable:
 
 
 def open_outputs(
-    source: Path | None, target: Path, kind: OutputKind, classes: Path | None = None
+    source: Path | None,
+    target: Path,
+    kind: OutputKind,
+    classes: Path | None = None,
+    keep: Sequence[str] = (),
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in one order.
 
@@ -292,6 +303,8 @@ def open_outputs(
     kind : {"logits", "probabilities"}
     classes : Path, optional
         The file that names the classes in order; see `covcal_cli.data.classes.read_classes`.
+    keep : sequence of str
+        Columns to keep beside the groups and texts, which are kept anyway.
 
     Raises
     ------
@@ -299,9 +312,9 @@ def open_outputs(
         If a table does not hold outputs of the kind, or the two tables do not agree.
     """
     # The target's columns may be named exactly like the source's classes.
-    files = {} if source is None else {"source": OutputFile(source, kind)}
+    files = {} if source is None else {"source": OutputFile(source, kind, keep=keep)}
     source_classes = files["source"].columns.class_names() if source is not None else ()
-    files["target"] = OutputFile(target, kind, source_classes)
+    files["target"] = OutputFile(target, kind, source_classes, keep)
     shared = source is None and holds_both_domains(files["target"].store)
     if shared:
         files = dict.fromkeys(DOMAINS, files["target"])

@@ -92,6 +92,11 @@ _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # of 64 bits, whatever its digits
 _HALF = re.compile("[\ud800-\udfff]")  # half of a character
 _LONGEST_GROUP = 256  # characters; a longer text is no name of a group
+# Longer texts are kept where they are asked for, and of tables of outputs. They are stored in equal
+# widths, so both the width and the bytes of a column are limited.
+_LONGEST_TEXT = 4096  # bytes
+_COLUMN_BYTES = 256 << 20
+_MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP  # of long texts that nobody asked for
 _LONGEST_ID = 4096  # characters; no path is longer
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
@@ -135,6 +140,8 @@ class RowFacts:
     """The labels, split, ids and groups of the `n` rows of a `Store`.
 
     Groups are the arrays of one value per row that are nothing else and are not `used` elsewhere.
+    Columns that the user asks to `keep` are groups too, although they may be used elsewhere or hold
+    long texts. `keeps_texts` keeps all long texts.
     """
 
     def __init__(
@@ -143,8 +150,20 @@ class RowFacts:
         n: int,
         used: Collection[str | None],
         label_names: tuple[str, ...] = LABEL_NAMES,
+        keep: Collection[str] = (),
+        *,
+        keeps_texts: bool = False,
     ) -> None:
         self._store, self._n, self._label_names = store, n, label_names
+        for name in keep:
+            if name.lower() in label_names and name in store.entries:
+                raise store.error(
+                    f"{name} holds labels, which nobody must see who labels rows: leave out "
+                    f"--keep {name}"
+                )
+        asked = {
+            name for name in store.entries if {name, name.removeprefix(GROUP_PREFIX)} & {*keep}
+        }
         self.path_name = path_column(store)
         groups = [
             name
@@ -152,21 +171,23 @@ class RowFacts:
             if entry.shape == (n,)
             and entry.dtype.kind in "fiubSUO"
             and _can_be_stored(name)
-            and name not in used
+            and (name not in used or name in asked)
             and name != self.path_name
             and name.lower() not in label_names
             and name != self._choice()
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
-        # Long texts, for example those to classify: arrays of them would fill the memory.
-        long = [name for name in groups if self._longest(name) > _LONGEST_GROUP]
-        groups = [name for name in groups if name not in long]
+        # Long texts, for example those to classify: arrays of them could fill the memory.
+        long = {name: size for name in groups if (size := self._longest(name)) > _LONGEST_GROUP}
+        kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
+        left_out = [name for name in long if name not in kept]
+        groups = [name for name in groups if name not in left_out]
         self.notes: tuple[str, ...] = (
             (
-                f"{', '.join(long)} left out: it holds texts of more than {_LONGEST_GROUP} "
-                "characters, which are not used as groups",
+                f"{', '.join(left_out)} left out: it holds texts of more than {_LONGEST_GROUP} "
+                f"characters: pass --keep {left_out[0]} to keep it for covcal pick",
             )
-            if long
+            if left_out
             else ()
         )
         label = self._only(label_names) or self._choice()
@@ -191,7 +212,10 @@ class RowFacts:
         split = self._only(("split",))
         self.given_split = None if split is None else self._split(split)
         self.groups: Mapping[str, AnyArray] = {
-            name.removeprefix(GROUP_PREFIX): self._column(name) for name in groups
+            name.removeprefix(GROUP_PREFIX): self._texts(name)
+            if name in kept
+            else self._column(name)
+            for name in groups
         }
 
     @cached_property
@@ -272,6 +296,15 @@ class RowFacts:
                     "text: save it again"
                 )
         return max(map(len, texts), default=0)
+
+    def _texts(self, name: str) -> NDArray[np.bytes_]:
+        """Return a column of long texts in UTF-8, and note if some are cut."""
+        self._require_one_each(name)
+        most = min(_LONGEST_TEXT, max(_LONGEST_GROUP, _COLUMN_BYTES // self._n))
+        texts, cut = self._store.cut_texts(name, most)
+        if cut:
+            self.notes += (f"{cut} of {self._n} texts in {name} are cut to {most} bytes",)
+        return texts
 
     def _require_short(self, name: str, most: int) -> None:
         longest = self._longest(name)

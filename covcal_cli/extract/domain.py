@@ -135,7 +135,7 @@ class DomainExtraction:
         ids = self.data.ids
         everything = len(self.kept) == len(ids)
         columns = {
-            f"columns/{name}": _storable(np.asarray(values)[self.kept])
+            f"columns/{name}": _storable(values if everything else values[self.kept])
             for name, values in self.data.columns.items()
         }
         # Numbers are read from the spool block by block, and outputs become logits on the way.

@@ -311,8 +311,12 @@ def dry_run(
 
 def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
     ids = max((len(domain.data.ids[row].encode()) for row in domain.rows[:10_000]), default=1)
+    columns = domain.data.columns.values()
     width = 4 * sum(plan.widths.values()) + _LABEL_AND_SPLIT + ids
-    datasets = len(plan.widths) + len(("labels", "split", "ids")) + len(domain.data.columns)
+    width += sum(
+        values.dtype.itemsize // (4 if values.dtype.kind == "U" else 1) for values in columns
+    )
+    datasets = len(plan.widths) + len(("labels", "split", "ids")) + len(columns)
     return len(domain.rows) * width + datasets * _INDEX_BYTES
 
 

@@ -28,8 +28,8 @@ from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.rows import Fractions, check_fractions, hashed_split
-from covcal_cli.errors import CovcalError
+from covcal_cli.data.rows import GROUP_PREFIX, Fractions, check_fractions, hashed_split
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
@@ -329,7 +329,8 @@ def _opened(
     if settings.outputs is not None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target, and no model")
-        tables = open_outputs(source, target, settings.outputs, settings.classes)
+        tables = open_outputs(source, target, settings.outputs, settings.classes, settings.keep)
+        _require_kept(tables, settings.keep)
         return TableClassifier(list(tables.values()), settings.outputs), tables, ()
     from covcal_cli.data.open import open_domains
 
@@ -346,7 +347,22 @@ def _opened(
     )
     named = {"source": source, "target": target}
     paths = {name: path for name, path in named.items() if path is not None}
-    return classifier, *open_domains(paths, classifier.inputs)
+    domains, remarks = open_domains(paths, classifier.inputs, settings.keep)
+    _require_kept(domains, settings.keep)
+    return classifier, domains, remarks
+
+
+def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> None:
+    """Refuse a column to keep that no table has."""
+    kept = [name for domain in domains.values() for name in domain.columns]
+    lacking = [name for name in keep if name.removeprefix(GROUP_PREFIX) not in kept]
+    if lacking:
+        paths = " and ".join(dict.fromkeys(str(domain.path) for domain in domains.values()))
+        raise CovcalError(
+            f"{paths} {'has' if len(domains) == 1 else 'have'} no column {shown(lacking[0])} with "
+            "one value per row that can be kept: name a column of a table that is not its ids, "
+            "labels or split"
+        )
 
 
 def _image_pipeline(

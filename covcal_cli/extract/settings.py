@@ -112,6 +112,7 @@ class ExtractSettings:
     providers: Sequence[str] = ()  # providers of ONNX Runtime, in order of preference
     # The kind of numbers in tables that are read instead of running a model.
     outputs: OutputKind | None = None
+    keep: Sequence[str] = ()  # columns of tables to keep beside those that are kept anyway
     skip_unreadable: bool = True  # up to 1 % of the rows, instead of stopping at the first
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
@@ -143,6 +144,7 @@ class ExtractSettings:
         for name in ("sample", "limit"):
             if (rows := getattr(self.selection, name)) is not None:
                 options.append(f"--{name}={rows}")
+        options += [f"--keep={name}" for name in self.keep]
         if self.trust_model:
             options.append("--trust-model")
         if self.seed:

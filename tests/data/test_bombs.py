@@ -116,8 +116,8 @@ def test_texts_to_classify_are_no_groups(suffix: str, tmp_path: Path) -> None:
     file = ArrayFile(path)
     assert list(file.facts.groups) == ["site"]
     assert file.notes == (
-        f"{path}: review left out: it holds texts of more than 256 characters, which are not used "
-        "as groups",
+        f"{path}: review left out: it holds texts of more than 256 characters: pass --keep review "
+        "to keep it for covcal pick",
     )
 
 

@@ -16,10 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.rows import PATH_NAMES, is_reserved
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, open_text, short_lines
+from covcal_cli.data.stores.store import (
+    WINDOW_BYTES,
+    Entry,
+    Piece,
+    Store,
+    cut_utf8,
+    open_text,
+    short_lines,
+)
 
 _VALUE_BYTES = 64  # the memory that Python needs for a number and its key
 _KEPT = 257  # characters of a text that is no label, id or path; longer texts are no groups
@@ -84,6 +93,13 @@ class JSONLinesStore(Store):
         """Return a whole column as texts."""
         texts = self._columns[name].texts
         return self.whole(name).astype(str).tolist() if texts is None else texts
+
+    def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
+        """Return a column in UTF-8 and the number of cut texts; long texts are read again."""
+        records = (columns_of(self._parsed(line, number)) for number, line in self._lines())
+        values = (record.get(name) for record in records)
+        texts = ("" if value is None else str(value) for value in values)
+        return cut_utf8(texts, self._n, width)
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows of columns of numbers, as float64; NaN where a value is missing."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
@@ -65,6 +66,10 @@ class Store(Protocol):
         """
         return [str(value) for value in self.whole(name).ravel().tolist()]
 
+    def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
+        """Return a whole column in UTF-8 of at most `width` bytes, and the number of cut texts."""
+        return cut_utf8(self.texts(name), self.entries[name].shape[0], width)
+
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen ascending `rows` of the named arrays, some at a time.
 
@@ -79,6 +84,28 @@ class Store(Protocol):
     def place(self, row: int) -> str:
         """Return where a row is in the file, for messages: ``line 12``."""
         return f"row {row}"
+
+
+_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes_], int]:
+    """Return n texts in UTF-8, shape (n,), and how many of them were cut.
+
+    A text of more than `width` bytes is cut, and ends in an ellipsis.
+    """
+    values: NDArray[np.bytes_] = np.empty(n, dtype=f"S{width}")
+    longest, cut, mark = 1, 0, _ELLIPSIS.encode("utf-8")
+    for row, text in enumerate(texts):
+        encoded = text.encode("utf-8", "replace")
+        if len(encoded) > width:
+            cut += 1
+            # The last character may be cut in half, so it is dropped.
+            whole = encoded[: width - len(mark)].decode("utf-8", "ignore")
+            encoded = whole.encode("utf-8") + mark
+        values[row] = encoded
+        longest = max(longest, len(encoded))
+    return values.astype(f"S{longest}", copy=False), cut
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
