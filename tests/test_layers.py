@@ -57,7 +57,7 @@ MARKED_READERS = (
     "covcal_cli.extract.merge",
     "covcal_cli.calibrate.labelled",
     "covcal_cli.decide.decide",
-    "covcal_cli.watch.measurement",
+    "covcal_cli.watch.labels",
 )
 LABEL_READERS = ("covcal_cli.api", "covcal_cli.evaluate.evaluate")
 

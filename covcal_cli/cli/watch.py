@@ -106,9 +106,10 @@ def watch(
 ) -> None:
     """Tell whether the confidence is still right on later rows; needs no labels.
 
-    The verdict compares the mean confidence with the accuracy, which is estimated, or comes from
-    rows you labelled if the file is one period. "holds": they differ by at most --tolerance points.
-    "off": they differ by more. "not known": the interval allows both, so label some rows.
+    The verdict compares the mean confidence with the accuracy. The accuracy is estimated, or comes
+    from the labels of this period and of earlier ones since the rows changed. "holds": they differ
+    by at most --tolerance points. "off": they differ by more. "not known": the interval allows
+    both, so label some rows.
 
     Apart from this, an alarm tells whether the rows changed, since when and by what. Most changes
     do not matter. There are at most --false-alarms false alarms per year, however often you look.
@@ -220,7 +221,7 @@ def _numbers(watched: "Watched") -> "Table":
     rows = []
     for period in watched.periods:
         numbers = period.measured
-        best, accuracy = numbers.measured or numbers.estimate, "-"
+        best, accuracy = period.accuracy, "-"
         if best is not None:
             accuracy = f"{best.accuracy:.0%} ({best.low:.0%} to {best.high:.0%})"
         rows.append(
@@ -228,7 +229,7 @@ def _numbers(watched: "Watched") -> "Table":
                 numbers.period,
                 str(numbers.rows),
                 f"{numbers.confidence:.0%}",
-                f"{accuracy}{', labels' if numbers.measured else ''}",
+                f"{accuracy}{', labels' if period.by_labels else ''}",
                 period.verdict,
                 f"since {period.alarm.since}" if period.alarm.raised else "no",
             ]

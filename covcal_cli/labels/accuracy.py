@@ -84,18 +84,43 @@ def difference_estimate(
     level : float
         Confidence level of the interval.
     """
+    accuracy, size = accuracy_and_size(
+        draw.weights, draw.variances, draw.population, right, of_frame, of_drawn
+    )
+    low, high = accuracy, accuracy
+    if math.isfinite(size):
+        low, high = _interval(accuracy, size, right, level)
+    interval = f"{short_percent(level)} by labels, for all rows that pick could draw"
+    return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
+
+
+def accuracy_and_size(
+    weights: Float64s,
+    variances: Float64s,
+    population: int,
+    right: Float64s,
+    of_frame: Float64s,
+    of_drawn: Float64s,
+) -> tuple[float, float]:
+    """Return A and n*, which is infinite if every row is labelled.
+
+    Parameters
+    ----------
+    weights, variances : arrays of shape (n,)
+        Of the drawn rows, as `Draw` has them.
+    population : int
+        N, the number of rows of the frame.
+    right, of_frame, of_drawn : arrays
+        As in `difference_estimate`.
+    """
     scores, frame_scores = logit(of_drawn, NEAREST), logit(of_frame, NEAREST)
-    N, n, weights = draw.population, len(draw), draw.weights
+    n = len(weights)
     offset, slope = _recalibrated(scores, right, weights / weights.mean())
     expected = sigmoid(offset + slope * scores)
     mean = float(sigmoid(offset + slope * frame_scores).mean())
-    accuracy = float(np.clip(mean + weights @ (right - expected) / N, 0.0, 1.0))
-    variance = float(draw.variances @ (expected * (1 - expected))) / N**2 * n / max(n - 1, 1)
-    low, high = accuracy, accuracy
-    if variance > 0:  # it is 0 if every row is labelled
-        low, high = _interval(accuracy, mean * (1 - mean) / variance, right, level)
-    interval = f"{short_percent(level)} by labels, for all rows that pick could draw"
-    return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
+    accuracy = float(np.clip(mean + weights @ (right - expected) / population, 0.0, 1.0))
+    variance = float(variances @ (expected * (1 - expected))) / population**2 * n / max(n - 1, 1)
+    return accuracy, mean * (1 - mean) / variance if variance > 0 else math.inf
 
 
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:

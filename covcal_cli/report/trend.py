@@ -114,9 +114,10 @@ class Timeline:
     def shares(self) -> tuple[float, float]:
         """Return the limits of the axis of shares, whole tenths."""
         shares: list[float] = []
-        for numbers in (period.measured for period in self.periods):
+        for period in self.periods:
+            numbers = period.measured
             shares += [numbers.confidence, numbers.confidence_before]
-            for accuracy in (numbers.estimate, numbers.measured):
+            for accuracy in (numbers.estimate, period.by_labels):
                 if accuracy is not None:
                     shares += [accuracy.low, accuracy.high, accuracy.accuracy]
         low = math.floor(10 * min(shares) + 1e-9) / 10
@@ -216,7 +217,7 @@ def _periods_table(trend: Timeline) -> str:
         rows.append(
             [
                 *(numbers.period, period.verdict, f"{numbers.confidence:.1%}"),
-                *(_with_interval(numbers.estimate), _with_interval(numbers.measured), gap),
+                *(_with_interval(numbers.estimate), _with_interval(period.by_labels), gap),
                 *(str(numbers.rows), period.why, period.change),
             ]
         )
@@ -404,7 +405,7 @@ def _hint(period: Period) -> str:
     estimated = (
         "" if numbers.estimate is None else f", estimated {_with_interval(numbers.estimate)}"
     )
-    measured = "" if numbers.measured is None else f", measured {_with_interval(numbers.measured)}"
+    measured = "" if period.by_labels is None else f", by labels {_with_interval(period.by_labels)}"
     return (
         f"{numbers.period}: confidence {numbers.confidence:.1%}{estimated}{measured}, "
         f"{numbers.rows} rows; {period.verdict}"
@@ -451,7 +452,7 @@ def _band(field: _Field) -> Iterator[str]:
 
 def _measured(field: _Field) -> Iterator[str]:
     for period in field.trend.periods:
-        accuracy = period.measured.measured
+        accuracy = period.by_labels
         if accuracy is None:
             continue
         x, top, bottom = field.trend.x(period), field.y(accuracy.high), field.y(accuracy.low)

@@ -17,12 +17,11 @@ from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
-from covcal_cli.labels.accuracy import accuracy_by_labels
-from covcal_cli.labels.picked_labels import labelled_draw
-from covcal_cli.maths.odds import confidences, short_percent
+from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
-from covcal_cli.watch.period import Cut, Every, Measured, PeriodAccuracy, cuts
+from covcal_cli.watch.labels import picked_labels
+from covcal_cli.watch.period import Cut, Every, Measured, cuts
 from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -146,12 +145,9 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
 
 
 def measured(
-    path: Path, name: str, standard: Standard, *, by: str | None, every: Every, false_alarms: float
+    path: Path, name: str, standard: Standard, *, by: str | None, every: Every
 ) -> Iterator[Measured]:
     """Yield the numbers of each period of a file.
-
-    Rows you labelled are used only if the file is one period, because they were drawn from the
-    whole file. `false_alarms` is the rate at which their interval may miss the accuracy.
 
     Raises
     ------
@@ -168,23 +164,12 @@ def measured(
             allow_other_preprocessing=standard.allow_other_preprocessing,
         )[""]
         digest = sha256_of(path)
-        by_labels = None
-        if by is None:
-            by_labels = _by_labels(file, 1 - false_alarms, standard.calibration.seed)
+        labels = picked_labels(file, standard.calibration.seed)
         for cut in cuts(target, name, by, every):
             yield replace(
-                _of_period(path, digest, target, cut, scaled, standard), measured=by_labels
+                _of_period(path, digest, target, cut, scaled, standard),
+                labels=None if labels is None else labels.of(cut.rows),
             )
-
-
-def _by_labels(file: FeatureFile, level: float, seed: int) -> PeriodAccuracy | None:
-    """Return the accuracy by the rows you labelled, as ``estimate`` computes it, or None."""
-    draw = labelled_draw(file)
-    if draw is None:
-        return None
-    estimate = accuracy_by_labels(file, draw, level=level, seed=seed)
-    of = f"the labels of {len(draw)} rows ({short_percent(level)} interval)"
-    return PeriodAccuracy(estimate.accuracy, estimate.low, estimate.high, of)
 
 
 def _of_period(
@@ -208,7 +193,7 @@ def _of_period(
         confidence=float(confidence.mean()),
         predicted=tuple(shares(logits.argmax(axis=1), target.n_classes).tolist()),
         estimate=standard.source.estimate(logits),
-        measured=None,
+        labels=None,
         auc_target=auc_target,
         auc_source=auc_source,
         effective_rows=effective,

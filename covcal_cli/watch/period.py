@@ -128,6 +128,15 @@ class PeriodAccuracy:
 
 
 @dataclass(frozen=True)
+class PeriodLabels:
+    """What the labels of one period tell, by the design of their draw."""
+
+    rows: Number  # labelled
+    accuracy: Share
+    size: Positive  # the number of random labels that tell as much
+
+
+@dataclass(frozen=True)
 class Gap:
     """Mean confidence minus accuracy, with its interval."""
 
@@ -174,7 +183,7 @@ class Measured:
     confidence: Share  # mean calibrated confidence
     predicted: tuple[Share, ...]  # how often each class is predicted
     estimate: PeriodAccuracy | None  # without labels
-    measured: PeriodAccuracy | None  # from the rows you labelled
+    labels: PeriodLabels | None  # what the labels of its rows tell
     auc_target: Share | None  # AUC between the period and the calibration's own target
     auc_source: Share | None
     effective_rows: NonNegative | None  # effective sample size of the source for the period
@@ -186,16 +195,6 @@ class Measured:
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
 
-    @property
-    def gap(self) -> Gap | None:
-        """Mean confidence minus the accuracy; the accuracy is from labels if there are any."""
-        best = self.measured or self.estimate
-        if best is None:
-            return None
-        ends = self.confidence - best.high, self.confidence - best.low
-        value = min(max(self.confidence - best.accuracy, ends[0]), ends[1])
-        return Gap(value, *ends)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Period(Document):
@@ -206,12 +205,19 @@ class Period(Document):
     version: str  # of covcal
     calibration: WatchedCalibration
     measured: Measured
+    # The accuracy by the labels of this period and of earlier ones; None without labels.
+    by_labels: PeriodAccuracy | None
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
     verdict: Verdict
     why: str
     supersedes: bool = False  # whether an earlier line has the same period and calibration
+
+    @property
+    def accuracy(self) -> PeriodAccuracy | None:
+        """The accuracy that the verdict rests on: by labels if there are any, or estimated."""
+        return self.by_labels or self.measured.estimate
 
     @property
     def answer(self) -> str:

@@ -10,9 +10,19 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.watch.alarm import Alarm, alarm
-from covcal_cli.watch.period import Gap, Measured, Period, RaisedAlarm, Verdict, Watched
+from covcal_cli.watch.labels import Pool
+from covcal_cli.watch.period import (
+    Gap,
+    Measured,
+    Period,
+    PeriodAccuracy,
+    RaisedAlarm,
+    Verdict,
+    Watched,
+)
 from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
 FailOn = Literal["off", "unknown", "changed"]
@@ -20,13 +30,18 @@ FAIL_ON: tuple[FailOn, ...] = get_args(FailOn)
 _SMALLEST = 0.005  # a smaller change of a share is not named
 
 
-def verdict_on(entry: Measured, tolerance: float) -> tuple[Verdict, Gap | None, str]:
-    """Return the verdict on a period, the gap that it judges, and the reason."""
-    best, gap = entry.measured or entry.estimate, entry.gap
-    if best is None or gap is None:
+def verdict_on(
+    entry: Measured, pool: Pool | None, tolerance: float
+) -> tuple[Verdict, Gap | None, str]:
+    """Return the verdict on a period, the gap that it judges, and the reason.
+
+    `pool` is the gap by labels since the rows last changed. It takes the place of the estimate.
+    """
+    best = entry.estimate if pool is None else pool.accuracy(entry.confidence)
+    if best is None:
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
-    by_labels = entry.measured is not None
-    source = f"by {best.of}" if by_labels else "estimated"
+    gap = gap_of(entry.confidence, best) if pool is None else pool.gap
+    source = "estimated" if pool is None else f"by {best.of}"
     numbers = (
         f"confidence {entry.confidence:.0%}, accuracy {best.low:.0%} to {best.high:.0%} {source}"
     )
@@ -36,6 +51,12 @@ def verdict_on(entry: Measured, tolerance: float) -> tuple[Verdict, Gap | None, 
     if verdict == "not known":
         numbers += f": too wide for a tolerance of {100 * tolerance:g} points"
     return verdict, gap, numbers
+
+
+def gap_of(confidence: float, accuracy: PeriodAccuracy) -> Gap:
+    """Return the mean confidence minus an accuracy, with its interval."""
+    low, high = confidence - accuracy.high, confidence - accuracy.low
+    return Gap(min(max(confidence - accuracy.accuracy, low), high), low, high)
 
 
 def alarm_after(
@@ -137,11 +158,11 @@ def _usual(signal: Signal) -> float:
     return 1 - float(signal.ranks(np.zeros(1))[0])  # its margin is above 0
 
 
-def _moved(signal: Signal, predicted: np.ndarray) -> float:
+def _moved(signal: Signal, predicted: Float64s) -> float:
     return float(predicted[signal.class_number or 0]) - _usual(signal)
 
 
-def _share_in_words(signal: Signal, predicted: np.ndarray, classes: Sequence[str]) -> str:
+def _share_in_words(signal: Signal, predicted: Float64s, classes: Sequence[str]) -> str:
     number = signal.class_number or 0
     name, share, usual = classes[number], float(predicted[number]), _usual(signal)
     if abs(share - usual) < _SMALLEST:

@@ -14,6 +14,7 @@ from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.watch.history import History, append, read_history
+from covcal_cli.watch.labels import pooled
 from covcal_cli.watch.measurement import Standard, measured, standard_of
 from covcal_cli.watch.period import (
     EVERY,
@@ -122,7 +123,6 @@ def watch(
             standard,
             by=settings.by,
             every=settings.every,
-            false_alarms=1 / settings.threshold,
         )
     _require_different(measurements)
 
@@ -211,20 +211,23 @@ def _judged(
     for entry in measurements:
         place = places.get(entry.period, len(sequence))
         sequence[place : place + 1] = [entry]
-        verdict, gap, why = verdict_on(entry, settings.tolerance)
+        so_far = sequence[: place + 1]
+        alarm = alarm_after(
+            so_far, standard.reference, standard.calibration.classes, settings.threshold
+        )
+        # Labels from before a change of the rows tell nothing of the rows after it.
+        names = [known.period for known in so_far]
+        pool = pooled(so_far, names.index(alarm.since) if alarm.raised else 0)
+        verdict, gap, why = verdict_on(entry, pool, settings.tolerance)
         periods.append(
             Period(
                 version=__version__,
                 calibration=used,
                 measured=entry,
+                by_labels=None if pool is None else pool.accuracy(entry.confidence),
                 gap=gap,
                 tolerance=settings.tolerance,
-                alarm=alarm_after(
-                    sequence[: place + 1],
-                    standard.reference,
-                    standard.calibration.classes,
-                    settings.threshold,
-                ),
+                alarm=alarm,
                 verdict=verdict,
                 why=why,
                 supersedes=entry.period in places,

@@ -13,6 +13,7 @@ from covcal_cli.watch.period import (
     Verdict,
     WatchedCalibration,
 )
+from covcal_cli.watch.verdict import gap_of
 
 
 def period(
@@ -43,20 +44,22 @@ def period(
         confidence=confidence,
         predicted=(0.5, 0.5),
         estimate=estimate,
-        measured=known,
+        labels=None,
         auc_target=0.5,
         auc_source=0.7,
         effective_rows=100.0,
         signals={},
         signal_rows=250,
     )
+    best = known or estimate
     log_evidence, log_threshold = (power * math.log(10) for power in (evidence, 3))
     raised = log_evidence >= log_threshold
     return Period(
         version="0.1.0",
         calibration=WatchedCalibration(Path("cal.json"), calibration * 64, "cot"),
         measured=found,
-        gap=found.gap,
+        by_labels=known,
+        gap=None if best is None else gap_of(confidence, best),
         tolerance=0.05,
         alarm=RaisedAlarm(log_evidence, log_threshold, raised, name, "confidence", "other rows"),
         verdict=verdict,

@@ -180,10 +180,10 @@ class TestVerdicts:
         """The confidence is 80 %; estimators that disagree cannot say that it holds."""
         estimate = PeriodAccuracy((low + high) / 2, low, high, "source rows")
         entry = replace(period("w").measured, confidence=0.8, estimate=estimate)
-        assert verdict_on(entry, tolerance + 1e-9)[0] == verdict
+        assert verdict_on(entry, None, tolerance + 1e-9)[0] == verdict
         doubted = replace(entry, estimate=replace(estimate, contradicted=True))
         expected = "off" if verdict == "off" else "not known"
-        assert verdict_on(doubted, tolerance + 1e-9)[0] == expected
+        assert verdict_on(doubted, None, tolerance + 1e-9)[0] == expected
 
     def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
         thresholds = [
@@ -425,34 +425,31 @@ class TestMarkedLabels:
 
     def test_they_are_used(self, labelled: Path) -> None:
         (found,) = watched(labelled, "moved.h5")["periods"]
-        one = found["measured"]
+        one, by_labels = found["measured"], found["by_labels"]
         target = clusters_domain("later", sizes=WEEK, moved=1.0, seed=10)
         drawn = target["split"] < 2
         right = (target["logits"].argmax(axis=1) == target["labels"])[drawn].mean()
-        assert one["measured"]["of"] == "the labels of 80 rows (99.9 % interval)"
-        assert one["measured"]["low"] <= right <= one["measured"]["high"]
-        assert found["gap"]["value"] == pytest.approx(
-            one["confidence"] - one["measured"]["accuracy"]
-        )
+        assert by_labels["of"] == "80 labels (95 % interval)"
+        assert by_labels["low"] <= right <= by_labels["high"]
+        assert found["gap"]["value"] == pytest.approx(one["confidence"] - by_labels["accuracy"])
 
     def test_estimate_says_the_same_accuracy(self, labelled: Path) -> None:
-        """The same labels give the same accuracy; each command names the level of its interval."""
+        """The same labels; the interval is wider, because it is valid at every look."""
         (period,) = watched(labelled, "moved.h5")["periods"]
         done = covcal("estimate", "moved.h5", "-o", "-", cwd=labelled).require_success()
         by_name = {estimate["name"]: estimate for estimate in json.loads(done.out)["estimates"]}
-        estimate, measured = by_name["labels"], period["measured"]["measured"]
-        assert measured["accuracy"] == estimate["accuracy"]
-        assert measured["low"] < estimate["low"] < estimate["high"] < measured["high"]
-        assert estimate["interval"].startswith("95 %")
+        estimate, by_labels = by_name["labels"], period["by_labels"]
+        assert by_labels["accuracy"] == pytest.approx(estimate["accuracy"])
+        assert by_labels["low"] < estimate["low"] < estimate["high"] < by_labels["high"]
 
     def test_it_is_said_that_they_are(self, labelled: Path) -> None:
         """In the table, and in the sentence whatever the verdict, with what they allow."""
-        done = covcal("watch", "moved.h5", "w0.h5", "--format", "markdown", cwd=labelled)
+        done = covcal("watch", "moved.h5", "--format", "markdown", cwd=labelled)
         rows = [line.split(" | ") for line in done.out.splitlines() if line.startswith("| ")]
-        assert [row[3].endswith(", labels") for row in rows[-2:]] == [True, False]
+        assert rows[-1][3].endswith(", labels")
         shown = json.loads(covcal("watch", "moved.h5", "-o", "-", cwd=labelled).out)
         why = shown["periods"][0]["why"]
-        assert re.search(r"accuracy [0-9]+% to [0-9]+% by the labels of 80 rows", why)
+        assert re.search(r"accuracy [0-9]+% to [0-9]+% by 80 labels", why)
 
     @pytest.mark.parametrize(("wrong", "verdict"), [(0, "not known"), (1, "off")])
     def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
@@ -467,4 +464,17 @@ class TestMarkedLabels:
         (found,) = watched(labelled, "wrong.h5")["periods"]
         assert not found["alarm"]["raised"]
         assert found["verdict"] == verdict
-        assert "by the labels of 40 rows (99.9 % interval)" in found["why"]
+        assert "by 40 labels (95 % interval)" in found["why"]
+
+    def test_labels_before_a_change_do_not_count_after_it(self, labelled: Path) -> None:
+        rows = clusters_domain("later", sizes=WEEK, seed=3)
+        write_features(
+            labelled / "first.h5", source=clusters_domain("source", sizes=WEEK), target=rows
+        )
+        covcal("pick", "first.h5", "-n", 40, "-o", "first.csv", cwd=labelled).require_success()
+        fill(labelled / "first.csv", labelled / "first.h5")
+        covcal("label", "first.h5", "first.csv", cwd=labelled).require_success()
+        found = watched(labelled, "first.h5", "w0.h5", "favoured.h5")["periods"]
+        assert [one["alarm"]["raised"] for one in found] == [False, False, True]
+        of = [one["by_labels"] and one["by_labels"]["of"] for one in found]
+        assert of == ["40 labels (95 % interval)"] * 2 + [None]

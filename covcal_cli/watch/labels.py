@@ -1,0 +1,144 @@
+"""The labels of periods: what those of one period tell, and what those of many tell together.
+
+Every labelled period gives an accuracy A and a size n*, the number of random labels that tell as
+much. So n* A labels count as right, and the others as wrong. Periods are pooled by adding these
+counts. What is pooled is the gap, mean confidence minus accuracy: the accuracy itself moves with
+the rows. The interval is valid at every look (`maths.anytime`).
+
+A pool may begin at any labelled period. The pool that begins at the k-th one, from 0, has the error
+probability e / ((k + 1) (k + 2)). These sum to e, so all intervals are right together, and the
+labels may choose among them. The longest pool is taken whose interval meets those of all shorter
+pools. So labels that show another gap than earlier ones end the pool.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from covcal_cli.arrays import Booleans, Float64s, Rows
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.accuracy import accuracy_and_size
+from covcal_cli.labels.draws import frame_rows
+from covcal_cli.labels.picked_labels import labelled_draw
+from covcal_cli.labels.score import score
+from covcal_cli.maths.anytime import anytime_interval
+from covcal_cli.maths.odds import short_percent
+from covcal_cli.progress import silent
+from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
+
+ERROR = 0.05  # the probability that any interval of a history ever misses
+_MOST_STARTS = 100  # of a pool: the latest labelled periods
+
+
+@dataclass(frozen=True)
+class FileLabels:
+    """The labelled rows of a file, with the scores of the rows that they represent."""
+
+    rows: Rows  # (n,), labelled
+    right: Float64s  # (n,), 1 where the classifier is right
+    weights: Float64s  # (n,)
+    variances: Float64s  # (n,)
+    scores: Float64s  # (n,), of these rows
+    frame: Rows  # (m,), rows that represent all rows that could have been drawn
+    frame_scores: Float64s  # (m,)
+    drawable: Booleans  # (N,), whether each row of the target could have been drawn
+
+    def of(self, rows: Rows) -> PeriodLabels | None:
+        """Return what the labels of a part of the rows tell; None without any."""
+        inside, frame = np.isin(self.rows, rows), np.isin(self.frame, rows)
+        population = int(self.drawable[rows].sum())
+        if not inside.any() or not frame.any():
+            return None
+        accuracy, size = accuracy_and_size(
+            self.weights[inside],
+            self.variances[inside],
+            population,
+            self.right[inside],
+            self.frame_scores[frame],
+            self.scores[inside],
+        )
+        labelled = int(inside.sum())
+        return PeriodLabels(labelled, accuracy, min(size, float(population)))
+
+
+def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
+    """Return the rows of a file that ``covcal pick`` drew and a person labelled, or None."""
+    draw = labelled_draw(file)
+    if draw is None:
+        return None
+    target = file.require_target()
+    drawable = np.zeros(target.n, dtype=np.bool_)
+    drawable[frame_rows(target, draw.batches[0].splits)] = True
+    return FileLabels(
+        draw.rows,
+        draw.right(target.logits(draw.rows)),
+        draw.weights,
+        draw.variances,
+        score(file, draw.rows, None, seed=seed, progress=silent).right,
+        draw.frame,
+        score(file, draw.frame, None, seed=seed, progress=silent).right,
+        drawable,
+    )
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The gap by the labels of some periods together."""
+
+    gap: Gap
+    labels: int
+    first: str  # the first and the last labelled period
+    last: str
+
+    def accuracy(self, confidence: float) -> PeriodAccuracy:
+        """Return the accuracy of a period with this mean confidence."""
+        value, low, high = (
+            float(np.clip(confidence - gap, 0, 1))
+            for gap in (self.gap.value, self.gap.high, self.gap.low)
+        )
+        periods = "" if self.first == self.last else f" of {self.first} to {self.last}"
+        of = f"{self.labels} labels{periods} ({short_percent(1 - ERROR)} interval)"
+        return PeriodAccuracy(value, low, high, of)
+
+
+def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) -> Pool | None:
+    """Return the gap by the labels of periods in order, from place `start` on; None without any."""
+    labelled = [
+        (entry, entry.labels, place)
+        for place, entry in enumerate(entries)
+        if entry.labels is not None
+    ]
+    if not labelled or labelled[-1][2] < start:
+        return None
+    sizes = np.array([labels.size for _, labels, _ in labelled])
+    right = sizes * [labels.accuracy for _, labels, _ in labelled]
+    expected = sizes * [entry.confidence for entry, _, _ in labelled]
+    totals, rights, confidences = (
+        values[::-1].cumsum()[::-1] for values in (sizes, right, expected)
+    )
+    starts = [k for k, (_, _, place) in enumerate(labelled) if place >= start][-_MOST_STARTS:]
+    gaps = []
+    for k in starts:
+        confidence = float(confidences[k] / totals[k])
+        accuracy = float(np.clip(rights[k] / totals[k], 0, 1))
+        low, high = anytime_interval(
+            accuracy * totals[k],
+            (1 - accuracy) * totals[k],
+            confidence,
+            error / ((k + 1) * (k + 2)),
+        )
+        gaps.append(Gap(confidence - accuracy, confidence - high, confidence - low))
+    # The first start whose interval meets all later ones.
+    highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
+    lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
+    chosen = next(
+        i for i, gap in enumerate(gaps) if gap.low <= lowest_high[i] and gap.high >= highest_low[i]
+    )
+    k = starts[chosen]
+    return Pool(
+        gaps[chosen],
+        sum(labels.rows for _, labels, _ in labelled[k:]),
+        labelled[k][0].period,
+        labelled[-1][0].period,
+    )
