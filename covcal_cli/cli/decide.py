@@ -160,6 +160,7 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
 def _answer(decision: "Decision", output: str) -> str:
     """Return what can be accepted, and what that is worth, in a few lines."""
     from covcal_cli.cli.tables import aligned
+    from covcal_cli.maths.odds import short_percent
 
     facts: dict[str, str] = {}
     limit = decision.error
@@ -168,15 +169,15 @@ def _answer(decision: "Decision", output: str) -> str:
         if decision.threshold is not None:
             facts["Accept"] = (
                 f"{_percent(decision.share)} of the target rows: those with a confidence above "
-                f"{_percent(decision.threshold, 4)}"
+                f"{short_percent(decision.threshold)}"
             )
         if decision.is_promise and decision.labels is not None:
             use, whose = decision.labels, "of them"
             if decision.covers == "future rows":
                 whose = "of them, and of future rows like them,"
             facts["Promise"] = (
-                f"At most {_percent(limit)} {whose} are wrong, with {_percent(decision.certainty)} "
-                f"certainty ({use.labels} labels, {use.wrong} wrong)"
+                f"At most {short_percent(limit)} {whose} are wrong, with "
+                f"{short_percent(decision.certainty)} certainty ({use.labels} labels, {use.wrong} wrong)"
             )
         elif decision.expected is not None:
             point = decision.expected
@@ -190,11 +191,11 @@ def _answer(decision: "Decision", output: str) -> str:
             if use.labels:
                 found = f"{use.wrong} of {use.labels} labels of the surest rows are wrong"
                 found += f", and {use.allowed if use.allowed > 0 else 'none'} may be"
-            facts["Reason"] = f"{found}, for at most {_percent(limit)} wrong"
+            facts["Reason"] = f"{found}, for at most {short_percent(limit)} wrong"
         else:
             facts["Reason"] = (
-                f"even of the surest rows more than {_percent(limit)} may be wrong, at the low end "
-                "of the estimated accuracy"
+                f"even of the surest rows more than {short_percent(limit)} may be wrong, at the "
+                "low end of the estimated accuracy"
             )
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)
@@ -202,10 +203,10 @@ def _answer(decision: "Decision", output: str) -> str:
         rule = decision.sets
         what = "an estimate" if not rule.labels else f"by {rule.labels} labels"
         if rule.labels and rule.certainty is not None:
-            what += f", with {_percent(rule.certainty)} certainty"
+            what += f", with {short_percent(rule.certainty)} certainty"
         facts["Sets"] = (
             f"{rule.mean_size:.2f} classes on average; the right one is among them in "
-            f"{_percent(rule.coverage)} of rows ({what})"
+            f"{short_percent(rule.coverage)} of rows ({what})"
         )
     return aligned(facts)
 
@@ -226,6 +227,6 @@ def _offer(decision: "Decision", output: str) -> str:
     )
 
 
-def _percent(share: float, digits: int = 3) -> str:
-    """Return a share in percent with few digits."""
-    return f"{100 * share:.{digits}g} %"
+def _percent(share: float) -> str:
+    """Return a measured share in percent, with a decimal only if it is small."""
+    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"

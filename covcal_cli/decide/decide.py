@@ -18,7 +18,7 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Rows
 from covcal_cli.decide.curve import expected_errors, largest_share
-from covcal_cli.decide.sets import cut_by_labels, cut_by_mass, mean_size, true_scores
+from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, mean_size, true_scores
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
@@ -156,7 +156,8 @@ def decide(
             ),
         )
         if settings.coverage is not None:
-            rule = _sets(sample, settings, labelled if uses_labels else None, target, scaled)
+            usable = labelled if uses_labels and labelled.is_uniform else None
+            rule = _sets(sample, settings, usable, estimate, target, scaled)
             decision = replace(decision, sets=rule)
         if settings.error is None:
             return decision
@@ -194,6 +195,11 @@ class _Sample:
         logits, self._temperature = scaled.prepared(target, rows)
         self._logits = logits.T
         self._can_move = scaled.scaling.can_move_the_top
+
+    def cut(self, coverage: float, estimate: Estimate | None) -> float:
+        """Return the cut of sets without labels."""
+        labels = self._labels if self._can_move else None
+        return cut_without_labels(self._logits, self.probabilities, coverage, estimate, labels)
 
     def expected_errors(self, estimate: Estimate | None) -> tuple[CurvePoint, ...]:
         """Return the expected error of the best rows of every share, with its range."""
@@ -338,13 +344,14 @@ def _sets(
     sample: _Sample,
     settings: DecideSettings,
     labelled: _Labelled | None,
+    estimate: Estimate | None,
     target: Domain,
     scaled: ScaledLogits,
 ) -> SetRule:
-    """Return the rule for sets of classes."""
+    """Return the rule for sets of classes; `labelled` are rows that were drawn at random."""
     coverage = settings.coverage or 0.0
-    if labelled is None or not labelled.is_uniform:
-        cut = cut_by_mass(sample.probabilities, coverage)
+    if labelled is None:
+        cut = sample.cut(coverage, estimate)
         return SetRule(coverage, cut, mean_size(sample.probabilities, cut), 0, None)
     draw, population = labelled.draw, labelled.draw.population
     blocks = [

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide.curve import expected_errors, largest_share
-from covcal_cli.decide.sets import cut_by_labels, cut_by_mass, true_scores
+from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, true_scores
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
@@ -80,8 +80,8 @@ class Decision:
         labels : array of shape (m,), optional
             The class numbers of those rows.
         estimate : Estimate, optional
-            The accuracy on the target, such as `Calibrator.estimate_`. The threshold without labels
-            keeps to its low end. Without it the probabilities are believed.
+            The accuracy on the target, such as `Calibrator.estimate_`. Without labels, the
+            threshold keeps to its low end. Without it the probabilities are believed.
         """
         values = _logits(logits)
         drawn, known = _labelled(rows, labels, values.shape)
@@ -101,7 +101,7 @@ class Decision:
         if self.coverage is not None and len(drawn):
             self.cut_ = cut_by_labels(true_scores(shares[drawn], known), self.coverage, None)
         elif self.coverage is not None:
-            self.cut_ = cut_by_mass(shares, self.coverage)
+            self.cut_ = cut_without_labels(values, shares, self.coverage, estimate)
         return self
 
     def accept(self, logits: ArrayLike) -> Booleans:

@@ -4,7 +4,8 @@ A set of classes holds the likeliest class, and every class with at least a cert
 probability, the cut. This is LAC (Sadinle, Lei & Wasserman 2019), and no set is empty.
 
 - Without labels, the cut is the largest one at which the sets hold, on average, the wanted share of
-  the probability.
+  the probability. The probabilities for this mean have a higher temperature: their mean confidence
+  is two fifths of the way from the estimated accuracy to its low end.
 - With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) leaves out at
   most the floor((n + 1) (1 - C)) - 1 right classes with the least probability. The coverage holds
   on average over draws. With a certainty, the number left out is the one that an exact test allows.
@@ -14,20 +15,53 @@ import math
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Float64s, Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, Float64s, Floats, Labels
+from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.maths.odds import probabilities as softmax
+
+_TOWARDS_LOW = 0.4  # how far to the low end of the estimated accuracy; chosen on half *choose*
 
 
-def cut_by_mass(probabilities: Float64s, coverage: float) -> float:
-    """Return the largest cut whose sets hold a share of the probability, on average."""
-    top = probabilities.max(axis=1)
-    rest = probabilities.copy()
-    rest[np.arange(len(rest)), rest.argmax(axis=1)] = 0
-    values = np.sort(rest, axis=None)[::-1]
-    needed = coverage * len(top) - top.sum()
+def cut_without_labels(
+    logits: Floats,
+    probabilities: Float64s,
+    coverage: float,
+    estimate: Estimate | None,
+    labels: Labels | None = None,
+) -> float:
+    """Return the cut of `probabilities` whose sets have the coverage, as far as is known.
+
+    Parameters
+    ----------
+    logits : array of shape (n, K)
+    probabilities : array of shape (n, K)
+        The calibrated ones; the cut is compared with them.
+    coverage : float
+    estimate : Estimate or None
+        Without it the calibrated probabilities are believed.
+    labels : array of shape (n,), optional
+        The classifier's labels, where they may differ from the top class of the logits.
+    """
+    if estimate is None:
+        return cut_by_mass(probabilities, coverage, probabilities)
+    accuracy = estimate.accuracy - _TOWARDS_LOW * (estimate.accuracy - estimate.low)
+    matched = match_accuracy(logits, accuracy, labels).temperature
+    return cut_by_mass(probabilities, coverage, softmax(logits, matched).T)
+
+
+def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> float:
+    """Return the largest cut whose sets hold a share of the mass, (n, K), on average."""
+    rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
+    needed = coverage * len(rows) - float(mass[rows, top].sum())
     if needed <= 0:
         return 1.0
-    place = int(np.searchsorted(np.cumsum(values), needed))
-    return float(values[min(place, len(values) - 1)])
+    rest = np.ones(probabilities.shape, dtype=bool)
+    rest[rows, top] = False
+    values, masses = probabilities[rest], mass[rest]
+    order = np.argsort(-values)
+    place = int(np.searchsorted(np.cumsum(masses[order]), needed))
+    return float(values[order[min(place, len(order) - 1)]])
 
 
 def cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:

@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s
+from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.decide.decide import SPLITS_READ, DecideSettings, decide
-from covcal_cli.decide.sets import cut_by_labels, cut_by_mass, mean_size
+from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, mean_size, true_scores
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FeatureFile
@@ -34,6 +34,7 @@ from covcal_cli.maths.acceptance import (
     plan,
     sampling,
 )
+from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import write_document
 
 COVERAGE, SET_LABELS, MOST_CLASS_VALUES = 0.9, 25, 1 << 22
@@ -96,11 +97,15 @@ def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: 
         is_wrong = np.concatenate([label for label, _ in pairs]) != known
         most = min(len(rows), MOST_CLASS_VALUES // target.n_classes)
         chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:most])
-        probabilities = scaled.forecast(target, rows[chosen]).probabilities.T
+        logits, temperature = scaled.prepared(target, rows[chosen])
+        probabilities = softmax(logits.T, temperature).T
+        top = np.asarray(target.logits(rows[chosen]).argmax(axis=1))
+        moved = top if scaled.scaling.can_move_the_top else None
+        cut = cut_without_labels(logits.T, probabilities, COVERAGE, guess, moved)
     order = np.argsort(-score, kind="stable")
     wrong = is_wrong[order].astype(np.float64)
     numbers = [of_error(decision, score, wrong, labels, draws) for decision in decisions]
-    sets = of_sets(probabilities, known[chosen], draws)
+    sets = of_sets(cut, probabilities, known[chosen], draws)
     return np.concatenate([*numbers, sets])
 
 
@@ -119,11 +124,9 @@ def of_error(
     return numbers
 
 
-def of_sets(probabilities: Float64s, labels: np.ndarray, draws: int) -> list[float]:
-    """Return coverage and size of sets without labels, and by a few labels."""
-    own = probabilities[np.arange(len(labels)), labels]
-    score = np.where(probabilities.argmax(axis=1) == labels, 1.0, own)
-    cut = cut_by_mass(probabilities, COVERAGE)
+def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> list[float]:
+    """Return coverage and size of sets by a cut without labels, and by a few labels."""
+    score = true_scores(probabilities, labels)
     numbers = [float((score >= cut).mean()), mean_size(probabilities, cut)]
     covered, sizes = [], []
     for draw in range(draws):
