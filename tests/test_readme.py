@@ -54,7 +54,7 @@ def test_the_worked_example_shows_a_real_improvement(printed_pages: dict[Path, s
 def test_the_picture_shows_what_readme_measured() -> None:
     """The ECE of each row of README's table stands in the picture, too."""
     page = README.read_text(encoding="utf-8")
-    table = page[page.index("| calibration | T |") :].partition("\n\n")[0].splitlines()[2:]
+    table = page[page.index("| calibration | T |") :].partition("\n```")[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
     picture = PICTURE.read_text(encoding="utf-8")
     assert rows[0][0] == "none"

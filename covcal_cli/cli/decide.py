@@ -177,7 +177,8 @@ def _answer(decision: "Decision", output: str) -> str:
                 whose = "of them, and of future rows like them,"
             facts["Promise"] = (
                 f"At most {short_percent(limit)} {whose} are wrong, with "
-                f"{short_percent(decision.certainty)} certainty ({use.labels} labels, {use.wrong} wrong)"
+                f"{short_percent(decision.certainty)} certainty ({use.labels} "
+                f"labels, {use.wrong} wrong)"
             )
         elif decision.expected is not None:
             point = decision.expected

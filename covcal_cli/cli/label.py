@@ -102,7 +102,10 @@ def label(
     written = output or path
     # A calibration of this folder, if there is one, was fitted without these labels.
     replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
-    console.wrote(written, f"covcal calibrate {as_word(written)}{replace}")
+    following = f"covcal calibrate {as_word(written)}{replace}"
+    if labelling.for_decision:  # a calibration with these labels would end their promise
+        following = f"covcal decide {as_word(written)} --force, with the --error as before"
+    console.wrote(written, following)
 
 
 def _summary(labelling: "Labelling") -> str:

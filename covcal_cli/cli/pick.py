@@ -150,6 +150,7 @@ def _summary(picked: "Picked", where: str) -> str:
     """Return what to do, and how precisely the accuracy will then be known."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable
+    from covcal_cli.labels.score import region_of
 
     batch = picked.sheet.batch
     these = f"these {batch.drawn} rows" if batch.drawn > 1 else "this row"
@@ -159,15 +160,20 @@ def _summary(picked: "Picked", where: str) -> str:
     wrong = f", {worst} if the confidence is wrong" if worst != half else ""
     before = f" and the {picked.before} of earlier batches" if picked.before else ""
     least = 100 * picked.mean_error
+    first = (
+        f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"
+    )
+    classes = f"Classes   {printable(listed(picked.classes))}"
+    if region_of(batch.score) is not None:
+        return f"{first}\nPromise   covcal decide tests it with them{before}\n{classes}"
     return "\n".join(
         [
-            f"Label {these} in {where}, drawn from {batch.population} "
-            f"{' and '.join(batch.splits)} rows",
+            first,
             f"Accuracy  with them{before} it will be known to about +/- {half} points{wrong}",
             f"ECE       {least:.0f} points or more must be expected from a calibration with so few "
             "labels"
             if least >= 1
             else "ECE       a calibration can reach less than 1 point",
-            f"Classes   {printable(listed(picked.classes))}",
+            classes,
         ]
     )

@@ -24,6 +24,7 @@ from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, Domain, FeatureFile
 from covcal_cli.labels.draws import write_copy
 from covcal_cli.labels.picked_labels import draw_with_labels
+from covcal_cli.labels.score import region_of
 from covcal_cli.labels.sheet import (
     Sheet,
     plain_number,
@@ -48,6 +49,7 @@ class Labelling:
     labelled: int  # rows that have a label now
     empty: int  # drawn rows without a label
     batches: int  # batches in which the rows were drawn
+    for_decision: bool  # whether the last batch was drawn for a decision
     twice: int = 0  # rows that several sheets label
     agreed: int = 0  # those rows with the same label in all sheets
     kappa: float | None = None  # Cohen's kappa on these rows; None if there are none
@@ -133,6 +135,7 @@ def label(
             labelled=labelled,
             empty=len(values) - labelled,
             batches=len(draw.batches),
+            for_decision=region_of(draw.batches[-1].score) is not None,
             twice=twice,
             agreed=agreed,
             kappa=kappa,
