@@ -16,6 +16,7 @@ from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.inputs import ESTIMATED, Estimate
+from covcal_cli.estimators.metrics import MetricEstimate, Wanted, expected_metrics
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import (
     UNSCALED,
@@ -49,6 +50,7 @@ class Estimation(Document):
     schema: ClassVar[str] = "covcal.estimate/1"
 
     estimates: tuple[Estimate, ...]  # the combined one first
+    metrics: tuple[MetricEstimate, ...] = ()  # that were asked for
     guards: tuple[Guard, ...]  # checks that concern several estimates: overlap, prior drift
     temperature: Positive  # T_s, at which confidences are calibrated on the source
     source_rows: Count = field(metadata=at("rows.source"))  # that were read
@@ -67,24 +69,27 @@ class Estimation(Document):
     inputs: tuple[Input, ...]
 
 
-def estimate(path: str | Path, settings: EstimateSettings = DEFAULTS) -> Estimation:
-    """Estimate the target accuracy of a file's classifier.
+def estimate(
+    path: str | Path, settings: EstimateSettings = DEFAULTS, *, metrics: Sequence[Wanted] = ()
+) -> Estimation:
+    """Estimate the target accuracy of a file's classifier, and other metrics.
 
-    No target label is read, except those that ``covcal label`` put in.
+    No target label is read, except those that ``covcal label`` put in. `metrics` holds pairs of a
+    metric and a class, or None for every class, as ``("recall", "fraud")``.
 
     Raises
     ------
     TooFewRowsError
         If the file has too few rows for an estimate.
     CovcalError
-        If the prior or a value of the file cannot be used.
+        If the prior or a value of the file cannot be used, or it has no such class.
     """
     with FeatureFile(Path(path)) as file:
-        return estimate_file(Problem(file, settings))
+        return estimate_file(Problem(file, settings), metrics)
 
 
-def estimate_file(problem: Problem) -> Estimation:
-    """Estimate the target accuracy on an open file, as `estimate` does."""
+def estimate_file(problem: Problem, metrics: Sequence[Wanted] = ()) -> Estimation:
+    """Estimate the target accuracy and metrics on an open file, as `estimate` does."""
     file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
     if lacking is not None:
@@ -111,8 +116,10 @@ def estimate_file(problem: Problem) -> Estimation:
         unlabelled = replace(estimates[0], name="without labels")
         estimates = (fit.accuracy, fit.by_labels, unlabelled, *every)
         notes += draw.notes
+    offsets = None if problem.prior is None else problem.prior_offsets
     return Estimation(
         estimates=estimates,
+        metrics=expected_metrics(inputs, estimates[0], metrics, file.classes, offsets),
         used_target_labels=draw is not None,
         labelled_rows=None if draw is None else draw.recorded(file.require_target()),
         guards=tuple(guards),
@@ -173,13 +180,14 @@ def expect(
     names: Sequence[str] = (),
     networks: Path | None = None,
     allow_other_preprocessing: bool = False,
+    metrics: Sequence[Wanted] = (),
 ) -> Expectation:
     """Estimate the target accuracy, and compare the confidence of calibrations with it.
 
     `documents` are calibrations of the file's classifier, called `names` as in `read_named`.
     `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration, and
     a missing prior from the first calibration that uses one. `networks` is the adapted file with an
-    fl method's networks, if it has moved.
+    fl method's networks, if it has moved. `metrics` are as in `estimate`.
 
     Raises
     ------
@@ -207,7 +215,7 @@ def expect(
             networks,
             allow_other_preprocessing=allow_other_preprocessing,
         )
-        estimation = estimate_file(Problem(file, EstimateSettings(**settings)))
+        estimation = estimate_file(Problem(file, EstimateSettings(**settings)), metrics)
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = target.count(*ESTIMATED)
         unscaled = ScaledLogits(UNSCALED)
@@ -248,6 +256,8 @@ def _prior_of(
 def expectation_document(expectation: Expectation, document: Path) -> dict[str, Any]:
     """Return the content of estimate.json; paths are relative to `document`."""
     content: dict[str, Any] = encoded(expectation.estimation, document)
+    if not expectation.estimation.metrics:
+        del content["metrics"]
     if expectation.calibrations:
         content["calibrations"] = encoded(expectation.calibrations, document)
         content["inputs"] += encoded(expectation.inputs, document)

@@ -11,14 +11,14 @@ from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
-    FormatName,
     InputFile,
     MaxWeight,
     Networks,
     Quiet,
-    ResultFormat,
     Seed,
     TargetPrior,
+    TexFormat,
+    TexFormatName,
     Verbose,
     calibrations,
     output,
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
     from covcal_cli.calibrate.estimate import Estimation, Expectation, ExpectedCalibration
     from covcal_cli.estimators.inputs import Estimate
+    from covcal_cli.estimators.metrics import MetricEstimate, Wanted
     from covcal_cli.evaluate.gates import GateResult, Outcome
-    from covcal_cli.evaluate.limits import Limit
     from covcal_cli.report.tables import Table
+
+    Gate = tuple[Wanted, float]  # a metric, and its smallest allowed value
 
 EndName = StrEnum("EndName", ["low", "middle", "high"])
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
@@ -47,6 +49,15 @@ def estimate(
         Path | None,
         output("Write estimate.json to this file; - prints it instead of the table.", printed=True),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC[:CLASS],...",
+            help="More metrics, of every class or of one, such as f1,recall:fraud: precision, "
+            "recall, f1, specificity, auroc, average_precision, balanced_accuracy, accuracy, or "
+            "all. The class macro is the mean over classes.",
+        ),
+    ] = None,
     target_prior: TargetPrior = "source",
     labels: Annotated[
         LabelsName,
@@ -60,10 +71,11 @@ def estimate(
     networks: Networks = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
     fail_below: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="accuracy=LEAST",
-            help="Exit with 3 if the estimated accuracy is below this, such as accuracy=0.8.",
+            metavar="METRIC[:CLASS]=LEAST",
+            help="Exit with 3 if a metric is estimated below this, such as accuracy=0.8 or "
+            "recall:fraud=0.7. Repeats.",
         ),
     ] = None,
     end: Annotated[
@@ -71,9 +83,9 @@ def estimate(
         typer.Option(help="The end of the interval that --fail-below compares with the limit."),
     ] = EndName.low,
     junit: Annotated[
-        Path | None, typer.Option(help="Write the gate's result as a JUnit report.")
+        Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
     ] = None,
-    format: ResultFormat = FormatName.table,
+    format: TexFormat = TexFormatName.table,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -88,11 +100,16 @@ def estimate(
     If the estimate is right, the ECE of a calibration is at least the difference of its mean
     confidence and the estimated accuracy. With labels, the ECE by labels is shown too.
 
+    --metrics estimates precision, recall and others for each class, from the probabilities of the
+    classes at the estimated accuracy. Their ranges are wide: they allow for classes that become
+    rarer or more frequent.
+
     \b
     Examples:
       covcal estimate
       covcal estimate features.h5 --target-prior uniform
       covcal estimate features.h5 -c cal.json
+      covcal estimate features.h5 --metrics f1,recall,auroc
       covcal estimate features.h5 --fail-below accuracy=0.8 --junit gate.xml
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
@@ -101,6 +118,7 @@ def estimate(
     from covcal_cli.calibrate.settings import EstimateSettings
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.estimators.guards import sentences_of_failed
+    from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.forecast.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named
 
@@ -118,7 +136,8 @@ def estimate(
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    limits = parsed([fail_below] if fail_below else None, _estimated, "--fail-below")
+    (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
+    limits = parsed(fail_below, _limit, "--fail-below")
     report = GatedOutput(
         command="estimate",
         output=output,
@@ -140,9 +159,10 @@ def estimate(
             names=names,
             networks=networks,
             allow_other_preprocessing=allow_other_preprocessing,
+            metrics=tuple(dict.fromkeys([*wanted, *(metric for metric, _ in limits)])),
         )
-    estimation = expectation.estimation
-    gates = [_gate(estimation.estimates[0], limit, end.value) for limit in limits]
+        estimation = expectation.estimation
+        gates = [_gate(estimation, limit, end.value) for limit in limits]
 
     def write() -> None:
         if report.document is not None:
@@ -168,53 +188,74 @@ def estimate(
     remark()
 
 
-def _estimated(text: str) -> "Limit":
-    """Read ``accuracy=LIMIT``; raise ValueError for a metric that is not estimated."""
-    from covcal_cli.evaluate.limits import parse_least
+def _limit(text: str) -> "Gate":
+    """Read ``METRIC=LEAST`` or ``METRIC:CLASS=LEAST``; raise ValueError with the reason."""
+    from covcal_cli.errors import shown
+    from covcal_cli.estimators.metrics import parse_metrics
+    from covcal_cli.evaluate.limits import limit_from
 
-    limit = parse_least(text)
-    if limit.metric != "accuracy":
-        raise ValueError(f"{limit.metric} is not estimated: give accuracy=LEAST, as accuracy=0.8")
-    return limit
+    left, _, number = text.rpartition("=")
+    metrics = parse_metrics(left)
+    if len(metrics) != 1:
+        raise ValueError(f"{shown(text)} names several metrics: repeat --fail-below for each")
+    return metrics[0], limit_from(number, left)
 
 
-def _gate(estimate: "Estimate", limit: "Limit", end: str) -> "GateResult":
-    """Return the result of the gate, with the failed checks of the estimate."""
+def _gate(estimation: "Estimation", gate: "Gate", end: str) -> "GateResult":
+    """Return the result of a gate, with the failed checks of the estimate."""
+    from covcal_cli.errors import CovcalError, printable
     from covcal_cli.estimators.guards import sentences_of_failed
+    from covcal_cli.estimators.metrics import ACCURACY, BALANCED, MACRO
     from covcal_cli.evaluate.gates import GateResult
 
-    value = {"low": estimate.low, "middle": estimate.accuracy, "high": estimate.high}[end]
-    failed = value < limit.limit
-    gate = f"{limit.metric} >= {limit.limit:g}"
-    whole = f"estimated {estimate.accuracy:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
+    (metric, of), limit = gate
+    name = metric if of is None else f"{metric}:{printable(of)}"
+    two = len(estimation.classes) == 2
+    if of is None and two and metric not in (ACCURACY, BALANCED):
+        each = " or ".join(f"{metric}:{printable(label)}" for label in estimation.classes)
+        raise CovcalError(f"--fail-below {name} needs a class: {each}")
+    of = None if of == MACRO and of not in estimation.classes else of
+    by_name = {(estimate.metric, estimate.class_name): estimate for estimate in estimation.metrics}
+    estimate = by_name[metric, of]
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        raise CovcalError(
+            f"{name} has no number, so no gate can use it: about {estimate.rows:.1f} rows are too "
+            "few"
+        )
+    value = {"low": estimate.low, "middle": estimate.value, "high": estimate.high}[end]
+    text = f"{name} >= {limit:g}"
+    whole = f"estimated {estimate.value:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
     judged = "the estimate" if end == "middle" else f"the {end} end"
-    outcome: Outcome = "failed" if failed else "passed"
-    state = "FAILED" if failed else "passed"
-    sentence = f"gate {gate} {state} by {judged}: {value:.4g} ({whole})"
-    sentence = "; ".join([sentence, *sentences_of_failed(estimate.guards)])
-    return GateResult("target", gate, sentence, outcome)
+    outcome: Outcome = "failed" if value < limit else "passed"
+    state = "FAILED" if outcome == "failed" else "passed"
+    sentence = f"gate {text} {state} by {judged}: {value:.4g} ({whole})"
+    sentence = "; ".join([sentence, *sentences_of_failed(estimation.estimates[0].guards)])
+    return GateResult("target", text, sentence, outcome)
 
 
 def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
-    """Return estimates as ``table``, ``json``, ``markdown`` or ``github``."""
+    """Return estimates as ``table``, ``json``, ``markdown``, ``github`` or ``latex``."""
     from covcal_cli.calibrate.estimate import expectation_document
     from covcal_cli.cli import tables
     from covcal_cli.records import document_text
+    from covcal_cli.report.tables import latex
 
     if kind == "json":
         document = expectation_document(expectation, Path("estimate.json"))
         return document_text(document, Path("estimate.json"))
-    estimates = _estimates(expectation.estimation)
-    calibrations = _calibrations(expectation.calibrations)
+    estimation = expectation.estimation
+    estimates = _estimates(estimation)
+    metrics, calibrations = _metrics(estimation), _calibrations(expectation.calibrations)
+    further = [table for table in (metrics, calibrations) if table.rows]
     if kind == "table":
-        parts = [_answer(expectation.estimation)]
-        if calibrations.rows:
-            parts.append(tables.text(calibrations))
+        parts = [_answer(estimation), *(tables.text(table) for table in further)]
+        if metrics.rows:
+            parts.insert(2, estimation.metrics[0].interval)
         if verbose:
-            parts.append(_details(expectation.estimation, estimates))
+            parts.append(_details(estimation, estimates))
         return "\n\n".join(parts)
-    parts = [tables.markdown(estimates), tables.markdown(calibrations)]
-    return "\n\n".join(parts if calibrations.rows else parts[:1])
+    draw = latex if kind == "latex" else tables.markdown
+    return "\n\n".join(draw(table) for table in (estimates, *further))
 
 
 def _answer(estimation: "Estimation") -> str:
@@ -260,6 +301,36 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
             ),
         ]
     )
+
+
+def _metrics(estimation: "Estimation") -> "Table":
+    """Return the metrics: a row for the mean over classes, and a row for each class."""
+    from covcal_cli.report.tables import Table
+
+    rows: dict[str | None, dict[str, str]] = {}
+    for estimate in estimation.metrics:
+        if estimate.metric != "accuracy":
+            rows.setdefault(estimate.class_name, {})[estimate.metric] = _cell(estimate)
+    names = list(dict.fromkeys(metric for cells in rows.values() for metric in cells))
+    return Table(
+        ["class", *(name.replace("_", " ") for name in names)],
+        [
+            [
+                "mean over classes" if label is None else label,
+                *(cells.get(name, "") for name in names),
+            ]
+            for label, cells in sorted(rows.items(), key=lambda row: row[0] is not None)
+        ],
+    )
+
+
+def _cell(estimate: "MetricEstimate") -> str:
+    """Return a metric with its range."""
+    from covcal_cli.cli.calibration_screen import in_percent, interval
+
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return "too few rows"
+    return f"{in_percent(estimate.value)} % ({interval(estimate.low, estimate.high)})"
 
 
 def _estimates(estimation: "Estimation") -> "Table":

@@ -18,6 +18,8 @@ from covcal_cli.cli.options import (
     Quiet,
     Seed,
     SplitName,
+    TexFormat,
+    TexFormatName,
     Verbose,
     calibrations,
     output,
@@ -35,7 +37,6 @@ _MOST_ANSWERED = 3  # most calibrations in the answer above the tables
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
-FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github", "latex"])
 
 
 def evaluate(
@@ -136,9 +137,7 @@ def evaluate(
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
-    format: Annotated[FormatName, typer.Option("--format", help="Of the result.")] = (
-        FormatName.table
-    ),
+    format: TexFormat = TexFormatName.table,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -190,7 +189,7 @@ def evaluate(
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
     # Leave out metrics that are not shown: they would take most of the time.
     every_metric = metrics is MetricsName.all
-    to_json = report.document is not None or report.prints_json or format is FormatName.json
+    to_json = report.document is not None or report.prints_json or format is TexFormatName.json
     settings = EvaluateSettings(
         metrics=tuple(METRICS) if every_metric or to_json else MAIN,
         split=split.value,

@@ -140,6 +140,9 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random num
 # Options on the result and its output.
 
 FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
+# Formats of results that papers print.
+TexFormatName = StrEnum("TexFormatName", ["table", "json", "markdown", "github", "latex"])
+TexFormat = Annotated[TexFormatName, typer.Option("--format", help="Format of the result.")]
 ResultFormat = Annotated[FormatName, typer.Option("--format", help="Format of the result.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 ForceLimit = Annotated[

@@ -95,19 +95,23 @@ def _parse_metric(text: str) -> Limit:
         raise ValueError(
             f"{metric} has no interval for groups of rows: groups have {', '.join(GROUP_METRICS)}"
         )
+    return Limit(metric, limit_from(number, metric, GATED[metric].highest), by or None)
+
+
+def limit_from(number: str, metric: str, highest: float = 1.0) -> float:
+    """Return the limit of a metric from its text; raise ValueError with the reason."""
     try:
         limit = float(number)
     except ValueError:
         raise ValueError(
-            f"{number!r} is not a number: limits are fractions, such as ece=0.05"
+            f"{number!r} is not a number: limits are fractions, such as 0.05"
         ) from None
     if not math.isfinite(limit):
         raise ValueError(f"the limit {number} is not a finite number")
-    highest = GATED[metric].highest
     if not 0 <= limit <= highest:
         hint = f"; did you mean {limit / 100:g}?" if highest < limit <= 100 else ""
         raise ValueError(f"{metric} lies between 0 and {highest:g}, not at {number}{hint}")
-    return Limit(metric, limit, by or None)
+    return limit
 
 
 def gate_level(

@@ -4,10 +4,11 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli_runner import covcal
-from tests.made_files import clusters_domain, write_features
+from tests.made_files import clusters_domain, made_domain, write_features
 
 
 @pytest.mark.parametrize("end", ["low", "middle", "high"])
@@ -67,9 +68,58 @@ def test_an_error_is_no_green_report(tmp_path: Path) -> None:
         ("--fail-below", "ece=0.1"),
         ("--fail-below", "agreement=0.1"),
         ("--fail-below", "accuracy=80"),
+        ("--fail-below", "recall:0"),
+        ("--fail-below", "recall,f1=0.5"),
+        ("--metrics", "ece"),
         ("--junit", "x.xml"),
         ("--end", "high"),
     ],
 )
 def test_bad_usage(arguments: tuple[str, ...], small_files: Path) -> None:
     covcal("estimate", "features.h5", *arguments, cwd=small_files).usage_error()
+
+
+def test_a_class_can_have_a_gate(small_files: Path) -> None:
+    """The low end decides, and every metric of a gate is in the JSON and in the table."""
+    done = covcal("estimate", "features.h5", "--metrics", "f1", "-o", "-", cwd=small_files)
+    entries = json.loads(done.require_success().out)["metrics"]
+    mean, of_class = entries[:2]
+    assert mean["class"] is None
+    assert mean["low"] < mean["value"] < mean["high"]
+    for name, entry in ((f"f1:{of_class['class']}", of_class), ("f1", mean)):
+        for limit, code in ((entry["low"], 0), (entry["low"] + 1e-6, 3)):
+            gates = ("--fail-below", f"{name}={limit!r}", "--fail-below", "accuracy=0.01")
+            done = covcal(
+                "estimate", "features.h5", *gates, "--junit", "g.xml", "-f", cwd=small_files
+            )
+            assert done.code == code
+            assert f"gate {name} >= " in done.out
+            (suite,) = ET.parse(small_files / "g.xml").getroot()
+            assert (suite.get("tests"), suite.get("failures")) == ("2", "1" if code else "0")
+
+
+def test_the_table_of_metrics(small_files: Path) -> None:
+    """One row for the mean and one for each class, in each format."""
+    asked = ("estimate", "features.h5", "--metrics", "recall,auroc")
+    out = covcal(*asked, cwd=small_files).require_success().out
+    assert "mean over classes" in out
+    assert "Ranges of metrics are rules of thumb" in out
+    out = covcal(*asked, "--format", "markdown", cwd=small_files).require_success().out
+    assert "| class | recall | auroc |" in out
+    assert "| mean over classes | " in out
+    out = covcal(*asked, "--format", "latex", cwd=small_files).require_success().out
+    assert "class & recall & auroc" in out
+
+
+def test_two_classes_need_a_name_and_too_few_rows_have_no_number(tmp_path: Path) -> None:
+    source, target = (made_domain(name, classes=2) for name in ("source", "target"))
+    path = write_features(
+        tmp_path / "f.h5", source=source, target=target, class_names=["ok", "fraud"]
+    )
+    out = covcal("estimate", path, "--fail-below", "recall=0.5").error_line()
+    assert "recall:ok or recall:fraud" in out
+    target["logits"] = target["logits"] + np.array([0.0, -200.0], dtype=np.float32)
+    write_features(path, source=source, target=target, class_names=["ok", "fraud"])
+    assert "too few rows" in covcal("estimate", path, "--metrics", "precision").out
+    out = covcal("estimate", path, "--fail-below", "precision:fraud=0.5").error_line()
+    assert "precision:fraud has no number, so no gate can use it" in out

@@ -1,0 +1,232 @@
+"""Precision, recall and other metrics on the target, for each class, without target labels.
+
+The metrics follow from the expected confusion matrix: a target row counts as K rows, one for each
+class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023).
+The offsets b are 0 unless the user gives class frequencies. T lies halfway, in log T, between T_s
+and the T that matches the estimated accuracy. On the 158 shifts of the half *choose*, the matched T
+itself gives larger errors (AUROC .052 instead of .044, F1 .075 instead of .070), and so does T_s.
+AUROC and average precision rank rows by the classifier's own probabilities.
+
+The range of a metric contains its values at both ends of the accuracy's interval, with T matched to
+each end. It is widened on both sides by sqrt(o^2 + s^2). Here s is 1.96 times the sampling error of
+the labels, and o is how far the metric moves if the odds of the class are wrong by a factor of
+`ODDS`, because a class may have become rarer or more frequent. Of the mean over classes, errors of
+odds and labels are independent between classes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s
+from covcal_cli.errors import CovcalError, printable, shown
+from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
+from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, ranks_of
+from covcal_cli.maths.odds import probabilities
+from covcal_cli.maths.softmax import with_offsets
+from covcal_cli.records import NonNegative, Share, at
+
+ACCURACY, BALANCED = "accuracy", "balanced_accuracy"  # metrics of all classes together
+METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
+MACRO = "macro"  # stands for the mean over classes where the user names a class
+_LISTED = 10  # most classes in a message
+LEAST_ROWS = 5.0  # a metric of fewer expected rows has no number
+ODDS = float(np.e)
+METRIC_RANGE = "Ranges of metrics are rules of thumb, not confidence intervals."
+Wanted = tuple[str, str | None]  # a metric, and a class; None: every class and their mean
+
+
+@dataclass(frozen=True)
+class MetricEstimate:
+    """An estimate of one metric of one class, or of all classes."""
+
+    metric: str
+    class_name: str | None = field(metadata=at("class"))  # None: all rows, or the mean over classes
+    value: Share | None  # None: too few rows
+    low: Share | None
+    high: Share | None
+    rows: NonNegative  # rows that decide: of the class, or predicted as it; the smaller number
+    interval: str = METRIC_RANGE
+
+
+def parse_metrics(text: str) -> tuple[Wanted, ...]:
+    """Read metrics such as ``f1,recall:fraud``; raise ValueError with the reason."""
+    wanted: list[Wanted] = []
+    for part in text.split(","):
+        name, colon, of = part.strip().partition(":")
+        if name == "all" and not colon:
+            wanted += [(metric, None) for metric in METRIC_NAMES]
+            continue
+        if name not in METRIC_NAMES or (colon and not of):
+            raise ValueError(
+                f"{shown(part.strip())} is not METRIC or METRIC:CLASS with METRIC one of "
+                f"{', '.join(METRIC_NAMES)}"
+            )
+        if of and name not in CLASS_METRICS:
+            raise ValueError(f"{name} is of all classes: leave out :{of}")
+        wanted.append((name, of or None))
+    return tuple(dict.fromkeys(wanted))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A metric with what moves it; the spread of a mean follows from those of its parts."""
+
+    value: float
+    ends: tuple[float, ...]  # the metric at both ends of the accuracy's interval
+    below: float  # squares of independent errors to both sides
+    above: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The range."""
+        around = (self.value, *self.ends)
+        low, high = min(around) - self.below**0.5, max(around) + self.above**0.5
+        return float(np.clip(low, 0, 1)), float(np.clip(high, 0, 1))
+
+
+def expected_metrics(
+    inputs: EstimatorInputs,
+    accuracy: Estimate,
+    wanted: Sequence[Wanted],
+    classes: Sequence[str],
+    offsets: Float64s | None = None,
+) -> tuple[MetricEstimate, ...]:
+    """Estimate metrics on the target rows of `inputs`, without labels.
+
+    `accuracy` is the combined estimate. `offsets` are b, shape (K,), if class frequencies are
+    given.
+    """
+    if not wanted:
+        return ()
+    logits, predictions = inputs.target_logits, inputs.target_predictions
+    matched = [
+        match_accuracy(logits, value, predictions, offsets).temperature
+        for value in (accuracy.accuracy, accuracy.low, accuracy.high)
+    ]
+    temperatures = [(matched[0] * inputs.temperature) ** 0.5, *matched[1:]]
+    chances = [
+        probabilities(with_offsets(logits, temperature, offsets), temperature)
+        for temperature in temperatures
+    ]
+    odds, mass = class_odds(logits), np.ones(len(logits))
+
+    def spreads(label: int, names: Sequence[str]) -> dict[str, tuple[float, Spread | None]]:
+        is_predicted, ranks = predictions == label, ranks_of(odds[label])
+        middle, *ends = (ClassRows(is_predicted, ranks, chance[label], mass) for chance in chances)
+        moved = [
+            ClassRows(is_predicted, ranks, _moved(middle.members, factor), mass)
+            for factor in (1 / ODDS, ODDS)
+        ]
+        return {name: _spread(name, middle, ends, moved) for name in names}
+
+    return tuple(selected(wanted, classes, accuracy, inputs.n_target, spreads))
+
+
+def _moved(chances: Float64s, factor: float) -> Float64s:
+    """Return probabilities with odds multiplied by a factor."""
+    return np.asarray(chances * factor / (1 - chances + chances * factor))
+
+
+def _spread(
+    name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
+) -> tuple[float, Spread | None]:
+    """Return the rows that decide a metric, and its spread if they are enough."""
+    metric = CLASS_METRICS[name]
+    rows = min(getattr(middle, need) for need in metric.needs)
+    if rows < LEAST_ROWS:
+        return rows, None
+    value, slope = metric.function(middle)
+    noise = Z**2 * float(slope**2 @ (middle.members * (1 - middle.members)))
+    shifts = [metric.function(of)[0] - value for of in moved]
+    return rows, Spread(
+        value,
+        tuple(metric.function(of)[0] for of in ends),
+        min(0.0, *shifts) ** 2 + noise,
+        max(0.0, *shifts) ** 2 + noise,
+    )
+
+
+Spreads = Callable[[int, Sequence[str]], Mapping[str, tuple[float, Spread | None]]]
+
+
+def selected(
+    wanted: Sequence[Wanted],
+    classes: Sequence[str],
+    accuracy: Estimate,
+    rows: int,
+    spreads: Spreads,
+) -> Iterator[MetricEstimate]:
+    """Yield the wanted metrics: for each metric first its mean over classes, then its classes.
+
+    For two classes, most people want the numbers of one class. Then there is no mean, unless the
+    user asks for it.
+
+    Parameters
+    ----------
+    wanted : sequence of pairs
+    classes : sequence of str
+    accuracy : Estimate
+    rows : int
+        The rows that `accuracy` is of.
+    spreads : function
+        Returns the named metrics of a class, each with the rows that decide it, and with its
+        spread where these are enough.
+
+    Raises
+    ------
+    CovcalError
+        If a class is not one of `classes`.
+    """
+    numbers = {name: number for number, name in enumerate(classes)}
+    for metric, of in wanted:
+        if of is not None and of not in numbers and of != MACRO:
+            listed = ", ".join(classes[:_LISTED]) + (", ..." if len(classes) > _LISTED else "")
+            raise CovcalError(
+                f"{metric}:{printable(of)} names no class of the file: take one of {listed}, or "
+                f"{MACRO} for their mean"
+            )
+    of_all = {metric for metric, of in wanted if of is None or (of == MACRO and of not in numbers)}
+    means = [{BALANCED: "recall"}.get(metric, metric) for metric in of_all if metric != ACCURACY]
+    found: dict[tuple[str, int], tuple[float, Spread | None]] = {}
+    for name, number in numbers.items():
+        names = {*means, *(metric for metric, of in wanted if of == name)}
+        if names:
+            of_class = spreads(number, sorted(names))
+            found |= {(metric, number): entry for metric, entry in of_class.items()}
+    for metric, of in wanted:
+        if metric == ACCURACY:
+            ends = accuracy.accuracy, accuracy.low, accuracy.high
+            yield MetricEstimate(metric, None, *ends, rows)
+        elif of in numbers:
+            yield _estimate(metric, of, *found[metric, numbers[of]])
+        else:
+            name = {BALANCED: "recall"}.get(metric, metric)
+            if of is not None or metric == BALANCED or len(classes) > 2:
+                spread = _mean([found[name, number][1] for number in numbers.values()])
+                yield _estimate(metric, None, rows, spread)
+            if of is None and metric != BALANCED:
+                for label, number in numbers.items():
+                    yield _estimate(metric, label, *found[metric, number])
+
+
+def _mean(spreads: Sequence[Spread | None]) -> Spread | None:
+    """Return the mean over the classes with a number; None if there is no such class."""
+    parts = [spread for spread in spreads if spread is not None]
+    if not parts:
+        return None
+    count = len(parts)
+    return Spread(
+        sum(part.value for part in parts) / count,
+        tuple(sum(end) / count for end in zip(*(part.ends for part in parts), strict=True)),
+        sum(part.below for part in parts) / count**2,
+        sum(part.above for part in parts) / count**2,
+    )
+
+
+def _estimate(metric: str, name: str | None, rows: float, spread: Spread | None) -> MetricEstimate:
+    if spread is None:
+        return MetricEstimate(metric, name, None, None, None, rows)
+    return MetricEstimate(metric, name, float(np.clip(spread.value, 0, 1)), *spread.interval, rows)

@@ -1,0 +1,139 @@
+"""Metrics of one class against all others, from the probability that each row belongs to it.
+
+A row stands for m_i rows, of which t_i belong to the class. Where labels are known, t_i is 0 or 1.
+Without labels, t_i is the calibrated probability of the class. Then the sums below are the expected
+confusion matrix of the class, as in NannyML's CBPE (Białek et al. 2023).
+
+A metric is one entry of `CLASS_METRICS` and one function. The function returns the value, and its
+derivative by every t_i. The derivative turns errors of t into an error of the metric: the delta
+method (Särndal, Swensson & Wretman 1992, section 5.5).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
+from covcal_cli.maths.odds import probabilities, top_log_odds
+
+
+@dataclass(frozen=True)
+class ClassRows:
+    """n rows, seen as one class against all others."""
+
+    is_predicted: Booleans  # q, (n,), whether the classifier predicts the class
+    ranks: Integers  # (n,), place of each row by the probability of the class; ties share a place
+    members: Float64s  # t, (n,)
+    mass: Float64s  # m, (n,)
+
+    @cached_property
+    def predicted(self) -> float:
+        """Rows that are predicted as the class."""
+        return _positive(self.mass[self.is_predicted].sum())
+
+    @cached_property
+    def positives(self) -> float:
+        """Rows of the class."""
+        return _positive(self.members.sum())
+
+    @cached_property
+    def negatives(self) -> float:
+        """Rows of other classes."""
+        return _positive(self.mass.sum() - self.members.sum())
+
+    @cached_property
+    def hits(self) -> float:
+        """Rows of the class that are predicted as the class."""
+        return float(self.members[self.is_predicted].sum())
+
+    def by_rank(self, values: Float64s) -> Float64s:
+        """Return the sum of values of every place, lowest place first."""
+        return np.asarray(np.bincount(self.ranks, values))
+
+
+def _positive(count: float) -> float:
+    """Return a number of rows as a divisor: the smallest number in place of 0 or less."""
+    return max(float(count), float(np.finfo(np.float64).tiny))
+
+
+Derivative = tuple[float, Float64s]  # a value, and its derivative by every t_i, shape (n,)
+
+
+@dataclass(frozen=True)
+class ClassMetric:
+    """One metric of a class: its function, and the rows that it is a share of."""
+
+    function: Callable[[ClassRows], Derivative]
+    # The rows whose number decides how well the metric is known; a metric needs some of each kind.
+    needs: tuple[str, ...]  # names of properties of `ClassRows`
+
+
+def class_odds(logits: Floats) -> Float64s:
+    """Return the log odds of every class by the classifier's own probabilities, shape (K, n).
+
+    They rank rows as the probabilities do, and also rank rows whose probability rounds to 1.
+    """
+    chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
+    odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))
+    odds[logits.argmax(axis=1), np.arange(len(logits))] = top_log_odds(logits, 1.0)
+    return odds
+
+
+def ranks_of(values: Float64s) -> Integers:
+    """Return the place of every value among the sorted values, shape (n,); ties share a place."""
+    ranks: Integers = np.unique(values, return_inverse=True)[1]
+    return ranks
+
+
+def _precision(rows: ClassRows) -> Derivative:
+    return rows.hits / rows.predicted, rows.is_predicted / rows.predicted
+
+
+def _recall(rows: ClassRows) -> Derivative:
+    value = rows.hits / rows.positives
+    return value, np.asarray((rows.is_predicted - value) / rows.positives)
+
+
+def _f1(rows: ClassRows) -> Derivative:
+    both = rows.predicted + rows.positives
+    value = 2 * rows.hits / both
+    return value, np.asarray((2 * rows.is_predicted - value) / both)
+
+
+def _specificity(rows: ClassRows) -> Derivative:
+    value = 1 - (rows.predicted - rows.hits) / rows.negatives
+    return value, np.asarray((rows.is_predicted - 1 + value) / rows.negatives)
+
+
+def _auroc(rows: ClassRows) -> Derivative:
+    """Share of the pairs of a row of the class and another row that are ranked right."""
+    positives = rows.by_rank(rows.members) / rows.positives
+    negatives = rows.by_rank(rows.mass - rows.members) / rows.negatives
+    below = np.cumsum(negatives) - negatives / 2
+    above = 1 - np.cumsum(positives) + positives / 2
+    value = float(positives @ below)
+    slope = (below - value) / rows.positives - (above - value) / rows.negatives
+    return value, slope[rows.ranks]
+
+
+def _average_precision(rows: ClassRows) -> Derivative:
+    """Mean over the rows of the class of the precision among rows of at least the same rank."""
+    positives = rows.by_rank(rows.members)
+    above = np.cumsum(rows.by_rank(rows.mass)[::-1])[::-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision = np.where(above > 0, np.cumsum(positives[::-1])[::-1] / above, 0.0)
+        later = np.cumsum(np.where(above > 0, positives / above, 0.0))
+    value = float(positives @ precision) / rows.positives
+    return value, ((precision + later - value) / rows.positives)[rows.ranks]
+
+
+CLASS_METRICS: Mapping[str, ClassMetric] = {
+    "precision": ClassMetric(_precision, ("predicted",)),
+    "recall": ClassMetric(_recall, ("positives",)),
+    "f1": ClassMetric(_f1, ("predicted", "positives")),
+    "specificity": ClassMetric(_specificity, ("negatives",)),
+    "auroc": ClassMetric(_auroc, ("positives", "negatives")),
+    "average_precision": ClassMetric(_average_precision, ("positives", "negatives")),
+}

@@ -1,0 +1,149 @@
+"""Metrics without labels: the expected confusion matrix, ranges, and classes with too few rows."""
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn
+
+from covcal_cli.arrays import Float64s
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.inputs import Estimate, EstimatorInputs
+from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.estimators.metrics import MetricEstimate, expected_metrics, parse_metrics
+from covcal_cli.maths.odds import probabilities
+
+CLASSES = ("cat", "dog", "eel")
+By = dict[tuple[str, str | None], MetricEstimate]
+
+
+def inputs_of(classes: int = 3, n: int = 600, seed: int = 0) -> EstimatorInputs:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(2 * n, classes)) * 2
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return EstimatorInputs(logits[:n] * 1.5, labels[:n], logits[n:] * 1.5, temperature=1.5)
+
+
+def accuracy_of(low: float, middle: float, high: float) -> Estimate:
+    return Estimate("combined", middle, low, high, "none")
+
+
+def ends(entry: MetricEstimate) -> tuple[float, float, float]:
+    """Return the low end, the value and the high end of a metric that has a number."""
+    assert entry.low is not None
+    assert entry.value is not None
+    assert entry.high is not None
+    return entry.low, entry.value, entry.high
+
+
+def by_name(
+    inputs: EstimatorInputs,
+    text: str,
+    accuracy: Estimate | None = None,
+    offsets: Float64s | None = None,
+) -> By:
+    classes = CLASSES[: inputs.n_classes]
+    accuracy = accuracy or accuracy_of(0.5, 0.6, 0.7)
+    found = expected_metrics(inputs, accuracy, parse_metrics(text), classes, offsets)
+    return {(entry.metric, entry.class_name): entry for entry in found}
+
+
+def test_the_numbers_are_those_of_rows_that_count_once_for_each_class() -> None:
+    """T is halfway, in log T, between the source's and the one that matches the accuracy."""
+    inputs = inputs_of()
+    found = by_name(inputs, "all")
+    matched = match_accuracy(inputs.target_logits, 0.6).temperature
+    chances = probabilities(inputs.target_logits, float(np.sqrt(matched * inputs.temperature)))
+    weights, labels = chances.ravel(), np.repeat([0, 1, 2], inputs.n_target)
+    hard = np.tile(inputs.target_predictions, 3)
+    scores = np.tile(probabilities(inputs.target_logits, 1.0).T, (3, 1))
+    settings = {"sample_weight": weights}
+    expected = {
+        "precision": sklearn.precision_score(labels, hard, average=None, **settings),
+        "recall": sklearn.recall_score(labels, hard, average=None, **settings),
+        "f1": sklearn.f1_score(labels, hard, average=None, **settings),
+        "auroc": [
+            sklearn.roc_auc_score(labels == label, scores[:, label], **settings)
+            for label in range(3)
+        ],
+    }
+    for metric, values in expected.items():
+        for label, value in zip(CLASSES, values, strict=True):
+            assert found[metric, label].value == pytest.approx(value, abs=1e-6)
+        assert found[metric, None].value == pytest.approx(np.mean(values), abs=1e-6)
+    balanced = sklearn.balanced_accuracy_score(labels, hard, **settings)
+    assert found["balanced_accuracy", None].value == pytest.approx(balanced, abs=1e-6)
+    accuracy = found["accuracy", None]
+    assert (accuracy.low, accuracy.value, accuracy.high) == (0.5, 0.6, 0.7)
+
+
+def test_the_range_grows_with_that_of_the_accuracy() -> None:
+    narrow, wide = (
+        by_name(inputs_of(), "all", accuracy)
+        for accuracy in (accuracy_of(0.59, 0.6, 0.61), accuracy_of(0.45, 0.6, 0.75))
+    )
+    for key, entry in narrow.items():
+        (low, value, high), (lower, _, higher) = ends(entry), ends(wide[key])
+        assert lower < low < value < high < higher
+
+
+def test_the_range_holds_the_truth_of_a_world_with_those_probabilities() -> None:
+    inside = []
+    for seed in range(30):
+        rng = np.random.default_rng([1, seed])
+        inputs = inputs_of(seed=seed)
+        shares = probabilities(inputs.target_logits, 1.5).T
+        labels = (shares.cumsum(axis=1) > rng.random((inputs.n_target, 1))).argmax(axis=1)
+        accuracy = float(shares.max(axis=1).mean())
+        found = by_name(inputs, "recall", accuracy_of(accuracy, accuracy, accuracy))
+        recalls = sklearn.recall_score(labels, inputs.target_predictions, average=None)
+        inside += [
+            ends(found["recall", label])[0] <= recall <= ends(found["recall", label])[2]
+            for label, recall in zip(CLASSES, recalls, strict=True)
+        ]
+    assert np.mean(inside) > 0.95
+
+
+def test_two_classes_have_no_mean_unless_it_is_asked_for() -> None:
+    inputs = inputs_of(classes=2)
+    assert list(by_name(inputs, "f1")) == [("f1", "cat"), ("f1", "dog")]
+    assert list(by_name(inputs, "f1:macro,f1:dog")) == [("f1", None), ("f1", "dog")]
+    assert list(by_name(inputs, "balanced_accuracy")) == [("balanced_accuracy", None)]
+
+
+def test_a_class_with_too_few_rows_has_no_number() -> None:
+    inputs = inputs_of()
+    logits = inputs.target_logits - np.array([0.0, 0.0, 60.0])
+    rare = EstimatorInputs(inputs.source_logits, inputs.source_labels, logits, 1.5)
+    found = by_name(rare, "precision,recall,specificity")
+    assert found["recall", "eel"].value is None
+    assert found["precision", "eel"].rows < 1
+    assert found["specificity", "eel"].value == pytest.approx(1.0)
+    seen = [ends(found["recall", label])[1] for label in CLASSES[:2]]
+    assert found["recall", None].value == pytest.approx(np.mean(seen))
+
+
+def test_given_class_frequencies_move_the_metrics() -> None:
+    """A class that is more frequent has a higher precision."""
+    inputs = inputs_of()
+    before = by_name(inputs, "precision")
+    after = by_name(inputs, "precision", offsets=np.array([1.0, 0.0, 0.0]))
+    cat, dog = (
+        ends(after["precision", label])[1] - ends(before["precision", label])[1]
+        for label in ("cat", "dog")
+    )
+    assert cat > 0.05
+    assert dog < 0
+
+
+def test_an_unknown_class_is_named() -> None:
+    with pytest.raises(CovcalError, match="recall:fox names no class of the file: take one of cat"):
+        by_name(inputs_of(), "recall:fox")
+
+
+@pytest.mark.parametrize("text", ["", "ece", "recall:", "accuracy:cat", "f1,,recall"])
+def test_bad_names_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"METRIC|all classes"):
+        parse_metrics(text)
+
+
+def test_a_class_may_contain_a_colon() -> None:
+    assert parse_metrics("f1:cat:, recall") == (("f1", "cat:"), ("recall", None))
