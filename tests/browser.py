@@ -81,9 +81,21 @@ class Tab:
             held = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
             if key not in _KEYS:
                 held["code"] = f"Digit{key}" if key.isdecimal() else f"Key{key.upper()}"
+                if key == ".":
+                    held |= {"code": "Period", "windowsVirtualKeyCode": 190}
             written = {"text": text} if text and not modifiers else {}
             self.send("Input.dispatchKeyEvent", type="keyDown", **held, **written)
             self.send("Input.dispatchKeyEvent", type="keyUp", **held)
+
+    def tap(self, element: str) -> None:
+        """Touch the middle of an element, named by an expression, as a finger does."""
+        x, y = self.value(
+            f"{{const it = {element}; it.scrollIntoView({{block: 'center'}});"
+            "const box = it.getBoundingClientRect();"
+            "[box.x + box.width / 2, box.y + box.height / 2]}"
+        )
+        for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
+            self.send("Input.dispatchTouchEvent", type=kind, touchPoints=points)
 
     def screenshot(self, path: Path) -> None:
         """Save what the window shows as PNG."""

@@ -73,6 +73,13 @@ def pick(
             help="Draw the rows whose labels make the promise of this decision most likely.",
         ),
     ] = None,
+    predictions: Annotated[
+        bool,
+        typer.Option(
+            "--predictions",
+            help="Show the classifier's answer in the CSV. The page shows it on demand anyway.",
+        ),
+    ] = False,
     networks: NetworksOfFeatures = None,
     seed: Seed = 0,
     force: Force = False,
@@ -82,12 +89,13 @@ def pick(
     """Pick the target rows whose labels are most useful. No target label is read.
 
     Rows are drawn at random, doubtful rows more often than sure rows. The CSV also holds the
-    probabilities, which make estimates from the labels unbiased. Fill in the column "label" and run
-    covcal label. Rows of earlier draws are not drawn again.
+    probabilities, which make estimates from the labels unbiased, and the texts and columns that
+    extract kept. Fill in the column "label" and run covcal label. Rows of earlier draws are not
+    drawn again.
 
-    The page works offline and on a phone: open it in any browser, label the rows, save the CSV. It
-    hides the classifier's answer until you ask for it, because people tend to agree with an answer
-    that they see.
+    The page works offline and on a phone: open it in any browser, label the rows, save the CSV.
+    The CSV and the page do not show the classifier's answer unless you ask for it, because people
+    tend to agree with an answer that they see.
 
     \b
     Examples:
@@ -97,6 +105,7 @@ def pick(
       covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
+    from covcal_cli.errors import printable
     from covcal_cli.files import as_word
     from covcal_cli.formats.features import ALL, SPLITS
     from covcal_cli.labels.pick import PickSettings
@@ -124,6 +133,7 @@ def pick(
             images=images,
             page=page,
             decision=decision,
+            predictions=predictions,
             force=force,
             progress=progress,
         )
@@ -135,8 +145,17 @@ def pick(
     console.warn(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
     )
-    if page is not None and images is None:
-        console.note("the page shows the ids of rows only: pass --images TARGET to show images")
+    sheet = picked.sheet
+    if page is not None and images is None and not set(sheet.cells) - set(sheet.answers):
+        console.note(
+            "the page shows the ids of rows only: pass --images TARGET to show images, or extract "
+            "a table with --keep COLUMN to show its columns"
+        )
+    if sheet.answers and not predictions:
+        console.note(
+            f"{printable(', '.join(sheet.answers))} not shown, because it seems to be the "
+            "classifier's answer: --predictions shows it"
+        )
     read = f"covcal label {as_word(path)}"
     if not to_stdout:
         following = f"fill in the column label, then {read} {as_word(output)}"

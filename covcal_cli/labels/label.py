@@ -22,6 +22,7 @@ from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, Domain, FeatureFile
+from covcal_cli.labels.cells import kept_cells
 from covcal_cli.labels.draws import write_copy
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
@@ -29,6 +30,7 @@ from covcal_cli.labels.sheet import (
     Sheet,
     plain_number,
     read_sheet,
+    require_cells_beside_rows,
     require_labels_beside_rows,
     with_batch,
 )
@@ -150,6 +152,7 @@ def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
     predicted = np.empty(len(rows), dtype=np.int64)
     predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
     require_labels_beside_rows(sheet, [file.classes[index] for index in predicted])
+    require_cells_beside_rows(sheet, kept_cells(file.require_target(), rows))
     classes = named_classes(file.classes)
     return [
         _class_of(classes, text, sheet.ids[line], sheet.path) if text else UNKNOWN_LABEL

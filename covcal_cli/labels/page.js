@@ -1,7 +1,7 @@
 // All foreign texts arrive as JSON and are shown as text, never as HTML.
 const part = (id) => document.getElementById(id);
-const { name, digest, columns, rows, label, hidden, left_out: leftOut, classes, images } =
-  JSON.parse(part("data").textContent);
+const { name, digest, columns, rows, label, left_out: leftOut, texts, numbers, answers, classes,
+  images } = JSON.parse(part("data").textContent);
 // The letters p, s, u and x are commands, so they choose no class.
 const KEYS = [..."1234567890abcdefghijklmnoqrtvwyz"];
 const SEARCHED = classes.length > KEYS.length;
@@ -11,17 +11,25 @@ const left = KEYS.filter((key) => !called.includes(key));
 const keyOf = called.map((text, index) => (
   KEYS.includes(text) && called.indexOf(text) === index ? text : left.shift()));
 const STORE = `covcal label ${digest}`;
-const SMALL = 64; // pixels, up to which an image is enlarged without smoothing
+const FOLDED = { characters: 700, lines: 8, numbers: 12 }; // more is shown when asked for
 
 // An answer is null for an open row, "" where nobody can tell the class, else a class name.
 let state = { answers: rows.map((row) => row[label] || null), past: [], at: 0 };
 let unsaved = false;
 let revealed = false;
+let unfolded = false; // whether the row that is shown is shown whole
 
 // Characters that are invisible or turn the direction of writing are shown by their code.
 const shown = (text) => text.replace(
   /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu,
   (char) => `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`);
+
+// A spreadsheet takes "=1+1" for a formula, so the CSV has an apostrophe before it.
+const unescaped = (cell) => (/^'+[=+\-@\t\r]/.test(cell) ? cell.slice(1) : cell);
+
+// As `shown`, but lines and tabs of a text stay as they are.
+const lined = (text) => text.split(/\r\n?|\n/).map(
+  (line) => line.split("\t").map(shown).join("\t")).join("\n");
 
 function restored() {
   try {
@@ -62,6 +70,7 @@ function answer(value) {
   const later = waiting(given + 1);
   const next = later >= 0 ? later : waiting(0);
   state.at = next >= 0 ? next : rows.length;
+  unfolded = false;
   keep();
   show(value ? `Row ${given + 1}: ${shown(value)}.` : `Row ${given + 1} left empty.`);
 }
@@ -70,6 +79,7 @@ function undo() {
   const last = state.past.pop();
   if (!last) return;
   [state.at, state.answers[last[0]]] = last;
+  unfolded = false;
   keep();
   show(`Row ${last[0] + 1} is open again.`);
 }
@@ -78,7 +88,15 @@ function step(by) {
   const at = state.at + by;
   if (at < 0 || at > rows.length || (at === rows.length && waiting(0) >= 0)) return;
   state.at = at;
+  unfolded = false;
   show("");
+}
+
+function unfold() {
+  if (part("unfold").hidden) return;
+  unfolded = true;
+  show("");
+  part("texts").scrollIntoView({ block: "nearest" });
 }
 
 function reveal() {
@@ -144,19 +162,53 @@ function showRow() {
   if (image) picture.src = image;
   picture.alt = `Image ${state.at + 1} of ${rows.length}`;
   part("unseen").hidden = image !== "";
+  const cells = row.map(unescaped);
+  const filled = (index) => cells[index] !== "";
+  // With an image, all cells are shown on demand, because they can give its class away.
+  const [paragraphs, lines] = image ? [[], []] : [texts.filter(filled), numbers.filter(filled)];
+  const rest = columns.map((_, index) => index).filter((index) => filled(index)
+    && !leftOut.includes(index) && (image || ![...texts, ...numbers].includes(index)));
+  const folds = paragraphs.some((index) => cells[index].length > FOLDED.characters
+    || cells[index].split("\n").length > FOLDED.lines) || lines.length > FOLDED.numbers;
+  part("row").classList.toggle("folded", folds && !unfolded);
+  part("unfold").hidden = !folds || unfolded;
+  part("texts").replaceChildren(...paragraphs.flatMap((index) => {
+    const [heading, text] = [document.createElement("h2"), document.createElement("p")];
+    heading.textContent = shown(unescaped(columns[index]));
+    text.textContent = lined(cells[index]);
+    text.className = "text";
+    text.dir = "auto";
+    const section = document.createElement("section");
+    section.append(heading, text);
+    return section;
+  }));
+  part("numbers").tBodies[0].replaceChildren(...lines
+    .slice(0, unfolded ? undefined : FOLDED.numbers).map((index) => {
+      const line = document.createElement("tr");
+      const [heading, value] = [document.createElement("th"), document.createElement("td")];
+      heading.scope = "row";
+      heading.textContent = shown(unescaped(columns[index]));
+      value.textContent = shown(cells[index]);
+      value.dir = "auto";
+      line.append(heading, value);
+      return line;
+    }));
   const [facts, secrets] = ["facts", "secrets"].map(part);
   facts.replaceChildren();
   secrets.replaceChildren();
-  columns.forEach((column, index) => {
-    // Cells that could influence the answer are shown on demand: with an image, all of them.
-    const secret = hidden.includes(index) || Boolean(image);
-    if (leftOut.includes(index) || row[index] === "" || (secret && !revealed)) return;
+  const add = (list, column, cell) => {
     const [term, value] = [document.createElement("dt"), document.createElement("dd")];
     term.textContent = shown(column);
-    value.textContent = shown(row[index]);
+    value.textContent = shown(cell);
     value.dir = "auto";
-    (secret ? secrets : facts).append(term, value);
-  });
+    list.append(term, value);
+  };
+  for (const index of rest) {
+    if (!image || revealed) add(image ? secrets : facts, unescaped(columns[index]), cells[index]);
+  }
+  for (const [column, ofRows] of revealed ? Object.entries(answers) : []) {
+    add(secrets, column, ofRows[state.at]);
+  }
 }
 
 const buttons = classes.map((text, index) => {
@@ -210,7 +262,7 @@ function typed(event) {
   }
 }
 
-const ACTIONS = { u: undo, backspace: undo, x: () => answer(""), s: save, p: reveal,
+const ACTIONS = { u: undo, backspace: undo, x: () => answer(""), s: save, p: reveal, ".": unfold,
   arrowleft: () => step(-1), arrowright: () => step(1) };
 
 document.addEventListener("keydown", (event) => {
@@ -226,7 +278,7 @@ document.addEventListener("keydown", (event) => {
   }
   // The character of the key, or its place on the keyboard for another script or with Shift.
   const writes = event.key.toLowerCase();
-  const key = /^([a-z0-9]|..+)$/.test(writes)
+  const key = /^([a-z0-9.]|..+)$/.test(writes)
     ? writes : event.code.replace(/^(Key|Digit)/, "").toLowerCase();
   const action = ACTIONS[key];
   const chosen = SEARCHED ? undefined : classes[keyOf.indexOf(key)];
@@ -250,15 +302,12 @@ document.title = `Label ${rows.length} rows: ${shown(name)}`;
 part("name").textContent = `Label ${rows.length} rows`;
 part("file").textContent = shown(name);
 part("classes").append(...buttons);
-part("picture").addEventListener("load", ({ target }) => {
-  target.classList.toggle("small", Math.max(target.naturalWidth, target.naturalHeight) <= SMALL);
-});
 part("search").hidden = !SEARCHED;
 part("search").addEventListener("input", (event) => find(event.target.value));
 part("keys").textContent = SEARCHED
   ? "Press / to search. Enter takes the best match, Escape leaves the search."
   : "Press the key shown beside a class to choose it.";
-for (const [id, act] of Object.entries({ save, undo, reveal, skip: () => answer(""),
+for (const [id, act] of Object.entries({ save, undo, reveal, unfold, skip: () => answer(""),
   back: () => step(-1), next: () => step(1) })) {
   part(id).addEventListener("click", act);
 }

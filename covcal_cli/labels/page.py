@@ -8,19 +8,21 @@ was made from, with the column ``label`` filled in.
 import base64
 import csv
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
+from types import MappingProxyType
 
 from covcal_cli.errors import printable
 from covcal_cli.files import write_text
-from covcal_cli.labels.sheet import Sheet, sheet_text
+from covcal_cli.labels.cells import Cells, unescaped
+from covcal_cli.labels.sheet import Sheet, answers_of, fact_columns, sheet_text
 from covcal_cli.records import document_text
 
-_HIDDEN = ("predicted", "confidence")  # columns that influence an answer: shown on demand
 _LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help to label
+_LONG = 60  # characters: a column with a longer text, or with lines, is shown as texts
 _FILE = Path("page")  # base of the paths in a document; a page has no paths
 
 
@@ -43,12 +45,34 @@ def write_page(
 
         thumbnails = pictures(Path(images), sheet.ids)
         uris, unreadable = thumbnails.uris, thumbnails.unreadable
-    text = page(sheet_text(sheet), classes, uris, name=sheet.path.name)
+    facts = fact_columns(sheet)
+    text = page(
+        sheet_text(sheet),
+        classes,
+        uris,
+        name=sheet.path.name,
+        answers=answers_of(sheet),
+        texts=[name for name, cells in facts.items() if any(map(_is_long, cells))],
+        numbers=[name for name, cells in facts.items() if not any(map(_is_long, cells))],
+    )
     write_text(path, text, force=force)
     return unreadable
 
 
-def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, name: str) -> str:
+def _is_long(text: str) -> bool:
+    return len(text) > _LONG or "\n" in text.strip()
+
+
+def page(
+    table: str,
+    classes: Sequence[str],
+    pictures: Sequence[str | None],
+    *,
+    name: str,
+    answers: Cells = MappingProxyType({}),
+    texts: Collection[str] = (),
+    numbers: Collection[str] = (),
+) -> str:
     """Return the whole page; the same arguments give the same bytes.
 
     Parameters
@@ -62,6 +86,10 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
         the page shows its cells.
     name : str
         The name of the file that the page saves.
+    answers : mapping of str to sequence of str
+        The classifier's answers for the rows, which the page shows on demand.
+    texts, numbers : collection of str
+        The columns to show as texts, which may have lines, and in a table.
 
     Raises
     ------
@@ -69,14 +97,19 @@ def page(table: str, classes: Sequence[str], pictures: Sequence[str | None], *, 
         If the number of pictures is not the number of rows.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))
+    names = [unescaped(column) for column in columns]
     if len(pictures) != len(rows):
         raise ValueError(f"{len(pictures)} pictures for {len(rows)} rows")
     content = {
         "columns": columns,
         "rows": rows,
         "label": columns.index("label"),
-        "hidden": [columns.index(column) for column in columns if column in _HIDDEN],
-        "left_out": [columns.index(column) for column in columns if column in _LEFT_OUT],
+        "left_out": [
+            place for place, column in enumerate(names) if column in (*_LEFT_OUT, *answers)
+        ],
+        "texts": [names.index(column) for column in texts],
+        "numbers": [names.index(column) for column in numbers],
+        "answers": {column: list(cells) for column, cells in answers.items()},
         "classes": classes,
     }
     # The browser stores answers under this name, which differs between tables.

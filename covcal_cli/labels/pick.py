@@ -25,6 +25,7 @@ from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logi
 from covcal_cli.formats.decision import Decision, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.accuracy import NEAREST
+from covcal_cli.labels.cells import answer_columns, kept_cells
 from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
 from covcal_cli.labels.draws import Batch, Draw, read_draw
 from covcal_cli.labels.page import write_page
@@ -105,6 +106,7 @@ def pick(
     images: str | Path | None = None,
     page: str | Path | None = None,
     decision: str | Path | None = None,
+    predictions: bool = False,
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Picked:
@@ -131,6 +133,8 @@ def pick(
     decision : str or Path, optional
         The decide.json whose promise the labels are for. Rows are drawn alike from those that it
         may accept, and a few from the others.
+    predictions : bool
+        Whether the CSV shows the classifier's answers. The page shows them on demand.
     force : bool
         Replace existing outputs.
     progress : callable, optional
@@ -178,12 +182,14 @@ def pick(
             words, probabilities = frame.rule_for(made_for, n, len(before.batches))
         # Compute the probabilities first. They do not depend on the order or on chance.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
-        rows, predictions, right = frame.drawn(probabilities, rng)
+        rows, predictions_of_rows, right = frame.drawn(probabilities, rng)
         batch = Batch(n, left, settings.seed, splits, words)
         # Shuffle the rows, so that a person who stops early has labelled every kind of row.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         ids = _ids(target, rows)
         paths = ["" if images is None else _path(Path(images), row_id) for row_id in ids]
+        predicted = [file.classes[index] for index in predictions_of_rows[strata]]
+        cells = kept_cells(target, rows[strata])
         sheet = Sheet(
             output or SHEET,
             len(before.batches),
@@ -192,11 +198,14 @@ def pick(
             [ids[row] for row in strata],
             probabilities(right)[strata],
             strata,
-            [file.classes[predictions[row]] for row in strata],
+            predicted,
             right[strata],
             [""] * n,
             np.arange(n),
             [paths[row] for row in strata],
+            cells,
+            answer_columns(cells, predicted),
+            predictions,
         )
         rows_of(target, sheet)  # refuse ids that are not unique before anybody labels rows
         classes = tuple(file.classes)

@@ -16,19 +16,21 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Integers, Rows
 from covcal_cli.data.classes import is_plain_number
+from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
+from covcal_cli.labels.cells import Cells, escaped, unescaped
 from covcal_cli.labels.design import FLOOR
 from covcal_cli.labels.draws import Batch, Draw
 from covcal_cli.labels.score import code_of, region_of, words_of
@@ -72,6 +74,10 @@ class Sheet:
     labels: Sequence[str]  # class names, each empty until somebody fills it in
     places: Integers  # (m,), the place of each line in the sheet that pick wrote, from 0
     paths: Sequence[str] = ()  # of the images, where there are any
+    # The kept columns of the rows, for a person to read.
+    cells: Cells = field(default_factory=dict)
+    answers: Collection[str] = ()  # those that seem to hold the classifier's answer
+    shows_answers: bool = False  # whether the CSV has the answers, `predicted` and `confidence`
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -98,19 +104,48 @@ def _id_blocks(target: Domain) -> Iterator[AnyArray]:
 
 def sheet_text(sheet: Sheet) -> str:
     """Return the CSV of a sheet, without the column ``path`` where no row has one."""
-    columns = {
-        "id": sheet.ids,
-        "path": sheet.paths,
-        "predicted": sheet.predicted,
-        "confidence": [f"{value:.4f}" for value in sheet.confidence],
+    columns: dict[str, Sequence[str]] = {"id": sheet.ids}
+    if any(sheet.paths):
+        columns["path"] = sheet.paths
+    columns |= fact_columns(sheet)
+    if sheet.shows_answers:
+        columns |= answers_of(sheet)
+    columns |= {
         "label": sheet.labels,
         "inclusion": [repr(value) for value in sheet.inclusion.tolist()],
         "draw": [_cell(sheet, line) for line in range(len(sheet))],
     }
-    if not any(sheet.paths):
-        del columns["path"]
-    lines = [csv_line(columns), *map(csv_line, zip(*columns.values(), strict=True))]
+    lines = [csv_line(map(escaped, columns))]
+    lines += [csv_line(map(escaped, cells)) for cells in zip(*columns.values(), strict=True)]
     return "".join(lines)
+
+
+def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
+    """Return the kept columns that a person may see, under names that the sheet does not use."""
+    columns: dict[str, Sequence[str]] = {}
+    for name, cells in sheet.cells.items():
+        if name not in sheet.answers:
+            columns[_free_name(name, columns)] = cells
+    return columns
+
+
+def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
+    """Return the classifier's answers: the kept columns that seem to hold them, and covcal's."""
+    columns: dict[str, Sequence[str]] = {}
+    for name in sheet.answers:
+        columns[_free_name(name, sheet.cells)] = sheet.cells[name]
+    return columns | {
+        "predicted": sheet.predicted,
+        "confidence": [f"{value:.4f}" for value in sheet.confidence],
+    }
+
+
+def _free_name(name: str, others: Collection[str]) -> str:
+    """Return the name of a kept column in the sheet: stripped, and other than all others."""
+    free = name.strip() or GROUP_PREFIX
+    while free in (*COLUMNS, _CHOICE) or (free != name and free in others):
+        free = f"{GROUP_PREFIX}{free}"
+    return free
 
 
 def csv_line(cells: Iterable[str]) -> str:
@@ -213,7 +248,7 @@ def read_sheet(path: Path) -> Sheet:
     for line, cell in enumerate(optional.get("confidence", ())):
         _require_near(store, line, "confidence", cell, confidences[line])
     for line, cell in enumerate(optional.get("path", ())):
-        if cell.strip() and not cell.strip().replace("\\", "/").endswith(
+        if cell.strip() and not unescaped(cell.strip()).replace("\\", "/").endswith(
             ids[line].replace("\\", "/")
         ):
             raise _moved(path, store.place(line), "path")
@@ -225,10 +260,11 @@ def read_sheet(path: Path) -> Sheet:
         ids,
         np.array(probabilities),
         np.array(strata, dtype=np.int64),
-        [cell.strip() for cell in optional.get("predicted", ())],
+        [unescaped(cell.strip()) for cell in optional.get("predicted", ())],
         np.array(confidences),
         labels,
         np.array([int(line[1]) - 1 for line in lines], dtype=np.int64),
+        cells={name: store.texts(name) for name in store.entries if name not in COLUMNS},
     )
     _require_possible(sheet)
     return sheet
@@ -237,6 +273,7 @@ def read_sheet(path: Path) -> Sheet:
 def _written_ids(cell: str) -> Iterator[str]:
     """Yield the ids that may have been in a cell before a spreadsheet or pandas read a number."""
     yield cell
+    yield unescaped(cell)
     text = plain_number(cell.strip())
     for width in range(len(text), _WIDEST + 1) if is_plain_number(text) else ():
         yield text.zfill(width)
@@ -245,7 +282,7 @@ def _written_ids(cell: str) -> Iterator[str]:
 def _labels(store: CSVStore) -> list[str]:
     """Return the labels, from the column ``label`` or, where that is empty, from ``choice``."""
     columns = [
-        [cell.strip() for cell in store.texts(name)]
+        [unescaped(cell.strip()) for cell in store.texts(name)]
         for name in ("label", _CHOICE)
         if name in store.entries
     ]
@@ -431,6 +468,21 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
             f"{sheet.path}: its lines are in another order than covcal pick wrote, and nothing "
             "shows that the labels moved with them: sort whole lines by the column draw"
         )
+
+
+def require_cells_beside_rows(sheet: Sheet, cells: Cells) -> None:
+    """Refuse a sheet in which a kept column has the cell of another row.
+
+    `cells` are the kept columns of the sheet's rows, as the features file has them.
+    """
+    for name, column in sheet.cells.items():
+        own = cells.get(name) or cells.get(name.removeprefix(GROUP_PREFIX)) or ()
+        expected = [" ".join(text.split()) for text in own]
+        others = set(expected)
+        for line, text in enumerate(expected):
+            cell = " ".join(unescaped(column[line]).split())
+            if cell != text and cell in others:
+                raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", name)
 
 
 def _is_same_class(label: str, name: str) -> bool:

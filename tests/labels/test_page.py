@@ -2,9 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
@@ -16,9 +15,16 @@ from covcal_cli.labels.page import page
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.pictures import data_uri, pictures
 from covcal_cli.labels.sheet import csv_line
-from tests.browser import Browser, Tab, browser, needs_browser
+from tests.browser import Browser, Tab, needs_browser
 from tests.cli_runner import covcal
 from tests.labels.labelling import lines_of, truth
+from tests.labels.pages import (
+    Parsed,
+    data_of,
+    require_silence,
+    saved,
+    text_of,
+)
 
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse", "newt", "owl", "pig", "rat", "toad")
 STRANGE = (
@@ -44,35 +50,21 @@ class Sheet:
 
     def text(self, labels: Sequence[str] = ()) -> str:
         """The CSV with these labels, as the sheet of a draw is written."""
-        rows = [["id", "predicted", "confidence", "label", "inclusion"]]
+        rows = [["id", "label", "inclusion"]]
         for row, known in enumerate(self.ids):
-            predicted = self.classes[row % len(self.classes)]
-            rows.append([known, predicted, "0.75", labels[row] if labels else "", "0.5"])
+            rows.append([known, labels[row] if labels else "", "0.5"])
         text = "".join(map(csv_line, rows))
         assert list(csv.reader(StringIO(text, newline=""))) == rows
         return text
 
     def page(self, pictures: Sequence[str | None] = ()) -> str:
-        return page(self.text(), self.classes, pictures or [None] * len(self.ids), name=self.name)
-
-
-class Parsed(HTMLParser):
-    """The tags of a page, and what its scripts hold."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.tags and self.tags[-1][0] == "script":
-            self.scripts[-1] += data
+        n, classes = len(self.ids), self.classes
+        answers = {
+            "predicted": [classes[row % len(classes)] for row in range(n)],
+            "confidence": ["0.75"] * n,
+        }
+        pictures = pictures or [None] * n
+        return page(self.text(), classes, pictures, name=self.name, answers=answers)
 
 
 def test_foreign_texts_stay_data() -> None:
@@ -126,7 +118,7 @@ def test_pick_writes_it_beside_the_csv(adapted: Path, tmp_path: Path) -> None:
     run = covcal(*arguments, tmp_path / "x.html").require_success()
     assert "pass --images TARGET to show images" in run.err
     assert f"wrote {tmp_path / 'x.html'}\nnext: open it in a browser, label, save" in run.err
-    data = json.loads(Parsed((tmp_path / "x.html").read_text(encoding="utf-8")).scripts[0])
+    data = data_of(tmp_path / "x.html")
     lines = lines_of(tmp_path / "x.csv")
     assert [data["columns"], *data["rows"]] == [list(lines[0]), *(list(x.values()) for x in lines)]
     before = (tmp_path / "x.csv").read_bytes()
@@ -157,24 +149,6 @@ def test_images_of_other_rows_make_no_page(adapted: Path, tmp_path: Path) -> Non
     assert run.err.count("warning: the page cannot show target/") == 2
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
-
-
-@pytest.fixture
-def downloads(tmp_path: Path) -> Path:
-    (tmp_path / "downloads").mkdir()
-    return tmp_path / "downloads"
-
-
-@pytest.fixture
-def chromium(running: Browser, downloads: Path) -> Browser:
-    running.start_anew(downloads)
-    return running
-
-
 def opened(
     chromium: Browser,
     place: Path,
@@ -187,29 +161,6 @@ def opened(
     tab = chromium.tab(*size)
     tab.open(place.as_uri())
     return tab
-
-
-def text_of(tab: Tab, name: str) -> str:
-    return str(tab.value(f"document.getElementById({name!r}).innerText"))
-
-
-def saved(chromium: Browser, downloads: Path) -> str:
-    """The file that the browser downloads next, which is taken away."""
-    while True:
-        event = chromium.wait("Browser.downloadProgress")
-        if event["params"]["state"] == "completed":
-            break
-    (path,) = downloads.iterdir()
-    content = path.read_bytes().decode("utf-8")
-    path.unlink()
-    return content
-
-
-def require_silence(tab: Tab) -> None:
-    """Nothing but the page itself was asked for, and nobody complained."""
-    assert tab.complaints() == []
-    assert {url.partition(":")[0] for url in tab.requests()} == {"file"}
-    assert len(tab.requests()) == 1
 
 
 @pytest.fixture(scope="module")
@@ -342,6 +293,9 @@ def test_the_classifiers_answer_is_shown_on_demand(chromium: Browser, tmp_path: 
     facts = "[...document.querySelectorAll('dd')].filter((d) => d.checkVisibility())"
     values = f"{facts}.map((d) => d.textContent)"
     assert tab.value(values) == []
+    # A small image is drawn smoothly, not as blocks.
+    drawn = "getComputedStyle(document.getElementById('picture')).imageRendering"
+    assert tab.value(drawn) == "auto"
     tab.press("p")
     assert tab.value(values) == ["00.png", "bird", "0.75"]
     tab.press("p", "ArrowRight", "ArrowRight")

@@ -19,7 +19,7 @@ from tests.cli_runner import covcal
 from tests.labels.labelling import fill, lines_of
 from tests.made_files import made_domain, write_features
 
-COLUMNS = ["id", "predicted", "confidence", "label", "inclusion", "draw"]
+COLUMNS = ["id", "label", "inclusion", "draw"]
 
 
 def drawn_ids(path: Path) -> set[str]:
@@ -32,12 +32,16 @@ def picked(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("picked")
     shutil.copy(small_files / "adapted.h5", folder)
     covcal("pick", "-n", 40, cwd=folder).require_success()
+    shown = ("pick", "-n", 40, "--predictions", "-o", "shown.csv")
+    covcal(*shown, cwd=folder).require_success()
     return folder
 
 
 def test_the_sheet_says_what_a_person_and_label_need(picked: Path) -> None:
-    lines = lines_of(picked / "to-label.csv")
-    assert list(lines[0]) == COLUMNS
+    assert list(lines_of(picked / "to-label.csv")[0]) == COLUMNS
+    lines = lines_of(picked / "shown.csv")
+    assert list(lines[0]) == ["id", "predicted", "confidence", *COLUMNS[1:]]
+    assert drawn_ids(picked / "shown.csv") == drawn_ids(picked / "to-label.csv")
     assert len(drawn_ids(picked / "to-label.csv")) == len(lines) == 40
     with FeatureFile(picked / "adapted.h5") as file:
         target = file.require_target()
@@ -56,7 +60,7 @@ def test_the_sheet_says_what_a_person_and_label_need(picked: Path) -> None:
 
 def test_doubtful_rows_are_likelier_to_be_drawn(picked: Path) -> None:
     """In proportion to sqrt(s (1 - s)), with a floor."""
-    lines = lines_of(picked / "to-label.csv")
+    lines = lines_of(picked / "shown.csv")
     s = np.array([float(line["confidence"]) for line in lines])
     inclusion = np.array([float(line["inclusion"]) for line in lines])
     design = np.polynomial.Polynomial.fit(np.sqrt(s * (1 - s)), inclusion, 1).convert().coef

@@ -29,7 +29,7 @@ def picked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = made_domain("target", sizes=(200, 60, 20), classes=10, width=12, sharpness=3.0)
     source = made_domain("source", sizes=(200, 60, 20), classes=10, width=12, sharpness=3.0)
     path = write_features(folder / "features.h5", source=source, target=target)
-    pick(path, folder / "filled.csv", PickSettings(rows=N))
+    pick(path, folder / "filled.csv", PickSettings(rows=N), predictions=True)
     known = truth(path)
     lines = lines_of(folder / "filled.csv")
     write_lines(folder / "filled.csv", [line | {"label": known[line["id"]]} for line in lines])
