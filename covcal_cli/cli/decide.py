@@ -188,7 +188,7 @@ def _answer(decision: "Decision", output: str) -> str:
             )
         elif decision.labels is not None:
             use = decision.labels
-            found = "no labelled row is among the surest rows"
+            found = "too few labelled rows are among the surest rows"
             if use.labels:
                 found = f"{use.wrong} of {use.labels} labels of the surest rows are wrong"
                 found += f", and {use.allowed if use.allowed > 0 else 'none'} may be"

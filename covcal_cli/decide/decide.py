@@ -47,6 +47,7 @@ SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # of the rows that stand for all in the curve
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # labels to ask for
+_LEAST_SHARE = 0.005  # of the rows, for which a promise is worth labels
 _LIKELY = (0.8, 0.5)  # a chance that makes labels worth asking for, the better one first
 _NEAR = 1e-5  # of a threshold: rounding in 32 bits
 
@@ -159,6 +160,12 @@ def decide(
             usable = labelled if uses_labels and labelled.is_uniform else None
             rule = _sets(sample, settings, usable, estimate, target, scaled)
             decision = replace(decision, sets=rule)
+            if uses_labels and usable is None:
+                text = (
+                    "the labelled rows were drawn for rows to accept, so the sets are an estimate"
+                )
+                notes.append(f"{text}: draw rows with pick --for a decision by --set alone")
+                decision = replace(decision, notes=tuple(notes))
         if settings.error is None:
             return decision
         ranking = Ranking(scores, decision.beliefs)
@@ -252,20 +259,29 @@ class _Labelled:
         return len(self.draw.batches)
 
     def tested(self, ranking: Ranking, settings: DecideSettings) -> "_Test":
-        """Test the thresholds that the draw allows."""
-        level = level_of_look(settings.certainty, len(self.used))
-        error = settings.error or 0.0
+        """Test the thresholds that the draw allows, and return the look that accepts the most.
+
+        Every look has its own part of the level, so a promise outlives later batches.
+        """
+        looks = [self._look(number, ranking, settings) for number in range(1, len(self.used) + 1)]
+        return max(reversed(looks), key=lambda test: test.rows)
+
+    def _look(self, look: int, ranking: Ranking, settings: DecideSettings) -> "_Test":
+        """Test the thresholds with the first `look` batches that were drawn for a decision."""
+        level = level_of_look(settings.certainty, look)
+        error, numbers = settings.error or 0.0, list(self.used)[:look]
 
         def batches(count: int) -> list[Sampling]:
-            return [self.sampling(i, ranking.threshold(count)) for i in self.used]
+            return [self.sampling(i, ranking.threshold(count)) for i in numbers]
 
         def allowed(count: int, drawn: Sequence[Sampling]) -> int:
             above = self.scores > ranking.threshold(count)
             lost = int((above & ~self.is_used).sum())
             return most_wrong(count, drawn, error, level, these_rows=settings.these_rows, lost=lost)
 
-        region = ranking.above(max(max(self.used.values()), 0.0))
-        return _Test(plan(ranking, region, batches, allowed), ranking, self)
+        region = ranking.above(max(*(self.used[i] for i in numbers), 0.0))
+        tested = plan(ranking, region, batches, allowed)
+        return _Test(tested, ranking, self, np.isin(self.draw.batch, numbers), look)
 
     def _left(self, number: int, threshold: float) -> int:
         """Return how many rows above a threshold the batches before left."""
@@ -304,11 +320,13 @@ class _Labelled:
 class _Test:
     """The candidates of a plan, tested with the labels."""
 
-    def __init__(self, tested: Plan, ranking: Ranking, labelled: _Labelled) -> None:
-        drawn, batches = int(labelled.is_used.sum()), len(labelled.used)
+    def __init__(
+        self, tested: Plan, ranking: Ranking, labelled: _Labelled, is_used: Booleans, batches: int
+    ) -> None:
+        drawn = int(is_used.sum())
         self.rows, self.use = 0, LabelUse(drawn, 0, 0, -1, batches)
         for candidate in tested.candidates:
-            above = labelled.is_used & (labelled.scores > ranking.threshold(candidate.rows))
+            above = is_used & (labelled.scores > ranking.threshold(candidate.rows))
             wrong = int((above & labelled.wrong).sum())
             passed = wrong <= candidate.wrong
             if passed or not self.rows:
@@ -408,7 +426,7 @@ def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:
     for labels in _OFFERS:
         if labels <= len(ranking):
             region = best_region(ranking, labels, decision.error or 0.0, level)
-            if region is not None:
+            if region is not None and region.plan.share >= _LEAST_SHARE:
                 offers.append((labels, region.plan.chance, region.plan.share))
                 if region.plan.chance >= _LIKELY[0]:
                     break

@@ -1,14 +1,19 @@
 """``covcal decide``: rows to accept, first by the estimate and then by labels."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from onnxruntime import InferenceSession
+from PIL import Image
 
+from covcal_cli.demo import write_demo
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.records import write_document
 from tests.cli_runner import covcal, printed_json
 from tests.labels.labelling import fill, lines_of
 from tests.made_files import made_domain, write_features
@@ -260,3 +265,78 @@ def test_evaluate_refuses_rows_that_the_decision_was_made_on(folder: Path) -> No
     covcal("calibrate", "--method", "none", "-fq", cwd=folder).require_success()
     done = covcal("evaluate", "--decide", "decide.json", "-c", "cal.json", "-q", cwd=folder)
     assert "another calibration" in done.error_line()
+
+
+def test_a_promise_outlives_later_labels(folder: Path) -> None:
+    """Every batch is tested at its own level, so wrong labels of a later one take nothing back."""
+    covcal("decide", "--error", 0.2, "-q", cwd=folder).require_success()
+    label(folder, 150)
+    first = printed_json("decide", "--error", 0.2, cwd=folder)
+    assert first["is_promise"]
+    with h5py.File(folder / "features.h5") as file:
+        earlier = file["marked/rows"][:]
+    label(folder, 100)
+    with h5py.File(folder / "features.h5", "r+") as file:
+        later = ~np.isin(file["marked/rows"][:], earlier)
+        labels = file["marked/labels"][:]
+        file["marked/labels"][:] = np.where(later, (labels + 1) % 3, labels)
+    after = printed_json("decide", "--error", 0.2, cwd=folder)
+    assert after["is_promise"]
+    assert (after["threshold"], after["labels"]) == (first["threshold"], first["labels"])
+
+
+def test_a_decision_by_another_score_is_refused(folder: Path) -> None:
+    covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    write_document(replace(decision, score="margin"), folder / "decide.json", force=True)
+    done = covcal("apply", "--decide", "decide.json", "-o", "p.csv", "-q", cwd=folder)
+    assert "ranks rows by margin, which this version does not know" in done.error_line()
+
+
+def test_labels_of_ties_decide_on_all_rows_or_none(tmp_path: Path) -> None:
+    domains = [made_domain(name, sizes=SIZES) for name in ("source", "target")]
+    for domain in domains:
+        top = domain["logits"].argmax(axis=1)
+        domain["logits"] = np.where(np.arange(3) == top[:, None], 2, 0).astype(np.float32)
+    write_features(tmp_path / "features.h5", source=domains[0], target=domains[1])
+    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    covcal("decide", "--error", 0.5, "-q", cwd=tmp_path).require_success()
+    label(tmp_path, 60)
+    shares = [
+        printed_json("decide", "--error", error, cwd=tmp_path)["share"] for error in (0.01, 0.5)
+    ]
+    assert shares == [0.0, 1.0]
+
+
+def test_sets_say_if_labels_were_drawn_for_rows_to_accept(folder: Path) -> None:
+    covcal("decide", "--error", 0.05, "-q", cwd=folder).require_success()
+    label(folder, 100)
+    done = covcal("decide", "--set", 0.9, "-f", cwd=folder).require_success()
+    assert "so the sets are an estimate" in done.err
+    assert "too few labelled rows" in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
+
+
+def test_the_demo_leads_to_a_promise_that_apply_and_export_share(tmp_path: Path) -> None:
+    """The commands of README, with the labels that the folders of the demo name."""
+    write_demo(tmp_path)
+    covcal("extract", "digits.onnx", "source", "target", "-q", cwd=tmp_path).require_success()
+    covcal("calibrate", "-q", cwd=tmp_path).require_success()
+    covcal("decide", "--error", 0.2, "-q", cwd=tmp_path).require_success()
+    pick = ("pick", "-n", 300, "--for", "decide.json")
+    assert "Promise" in covcal(*pick, cwd=tmp_path).require_success().out
+    fill(tmp_path / "to-label.csv", tmp_path / "features.h5")
+    done = covcal("label", "features.h5", "to-label.csv", cwd=tmp_path).require_success()
+    assert "next: covcal decide features.h5 --force" in done.err
+    done = covcal("decide", "--error", 0.2, "-f", cwd=tmp_path).require_success()
+    assert "At most 20 % of them, and of future rows like them, are wrong" in done.out
+    covcal("apply", "--decide", "decide.json", "-o", "p.npz", "-q", cwd=tmp_path).require_success()
+    export = ("export", "digits.onnx", "--decide", "decide.json", "-q")
+    covcal(*export, cwd=tmp_path).require_success()
+    with np.load(tmp_path / "p.npz") as rows:
+        ids, accept = rows["id"], rows["accept"]
+    images = [Image.open(tmp_path / "target" / str(name)) for name in ids]
+    pixels = np.stack([np.asarray(image, dtype=np.float32)[None] / 255 for image in images])
+    session = InferenceSession(tmp_path / "calibrated.onnx")
+    (exported,) = session.run(["accept"], {session.get_inputs()[0].name: pixels})
+    np.testing.assert_array_equal(exported, accept)
+    assert 0 < accept.mean() < 1

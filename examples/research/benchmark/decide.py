@@ -1,9 +1,10 @@
 """Measure the promises and estimates of ``covcal decide`` on features files with known labels.
 
-    python decide.py FOLDER [--draws 20] [--error 0.1] [--labels 50 100 200]
+    python decide.py FOLDER ... [--draws 20] [--error 0.1] [--labels 50 100 200]
 
-FOLDER holds features files. Each line of the output is one file; the last lines are means. Accepted
-shares are compared with the largest share of the most confident rows that keeps the error in truth.
+The folders hold features files. Each line of the output is one file; the last lines are means.
+Accepted shares are compared with the largest share of the most confident rows that keeps the error
+in truth.
 """
 
 import argparse
@@ -112,12 +113,17 @@ def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: 
 def of_error(
     decision: Decision, score: Float64s, wrong: Float64s, labels: Sequence[int], draws: int
 ) -> list[float]:
-    """Return truth, accepted, broken, broken by double; then accepted and broken per labels."""
+    """Return the truth, three numbers of estimates, and two of promises by so many labels.
+
+    The estimates are the decision's, and the one that believes the calibrated confidence: accepted,
+    broken, broken by double.
+    """
     error = decision.error or 0.0
-    truth = accepted_in_truth(wrong, error)
-    accepted = int(decision.accepts(score).sum())
-    rate = float(wrong[:accepted].mean()) if accepted else 0.0
-    numbers = [truth, accepted / len(score), float(rate > error), float(rate > 2 * error)]
+    numbers = [accepted_in_truth(wrong, error)]
+    believed = max((point.share for point in decision.curve if point.error <= error), default=0.0)
+    for accepted in (int(decision.accepts(score).sum()), int(believed * len(score))):
+        rate = float(wrong[:accepted].mean()) if accepted else 0.0
+        numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
     for count in labels:
         ranking = Ranking(score, decision.beliefs)
         numbers += promises(ranking, wrong, error, count, draws)
@@ -140,28 +146,33 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
 def main() -> None:
     """Print a line per file, and the means."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--error", type=float, nargs="+", default=[0.05, 0.1, 0.2])
     parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200])
     options = parser.parse_args()
+    paths = sorted(path for folder in options.folders for path in folder.glob("*.h5"))
     lines = []
-    for path in sorted(options.folder.glob("*.h5")):
+    for path in paths:
         lines.append(measured(path, options.error, options.labels, options.draws))
         print(path.stem, " ".join(f"{value:.3f}" for value in lines[-1]), flush=True)
-    table, width = np.array(lines), 4 + 2 * len(options.labels)
+    table, width = np.array(lines), 7 + 2 * len(options.labels)
     for number, error in enumerate(options.error):
         of_error = table[:, number * width : (number + 1) * width]
         mean = of_error.mean(axis=0)
-        print(
-            f"error {error}: truth {mean[0]:.3f}; estimate accepts {mean[1]:.3f} "
-            f"({mean[1] / mean[0]:.2f} of it), broken {mean[2]:.3f}, by double {mean[3]:.3f}"
-        )
+        print(f"error {error}: in truth {mean[0]:.3f} could be accepted")
+        for name, (share, broken, double) in (("low end", mean[1:4]), ("confidence", mean[4:7])):
+            print(
+                f"  {name} accepts {share:.3f} ({share / mean[0]:.2f} of it), broken {broken:.3f}, "
+                f"by double {double:.3f}"
+            )
+        families = np.array([path.stem.partition("-")[0] for path in paths])
         for place, labels in enumerate(options.labels):
-            accepted, broken = of_error[:, 4 + 2 * place], of_error[:, 5 + 2 * place]
+            accepted, broken = of_error[:, 7 + 2 * place], of_error[:, 8 + 2 * place]
             print(
                 f"  {labels} labels accept {accepted.mean():.3f} ({accepted.mean() / mean[0]:.2f}),"
-                f" broken {broken.mean():.4f}, worst shift {broken.max():.2f}"
+                f" broken {broken.mean():.4f}, worst shift {broken.max():.2f}, worst family "
+                f"{max(broken[families == name].mean() for name in families):.3f}"
             )
     for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):
         covered = table[:, place]
