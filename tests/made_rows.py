@@ -171,3 +171,23 @@ def write_tar(path: Path, members: Mapping[str, bytes | str | dict[str, Any]]) -
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
     return path
+
+
+def write_logs(folder: Path) -> None:
+    """Write old.jsonl and new.jsonl, logs of a language model that is asked harder questions."""
+    for name, n, margin, seed in (("old", 800, 3.0, 1), ("new", 600, 1.6, 2)):
+        rng, lines = np.random.default_rng(seed), []
+        for number in range(n):
+            right, scores = int(rng.integers(4)), rng.normal(size=4)
+            scores[right] += rng.normal(margin, 1.5)
+            rest = 2 * scores.max() - rng.uniform(3, 9, size=4)
+            logs = np.append(2 * scores, rest)
+            logs -= np.log(np.exp(logs).sum())
+            tokens = ["A", "B", "C", "D", "The", " A", "**", "I"]
+            top = [
+                {"token": tokens[k], "logprob": float(logs[k])} for k in np.argsort(-logs).tolist()
+            ]
+            choice = {"logprobs": {"content": [top[0] | {"top_logprobs": top}]}}
+            line = {"id": f"{name}-{number}", "response": {"choices": [choice]}}
+            lines.append(line | ({"label": "ABCD"[right]} if name == "old" else {}))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

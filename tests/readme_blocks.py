@@ -1,8 +1,8 @@
-"""The console blocks of README.md and examples/README.md: run, compared, and written anew.
+"""The console blocks of README.md and of two pages of examples/: run, compared, and written anew.
 
 A block is fenced as ``console``. Its lines that start with ``$ `` are commands; those of one page
-run in one folder that starts as ``covcal demo`` makes it. What follows a command is its output,
-stdout and stderr as a terminal shows them.
+run in one folder that starts as ``covcal demo`` makes it, with two logs of a language model. What
+follows a command is its output, stdout and stderr as a terminal shows them.
 
 ``python -m tests.readme_blocks`` replaces the blocks whose words have changed. Numbers differ a
 little between machines, so that blocks in which nothing else differs are left as they are; with
@@ -24,9 +24,11 @@ from covcal_cli.cli import console
 from covcal_cli.cli.app import LIMIT_EXCEEDED, run
 from covcal_cli.demo import write_demo
 from tests import REPOSITORY
+from tests.made_rows import write_logs
 
 README = REPOSITORY / "README.md"
 WORKED_EXAMPLE = REPOSITORY / "examples" / "README.md"
+LANGUAGE_MODEL = REPOSITORY / "examples" / "language_model.md"
 PICTURE = REPOSITORY / "examples" / "reliability.svg"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -39,6 +41,7 @@ def live(page: str, keep: Path | None = None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "demo"
         write_demo(place)
+        write_logs(place)
         # No line of progress on a slow machine, as none is shown on a quick one.
         with chdir(place), mock.patch.object(console, "_SECONDS", float("inf")):
             printed = BLOCK.sub(lambda match: _fenced(_run_block(match[1])), page)
@@ -104,7 +107,7 @@ def _output(command: str) -> str:
 
 def write_anew(*, every: bool) -> None:
     """Write both pages anew, and the picture where README changes; or `every` block and it."""
-    for path in (README, WORKED_EXAMPLE):
+    for path in (README, WORKED_EXAMPLE, LANGUAGE_MODEL):
         shown = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             printed = live(shown, Path(folder))

@@ -1,4 +1,4 @@
-"""README.md and examples/README.md tell the truth: their commands run, and print what they show."""
+"""README.md and pages of examples/ tell the truth: their commands run, and print what they show."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from tests.readme_blocks import (
     BLOCK,
+    LANGUAGE_MODEL,
     PICTURE,
     README,
     WORKED_EXAMPLE,
@@ -16,7 +17,7 @@ from tests.readme_blocks import (
 )
 from tests.short_training import short_training
 
-PAGES = (README, WORKED_EXAMPLE)
+PAGES = (README, WORKED_EXAMPLE, LANGUAGE_MODEL)
 SHOWN = "intro\n```console\n$ covcal one\n12.3%  kept\n```\n```console\n$ covcal two\nwas 5\n```\n"
 
 
@@ -27,7 +28,7 @@ def printed_pages() -> dict[Path, str]:
         return {page: live(page.read_text(encoding="utf-8")) for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["README", "examples"])
+@pytest.mark.parametrize("page", PAGES, ids=["README", "examples", "language model"])
 def test_the_commands_print_what_the_page_shows(page: Path, printed_pages: dict[Path, str]) -> None:
     """Every block agrees in all but its numbers, which differ a little between machines."""
     shown = BLOCK.findall(page.read_text(encoding="utf-8"))

@@ -68,6 +68,17 @@ class _Command(TyperCommand):
     In its help, options are grouped under headings.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give ``--choices A B C`` every word up to the next option."""
+        words: list[str] = []
+        is_choice = False
+        for place, word in enumerate(args):
+            follows = args[place + 1 : place + 2]
+            is_choice = word == "--choices" or (is_choice and not word.startswith("-"))
+            if word != "--choices" or not follows or follows[0].startswith("-"):
+                words += ["--choices", word] if is_choice and word != "--choices" else [word]
+        return list(super().parse_args(ctx, words))
+
     def invoke(self, ctx: Any) -> Any:
         for parameter in self.get_params(ctx):
             value = ctx.params.get(parameter.name)

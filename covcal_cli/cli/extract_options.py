@@ -47,7 +47,7 @@ _HEADINGS = {
         *("preprocess", "size", "resize", "crop", "resample", "exif", "color", "layout"),
         *("scale", "mean", "std", "on_error"),
     ),
-    "Row options": ("fractions", "sample", "limit", "shard", "keep", "seed"),
+    "Row options": ("choices", "fractions", "sample", "limit", "shard", "keep", "seed"),
 }
 
 # The arguments. MODEL is left out when the data are tables of outputs.
@@ -176,6 +176,15 @@ class ExtractOptions:
             "model's own names, else the source's folders.",
         ),
     ] = None
+    choices: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A B C",
+            help="The answers to find in a log with token log-probabilities (JSON lines of OpenAI "
+            "or vLLM). Default: the source's labels. Give it last.",
+            show_default=False,
+        ),
+    ] = None
     preprocess: Annotated[
         str | None,
         typer.Option(
@@ -271,7 +280,7 @@ class ExtractOptions:
             if name not in hints:
                 raise ValueError(f"there is no option {word}")
             kind = next((part for part in get_args(hints[name]) if part is not None), hints[name])
-            if name == "keep":
+            if name in ("choices", "keep"):
                 values[name] = [*values.get(name, ()), text]
                 continue
             values[name] = word == name.replace("_", "-") if kind is bool else kind(text)
@@ -305,8 +314,19 @@ class ExtractOptions:
             providers=tuple(self.providers.split(",")) if self.providers else (),
             outputs=outputs,
             keep=tuple(self.keep or ()),
+            choices=self._choices(outputs),
             skip_unreadable=self.on_error is OnErrorName.skip,
         )
+
+    def _choices(self, outputs: "OutputKind | None") -> tuple[str, ...]:
+        choices = tuple(self.choices or ())
+        if choices and outputs != "probabilities":
+            raise typer.BadParameter("give --probabilities too", param_hint="--choices")
+        if len(choices) == 1 or len(set(choices)) < len(choices) or "" in choices:
+            raise typer.BadParameter(
+                "give at least two answers, each once: --choices A B C D", param_hint="--choices"
+            )
+        return choices
 
     def _preprocessing(self) -> "Preprocessing":
         from covcal_cli.data.preprocessing.pixels import Resize

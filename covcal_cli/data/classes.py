@@ -207,7 +207,15 @@ _CALIBRATED = "classes"  # the key of the class names in cal.json
 
 
 def read_classes(path: Path, count: int) -> ClassMap:
-    """Read the names of a model's `count` classes; a name must not occur twice.
+    """Read the names of a model's `count` classes by `read_class_names`."""
+    names = read_class_names(path)
+    if len(names) != count:
+        raise CovcalError(f"{path} names {len(names)} classes and the model has {count}: {_REMEDY}")
+    return named_classes(names)
+
+
+def read_class_names(path: Path) -> list[str]:
+    """Read the names of classes in order; a name must not occur twice.
 
     The file is text with one name per line, or JSON: a list of names, an object from numbers to
     names or from names to numbers, a Hugging Face ``config.json`` with ``id2label``, or a cal.json.
@@ -230,9 +238,7 @@ def read_classes(path: Path, count: int) -> ClassMap:
                 f"{path} names {shown(name)} twice, as classes {first[name]} and {index}: give "
                 "each class a name of its own"
             )
-    if len(names) != count:
-        raise CovcalError(f"{path} names {len(names)} classes and the model has {count}: {_REMEDY}")
-    return named_classes(names)
+    return names
 
 
 def _from_json(path: Path, text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Labels, Rows, Splits
-from covcal_cli.data.classes import ClassMap, listed, read_classes
+from covcal_cli.data.classes import ClassMap, listed, read_class_names, read_classes
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.output_columns import CLASSES, OutputColumns, OutputKind, find_outputs
 from covcal_cli.data.rows import (
@@ -33,6 +33,7 @@ from covcal_cli.data.rows import (
 from covcal_cli.data.stores import format_of, open_store
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.hdf5 import HDF5Store
+from covcal_cli.data.stores.json_lines import JSONLinesStore
 from covcal_cli.data.stores.store import Piece, Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
@@ -61,10 +62,11 @@ class OutputFile:
         kind: OutputKind,
         classes: Sequence[str] = (),
         keep: Sequence[str] = (),
+        choices: Sequence[str] = (),
     ) -> None:
         self.path, self.kind = path, kind
         # Find outputs and features, and check that they have a value for every row.
-        self.store = store = _open(path)
+        self.store = store = _open(path, choices)
         answer = _without_answer(store)
         self.columns = columns = find_outputs(store, kind, classes)
         self.n = n = count_rows(store)
@@ -96,7 +98,7 @@ class OutputFile:
             and not is_of_rows(store, name)
         ]
         unread = () if columns.features else _unread(store, numbers)
-        self.notes = (*answer, *unread, *facts.notes)
+        self.notes = (*answer, *unread, *facts.notes, *store.notes)
 
 
 class OutputTable:
@@ -292,6 +294,7 @@ def open_outputs(
     kind: OutputKind,
     classes: Path | None = None,
     keep: Sequence[str] = (),
+    choices: Sequence[str] = (),
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in one order.
 
@@ -305,16 +308,30 @@ def open_outputs(
         The file that names the classes in order; see `covcal_cli.data.classes.read_classes`.
     keep : sequence of str
         Columns to keep beside the groups and texts, which are kept anyway.
+    choices : sequence of str
+        The answers to find among the token log-probabilities of a log. Default: the names in
+        `classes`, else the labels of the source.
 
     Raises
     ------
     CovcalError
         If a table does not hold outputs of the kind, or the two tables do not agree.
     """
+    given, files = tuple(choices), {}
+    names: tuple[str, ...] = ()
+    if not choices and classes is not None:
+        choices = read_class_names(classes)
+    if source is not None:
+        files["source"] = OutputFile(source, kind, keep=keep, choices=choices)
+        names = files["source"].columns.class_names()
     # The target's columns may be named exactly like the source's classes.
-    files = {} if source is None else {"source": OutputFile(source, kind, keep=keep)}
-    source_classes = files["source"].columns.class_names() if source is not None else ()
-    files["target"] = OutputFile(target, kind, source_classes, keep)
+    files["target"] = OutputFile(target, kind, names, keep, choices or names)
+    without = [file.path for file in files.values() if given and not _has_logprobs(file.store)]
+    if without:
+        raise CovcalError(
+            f"{without[0]} holds no token log-probabilities to find the answers "
+            f"{', '.join(given)} in: leave out --choices"
+        )
     shared = source is None and holds_both_domains(files["target"].store)
     if shared:
         files = dict.fromkeys(DOMAINS, files["target"])
@@ -375,12 +392,18 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
     return asked if asked and set(asked) == set(first.names or ()) else first.names
 
 
-def _open(path: Path) -> Store:
+def _has_logprobs(store: Store) -> bool:
+    return isinstance(store, JSONLinesStore) and store.has_logprobs
+
+
+def _open(path: Path, choices: Sequence[str] = ()) -> Store:
     if not path.exists():
         raise CovcalError(f"{path} does not exist: give a table of logits or probabilities")
     kind = format_of(path) if path.is_file() else None
     if kind == ".csv":
         return CSVStore(path, of_images=False)
+    if kind == ".jsonl":
+        return JSONLinesStore(path, choices)
     store = _HDF5Outputs(path) if kind == ".h5" else open_store(path)
     shapes = [entry.shape for entry in store.entries.values()]
     return _SqueezedStore(store) if any(_squeezed(shape) != shape for shape in shapes) else store

@@ -329,7 +329,9 @@ def _opened(
     if settings.outputs is not None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target, and no model")
-        tables = open_outputs(source, target, settings.outputs, settings.classes, settings.keep)
+        tables = open_outputs(
+            source, target, settings.outputs, settings.classes, settings.keep, settings.choices
+        )
         _require_kept(tables, settings.keep)
         return TableClassifier(list(tables.values()), settings.outputs), tables, ()
     from covcal_cli.data.open import open_domains

@@ -113,6 +113,7 @@ class ExtractSettings:
     # The kind of numbers in tables that are read instead of running a model.
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # columns of tables to keep beside those that are kept anyway
+    choices: tuple[str, ...] = ()  # the answers in logs of a language model
     skip_unreadable: bool = True  # up to 1 % of the rows, instead of stopping at the first
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
@@ -138,6 +139,7 @@ class ExtractSettings:
             "preprocess": self.preprocess,
         }
         options += [f"--{name}={value}" for name, value in texts.items() if value is not None]
+        options += [f"--choices={choice}" for choice in self.choices]
         options += self.preprocessing.options()
         if self.fractions is not None:
             options.append(f"--fractions={','.join(map(repr, self.fractions))}")

@@ -11,6 +11,7 @@ import gc
 import importlib
 import io
 import json
+import math
 import os
 import resource
 import select
@@ -286,6 +287,22 @@ def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
     archive.addfile(member, io.BytesIO(text.encode()))
 
 
+def _write_json(folder: Path, name: str, labels: Any, logits: Any) -> None:
+    """Write probabilities as JSON lines and as a list, and a log of a language model."""
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    rows, log = [], []
+    for number, (label, row) in enumerate(zip(labels.tolist(), shares.tolist(), strict=True)):
+        names = [f"class {k}" for k in range(len(row))]
+        of_row = {"id": f"row{number}", "label": names[label % len(row)], "site": "a"}
+        rows.append(of_row | {"probs": dict(zip(names, row, strict=True))})
+        top = [{"token": n, "logprob": math.log(p)} for n, p in zip(names, row, strict=True)]
+        token = top[int(np.argmax(row))] | {"top_logprobs": top}
+        log.append(of_row | {"response": {"choices": [{"logprobs": {"content": [token]}}]}})
+    for file, records in ((name, rows), (f"{name}-log", log)):
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1))
+
+
 def _write_tables(folder: Path, name: str, domain: dict[str, Any]) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -298,6 +315,7 @@ def _write_tables(folder: Path, name: str, domain: dict[str, Any]) -> None:
     lines += [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
     (folder / f"{name}-logits.csv").write_text("\n".join(lines) + "\n")
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
+    _write_json(folder, name, domain["labels"], domain["logits"][:, :3].astype(np.float64))
     with np.load(folder / f"{name}.npz") as data:
         flat, y = data["x"].reshape(len(data["x"]), -1), data["y"]
     header = ",".join([f"x{i}" for i in range(flat.shape[1])] + ["label"])

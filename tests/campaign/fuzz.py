@@ -73,7 +73,7 @@ _READ = "extract model.onnx source.npz {} -o OUT.h5"
 _TRUSTED = "extract {} flat-source.npz flat-target.npz --trust-model -o OUT.h5"
 _WEIGHTS = "extract campaign_nets:net flat-source.npz flat-target.npz --weights {} -o OUT.h5"
 _LOGITS = "extract --logits source-logits.csv {} -o OUT.h5"
-
+_SHARES = "extract --probabilities source.jsonl {} -o OUT.h5"
 _LABEL = "label features.h5 sheet.csv -o OUT.h5"
 
 KINDS = (
@@ -220,6 +220,32 @@ KINDS = (
         mutated_bytes,
         "parquet",
         4,
+    ),
+    Kind(
+        "JSON lines",
+        "target.jsonl",
+        (_SHARES.format("target.jsonl"),),
+        ("source.jsonl",),
+        mutated_text,
+        "json lines",
+        4,
+    ),
+    Kind(
+        "log with logprobs",
+        "target-log.jsonl",
+        (_SHARES.format("target-log.jsonl"),),
+        ("source.jsonl",),
+        mutated_text,
+        "json lines",
+        4,
+    ),
+    Kind(
+        "JSON list",
+        "target.json",
+        (_SHARES.format("target.json"),),
+        ("source.jsonl",),
+        mutated_text,
+        "json list",
     ),
     Kind("tar", "target.tar", (_READ.format("target.tar"),), _ONNX, mutated_bytes, "tar"),
     Kind("images", "target/*", (_READ.format("target"),), (*_ONNX, "target"), mutated_image, ""),

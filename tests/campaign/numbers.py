@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import tarfile
 import zipfile
@@ -139,6 +140,11 @@ def _parquet(content: bytes) -> Said:
     return columns
 
 
+def _json_lines(content: bytes) -> list[Any]:
+    lines = content.decode("utf-8-sig").split("\n")
+    return [json.loads(line) for line in lines if line.strip()]
+
+
 def _shard(content: bytes) -> Said:
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         found = ((member.name, archive.extractfile(member)) for member in archive)
@@ -153,6 +159,8 @@ READERS: Mapping[str, Callable[[bytes], Said]] = {
     "csv": _table,
     "parquet": _parquet,
     "json": lambda content: {"value": parsed_json(content.decode("utf-8"))},
+    "json lines": lambda content: {"rows": _json_lines(content)},
+    "json list": lambda content: {"rows": json.loads(content.decode("utf-8-sig"))},
     "lines": lambda content: {"lines": content.decode("utf-8-sig").split("\n")},
     "safetensors": lambda content: _tensors(safetensors_arrays(content)),
     "pth": lambda content: _tensors(pth_arrays(content)),

@@ -19,7 +19,10 @@ _READERS = {
     (".npy",): ("npy", "NpyStore"),
     (".h5", ".hdf5"): ("hdf5", "HDF5Store"),
     (".csv", ".tsv", ".csv.gz"): ("csv", "CSVStore"),
-    (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"): ("json_lines", "JSONLinesStore"),
+    (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz"): (
+        "json_lines",
+        "JSONLinesStore",
+    ),
     (".parquet",): ("parquet", "ParquetStore"),
 }
 SUFFIXES = tuple(suffixes[0] for suffixes in _READERS)
@@ -34,7 +37,6 @@ _OTHERS = {
     ".xlsx": "save the sheet as .csv",
     ".feather": "save the table as .parquet",
     ".arrow": "save the table as .parquet",
-    ".json": "save one row per line as .jsonl",
     ".zip": "unpack it into a folder",
     ".gz": "unpack it",
     ".tgz": "unpack it to .tar",

@@ -1,8 +1,8 @@
 """Read ``.jsonl`` files: the first pass counts rows and keeps texts, the next streams numbers.
 
 Each line is a JSON object with the columns of one row. A list of numbers is an array with two axes.
-So is an object of numbers, and its keys name the classes. `columns_of` brings the lines of other
-tools into this form.
+So is an object of numbers, and its keys name the classes. `json_layouts` brings the lines of other
+tools into this form. A ``.json`` file is a list of such objects.
 """
 
 import json
@@ -13,14 +13,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
-from covcal_cli.data.rows import PATH_NAMES, is_reserved
+from covcal_cli.data.rows import LABEL_NAMES, PATH_NAMES, is_reserved
+from covcal_cli.data.stores.json_layouts import (
+    CHOICES,
+    PROBABILITIES,
+    beside_answer,
+    columns_of,
+)
+from covcal_cli.data.stores.logprobs import AnswerCounts, Choices, find_sampling, find_tokens
 from covcal_cli.data.stores.store import (
+    LONGEST_LINE,
     WINDOW_BYTES,
     Entry,
     Piece,
@@ -28,13 +36,17 @@ from covcal_cli.data.stores.store import (
     cut_utf8,
     open_text,
     short_lines,
+    windows,
 )
+from covcal_cli.errors import CovcalError
 
+_CHUNK = 1 << 16  # characters of a list to read at once
+# The numbers of rows with few values are kept in memory, in blocks of rows, up to so many bytes.
+_BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # the memory that Python needs for a number and its key
 _KEPT = 257  # characters of a text that is no label, id or path; longer texts are no groups
 _MOST_COLUMNS = 100_000
-_PROBABILITIES = "probabilities"
-_CHOICES = "logits"  # the log-likelihoods of the choices of a question, which may be few
+_NUMBERS = frozenset((int, float, type(None)))  # the types in a list or an object of numbers
 _NOUNS = {
     "number": "a number",
     "bool": "true or false",
@@ -50,6 +62,7 @@ class _Column:
     """What the first pass learns of one column."""
 
     kind: str  # number, bool, text, list, or object
+    is_named: bool  # whether its name says that it holds labels, ids, paths or the like
     texts: list[str] | None = None  # of all rows so far, if they are kept
     width: int = 0  # of lists
     keys: dict[str, None] = field(default_factory=dict)  # of objects, in the order of the file
@@ -62,22 +75,113 @@ class JSONLinesStore(Store):
 
     is_table = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, choices: Sequence[str] = ()) -> None:
         self.path = path
+        self._is_list = path.name.lower().removesuffix(".gz").endswith(".json")
+        self._unit = "entry" if self._is_list else "line"
+        self.choices = tuple(choices)  # the answers to find among token log-probabilities
+        self._read_columns()
+        self.has_logprobs = self._answers.lines > 0
+        if self.has_logprobs and not self.choices:
+            self.choices = self._labels()
+            self._read_columns()
+        if self.has_logprobs:
+            self.notes = tuple(self._answers.notes(self.choices))
+        self.entries = {name: self._entry(column) for name, column in self._columns.items()}
+
+    def _read_columns(self) -> None:
+        """Note the columns and keep the texts, row by row."""
         self._n = 0
-        self._has_blank_lines = False
         self._columns: dict[str, _Column] = {}
         self._other: set[str] = set()  # columns of nested values, which are not read
+        self._answers, self._question = AnswerCounts(), Choices(self.choices)
+        self._has_blank_lines = False
+        self._kept: list[dict[str, AnyArray]] = []  # numbers of the first blocks of rows
+        self._kept_bytes = 0
+        records: list[Any] = []
+        n_characters = 0
         for number, line in self._lines():
-            self._scan(columns_of(self._parsed(line, number)), f"line {number}")
+            record = self._columns_of(line, number, self._answers)
+            self._number = number
+            self._scan(record)
             self._n += 1
             self._has_blank_lines |= number != self._n
+            records.append(record)
+            n_characters += len(line)
+            if n_characters > WINDOW_BYTES:  # of long texts, say
+                self._kept_bytes = _MOST_KEPT + 1
+            if len(records) == _BLOCK or n_characters > WINDOW_BYTES:
+                self._keep_numbers(records)
+                records, n_characters = [], 0
+        self._keep_numbers(records)
         if self._n == 0:
             raise self.error("there are no rows: give one JSON object per line")
         for column in self._columns.values():
             if column.texts is not None:
                 column.texts.extend([""] * (self._n - len(column.texts)))
-        self.entries = {name: self._entry(column) for name, column in self._columns.items()}
+
+    def _keep_numbers(self, records: list[Any]) -> None:
+        """Keep the numbers of the last rows while there is room.
+
+        To parse a line again takes most of the time of reading it.
+        """
+        start = len(self._kept) * _BLOCK
+        if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
+            return
+        rows = np.arange(start, self._n, dtype=np.int64)
+        numbers = {name: column for name, column in self._columns.items() if column.texts is None}
+        width = sum(max(1, column.width, len(column.keys)) for column in numbers.values())
+        if width > _WIDEST_KEPT:
+            self._kept_bytes = _MOST_KEPT + 1
+            return
+        try:
+            block = {name: self._reader(name)(records, rows) for name in numbers}
+        except CovcalError:  # a wrong value is an error where its column is read
+            self._kept_bytes = _MOST_KEPT + 1
+            return
+        self._kept_bytes += sum(values.nbytes for values in block.values())
+        self._kept.append(block)
+
+    def _kept_values(self, name: str, rows: Rows, block: Mapping[str, AnyArray]) -> AnyArray:
+        """Return rows of one block of numbers, which may lack values that came later."""
+        shape, values = self.entries[name].shape[1:], block.get(name)
+        if values is not None and values.shape[1:] == shape:
+            return np.asarray(values[rows])
+        full = np.full((len(rows), *shape), self._filler(name))
+        if values is not None:
+            full[:, : values.shape[1]] = values[rows]
+        return full
+
+    def _filler(self, name: str) -> float:
+        """Return what stands for a missing value: a missing choice is impossible."""
+        impossible = name == CHOICES and self._columns[name].kind == "list"
+        return -math.inf if impossible else math.nan
+
+    def _columns_of(self, line: str, number: int, answers: AnswerCounts | None = None) -> Any:
+        """Return the columns of one line, and count its answer."""
+        value = self._parsed(line, number)
+        tokens = find_tokens(value) if "logprob" in line else None
+        if tokens is None:
+            return columns_of(value)
+        columns = beside_answer(value) if isinstance(value, dict) else {}
+        if not self.choices:
+            self._answers.lines += 1
+            return columns
+        answer = self._question.answer_of(tokens)
+        if answers is not None:
+            answers.add(answer, find_sampling(value))
+        return columns | {PROBABILITIES: answer.probabilities}
+
+    def _labels(self) -> tuple[str, ...]:
+        """Return the labels of all rows, which are the answers if the user names no others."""
+        columns = (name for name in self._columns if name.lower() in LABEL_NAMES)
+        labels = {text for name in columns for text in self.texts(name)} - {""}
+        if len(labels) < 2:
+            raise self.error(
+                "it holds token log-probabilities: name the answers with --choices A B C D, or "
+                "give every line a label"
+            )
+        return tuple(sorted(labels))
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole column; a missing value is an empty text or NaN."""
@@ -96,7 +200,7 @@ class JSONLinesStore(Store):
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
         """Return a column in UTF-8 and the number of cut texts; long texts are read again."""
-        records = (columns_of(self._parsed(line, number)) for number, line in self._lines())
+        records = (self._columns_of(line, number) for number, line in self._lines())
         values = (record.get(name) for record in records)
         texts = ("" if value is None else str(value) for value in values)
         return cut_utf8(texts, self._n, width)
@@ -106,26 +210,62 @@ class JSONLinesStore(Store):
         width = sum(math.prod(self.entries[name].shape[1:]) for name in names)
         size = max(16, min(size, WINDOW_BYTES // (_VALUE_BYTES * max(width, len(self._columns)))))
         arrays_of = {name: self._reader(name) for name in names}
+        n_kept = int(np.searchsorted(rows, len(self._kept) * _BLOCK))
+        for first_row, _, chosen in windows(rows[:n_kept], _BLOCK):
+            block = self._kept[first_row // _BLOCK]
+            yield (
+                chosen,
+                {name: self._kept_values(name, chosen - first_row, block) for name in names},
+            )
+        if n_kept == len(rows):
+            return
         lines, start = self._lines(), 0
-        for first in range(0, len(rows), size):
+        for first in range(n_kept, len(rows), size):
             chosen = rows[first : first + size]
             records = []
             for row in chosen.tolist():
                 number, line = self._line(lines, row - start)
-                records.append(columns_of(self._parsed(line, number)))
+                records.append(self._columns_of(line, number))
                 start = row + 1
             yield chosen, {name: read(records, chosen) for name, read in arrays_of.items()}
 
     def place(self, row: int) -> str:
         """Return the row's line, or its number if the file has empty lines."""
-        return f"row {row}" if self._has_blank_lines else f"line {row + 1}"
+        return f"row {row}" if self._has_blank_lines else f"{self._unit} {row + 1}"
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line that is not empty."""
-        with self._opened() as lines:
+        """Yield the number and the text of each row; lines that are empty are left out."""
+        with self._opened() as file:
+            lines = self._items(file) if self._is_list else short_lines(self.path, file)
             for number, line in enumerate(lines, 1):
                 if not line.isspace():
                     yield number, line
+
+    def _items(self, file: IO[str]) -> Iterator[str]:
+        """Yield the texts of the entries of a list, which may be on any number of lines."""
+        decoder, text, number = json.JSONDecoder(), file.read(_CHUNK).lstrip(), 1
+        if not text.startswith("["):
+            raise self.error("it holds no list of rows: save a list, or one object per line")
+        text = text[1:].lstrip()
+        while not text.startswith("]"):
+            try:
+                _, end = decoder.raw_decode(text)
+            except (ValueError, RecursionError) as error:
+                # The entry may go on in what was not read yet.
+                more = file.read(max(_CHUNK, len(text)))
+                if more and len(text) < LONGEST_LINE:
+                    text += more
+                    continue
+                reason = str(error).split(": line")[0]
+                raise self.error(
+                    f"entry {number} is no JSON value ({reason}): save the list again"
+                ) from error
+            yield text[:end]
+            number += 1
+            text = text[end:].lstrip() or file.read(_CHUNK).lstrip()
+            if not text.startswith((",", "]")):
+                raise self.error(f"no comma or bracket follows entry {number - 1}: save it again")
+            text = text.removeprefix(",").lstrip() or file.read(_CHUNK).lstrip()
 
     def _line(self, lines: Iterator[tuple[int, str]], skipped: int) -> tuple[int, str]:
         for _ in range(skipped):
@@ -136,10 +276,10 @@ class JSONLinesStore(Store):
         return line
 
     @contextmanager
-    def _opened(self) -> Iterator[Iterator[str]]:
+    def _opened(self) -> Iterator[IO[str]]:
         try:
             with open_text(self.path) as file:
-                yield short_lines(self.path, file)
+                yield file
         except UnicodeDecodeError as error:
             raise self.error("it is neither UTF-8 nor UTF-16 text: save it as UTF-8") from error
         except (OSError, EOFError, zlib.error) as error:
@@ -151,71 +291,78 @@ class JSONLinesStore(Store):
         except (ValueError, RecursionError) as error:
             reason = str(error).split(": line")[0]
             raise self.error(
-                f"line {number} is no JSON value ({reason}): save one JSON object per line"
+                f"{self._unit} {number} is no JSON value ({reason}): save one JSON object per line"
             ) from error
 
-    def _scan(self, record: Any, place: str) -> None:
+    @property
+    def _here(self) -> str:
+        return f"{self._unit} {self._number}"
+
+    def _scan(self, record: Any) -> None:
         """Note the columns of one row, and keep the texts."""
         if not isinstance(record, dict):
-            raise self.error(f"{place} holds no JSON object: save one JSON object per line")
+            raise self.error(f"{self._here} holds no JSON object: save one JSON object per line")
         for name, value in record.items():
-            if value is None or value == [] or value == {} or name in self._other:
+            if value is None or (not value and value in ([], {})) or name in self._other:
                 continue
-            column = self._columns.get(name) or self._new(name, value, place)
+            column = self._columns.get(name) or self._new(name, value)
             if column is None:
                 continue
             if column.texts is not None:
-                self._keep(column, name, value, place)
+                self._keep(column, name, value)
             elif (kind := _kind(value)) != column.kind:
                 raise self.error(
-                    f"{name} holds {_NOUNS[kind]} in {place}, but {_NOUNS[column.kind]} before: "
-                    "save values of one kind"
+                    f"{name} holds {_NOUNS[kind]} in {self._here}, but {_NOUNS[column.kind]} "
+                    "before: save values of one kind"
                 )
             elif kind == "object" and not value.keys() <= column.keys.keys():
                 column.keys.update(dict.fromkeys(value))
-                self._require_few(len(column.keys), place)
+                self._require_few(len(column.keys))
             elif kind == "list" and len(value) != column.width:
-                if name != _CHOICES:
+                if name != CHOICES:
                     raise self.error(
-                        f"{name} holds {len(value)} values in {place}, but {column.width} before: "
-                        "give as many values in every line"
+                        f"{name} holds {len(value)} values in {self._here}, but {column.width} "
+                        "before: give as many values in every line"
                     )
                 column.width = max(column.width, len(value))
 
-    def _new(self, name: str, value: Any, place: str) -> _Column | None:
+    def _new(self, name: str, value: Any) -> _Column | None:
         """Return a new column for its first value, or None for values that are not read."""
         kind = _kind(value)
-        if is_reserved(name) or name.lower() in PATH_NAMES:
+        is_named = is_reserved(name) or name.lower() in PATH_NAMES
+        if is_named:
             kind = "text" if kind in ("number", "bool") else kind
         if kind == "other":
             self._other.add(name)
             return None
-        column = _Column(kind, texts=[] if kind == "text" else None)
+        column = _Column(kind, is_named, texts=[] if kind == "text" else None)
         if kind == "list":
             column.width = len(value)
         elif kind == "object":
             column.keys = dict.fromkeys(value)
         self._columns[name] = column
-        self._require_few(max(len(self._columns), column.width, len(column.keys)), place)
+        self._require_few(max(len(self._columns), column.width, len(column.keys)))
         return column
 
-    def _require_few(self, columns: int, place: str) -> None:
+    def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"it has more than {_MOST_COLUMNS:,} columns by {place}: give one name to the "
+                f"it has more than {_MOST_COLUMNS:,} columns by {self._here}: give one name to the "
                 "values that belong together"
             )
 
-    def _keep(self, column: _Column, name: str, value: Any, place: str) -> None:
+    def _keep(self, column: _Column, name: str, value: Any) -> None:
         """Keep a text, label, id or group as text."""
         texts = column.texts
         if texts is None or isinstance(value, (list, dict)):
-            raise self.error(f"{name} holds a list or an object in {place}: give one value per row")
-        texts.extend([""] * (self._n - len(texts)))
+            raise self.error(
+                f"{name} holds a list or an object in {self._here}: give one value per row"
+            )
+        if len(texts) < self._n:
+            texts.extend([""] * (self._n - len(texts)))
         if isinstance(value, str):
             column.has_texts = True
-            is_long = not (is_reserved(name) or name.lower() in PATH_NAMES)
-            texts.append(value[:_KEPT] if is_long else value)
+            texts.append(value if column.is_named else value[:_KEPT])
             return
         column.has_texts |= isinstance(value, bool)
         column.has_fractions |= isinstance(value, float)
@@ -238,8 +385,7 @@ class JSONLinesStore(Store):
         """Return a function from the records of some rows to the values of a column."""
         column = self._columns[name]
         keys, width = tuple(column.keys), column.width
-        # A missing choice is impossible; another missing value is not known.
-        filler = -math.inf if name == _CHOICES and column.kind == "list" else math.nan
+        filler = self._filler(name)
         pick = itemgetter(*keys) if len(keys) > 1 else None
 
         def cell_of(value: Any) -> Any:
@@ -267,63 +413,9 @@ class JSONLinesStore(Store):
         return values
 
 
-def columns_of(record: Any) -> Any:
-    """Return the columns of one line, whichever tool wrote it.
-
-    Known are the answers of Hugging Face pipelines (``top_k=None``, zero-shot classification) and
-    the samples of lm-evaluation-harness, where the log-likelihoods of the choices are logits.
-    Another line is returned as it is.
-    """
-    if isinstance(record, list):
-        answers = record[0] if len(record) == 1 and isinstance(record[0], list) else record
-        return {_PROBABILITIES: _scores(answers)} if _are_scores(answers) else record
-    if not isinstance(record, dict):
-        return record
-    choices = record.get("filtered_resps")
-    if isinstance(choices, list) and choices and all(map(_is_likelihood, choices)):
-        return {
-            "id": record.get("doc_id"),
-            "label": record.get("target"),
-            _CHOICES: [float(choice[0]) for choice in choices],
-        }
-    labels, scores = record.get("labels"), record.get("scores")
-    if isinstance(labels, list) and isinstance(scores, list) and len(labels) == len(scores):
-        rest = {key: record[key] for key in record if key not in ("labels", "scores")}
-        return rest | {_PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
-    lists = [name for name, value in record.items() if _are_scores(value)]
-    if len(lists) == 1:
-        # The answer of a pipeline in a line of one's own: its name need not be a known one.
-        record = {key: value for key, value in record.items() if key != lists[0]} | {
-            _PROBABILITIES: _scores(record[lists[0]])
-        }
-    return record
-
-
-def _are_scores(value: Any) -> bool:
-    """Return whether a value is a list of pairs of a label and its score."""
-    return (
-        isinstance(value, list)
-        and len(value) > 0
-        and all(isinstance(pair, dict) and {"label", "score"} <= pair.keys() for pair in value)
-    )
-
-
-def _scores(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the scores by label; pipelines sort them by score, which is no order of classes."""
-    return dict(sorted((str(pair["label"]), pair["score"]) for pair in pairs))
-
-
-def _is_likelihood(value: Any) -> bool:
-    """Return whether a value is a log-likelihood, and whether decoding would give this choice."""
-    if not (isinstance(value, list) and len(value) == 2):
-        return False
-    try:
-        return math.isfinite(float(value[0])) and str(value[1]) in ("True", "False")
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
 def _kind(value: Any) -> str:
+    if type(value) is dict and _NUMBERS.issuperset(map(type, value.values())):
+        return "object"
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, (int, float)):
@@ -331,7 +423,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, str):
         return "text"
     values = value.values() if isinstance(value, dict) else value
-    if all(v is None or (isinstance(v, (int, float)) and not isinstance(v, bool)) for v in values):
+    if _NUMBERS.issuperset(map(type, values)):
         return "object" if isinstance(value, dict) else "list"
     return "other"
 

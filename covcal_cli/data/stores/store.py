@@ -54,6 +54,7 @@ class Store(Protocol):
     entries: dict[str, Entry]  # by name, in the order of the file
     # By name, the error for columns of texts that are numbers with a decimal comma.
     with_commas: Mapping[str, str] = MappingProxyType({})
+    notes: tuple[str, ...] = ()  # how the file was read, for the user
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array of labels, ids or groups; wide arrays are read in pieces."""
@@ -193,7 +194,7 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
         return Image.open(BytesIO(file.read()))
 
 
-_LONGEST_LINE = 64 << 20  # characters
+LONGEST_LINE = 64 << 20  # characters
 
 
 def is_compressed(path: Path) -> bool:
@@ -212,10 +213,10 @@ def open_text(path: Path) -> IO[str]:
 
 def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
     """Yield the lines of a file; a compressed line may be far longer than the file."""
-    while line := file.readline(_LONGEST_LINE):
-        if len(line) == _LONGEST_LINE:
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
             raise CovcalError(
-                f"{path}: a line has more than {_LONGEST_LINE >> 20} million characters: save one "
+                f"{path}: a line has more than {LONGEST_LINE >> 20} million characters: save one "
                 "row a line"
             )
         yield line

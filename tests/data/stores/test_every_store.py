@@ -194,7 +194,6 @@ def test_wide_rows_are_never_in_memory_at_once(
         ("rows.pkl", "a pickle can run code: save the arrays with numpy.savez"),
         ("rows.mat", "save its arrays with numpy.savez"),
         ("rows.xlsx", "save the sheet as .csv"),
-        ("rows.json", "save one row per line as .jsonl"),
         ("rows.tar.gz", "unpack it"),
         ("rows.onnx", "give a .npz, .npy, .h5, .csv, .jsonl or .parquet file"),
     ],

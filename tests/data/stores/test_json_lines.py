@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.outputs import OutputTable, open_outputs
+from covcal_cli.data.stores import json_lines
 from covcal_cli.data.stores.json_lines import JSONLinesStore
 from covcal_cli.errors import CovcalError
 
@@ -187,3 +188,52 @@ def test_damaged_files_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
             refusals.append(str(error))
     assert len(refusals) > 100
     assert [line for line in refusals if "\n" in line or "rows.jsonl" not in line] == []
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.json.gz"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_is_read_as_lines_are(
+    indent: int | None, name: str, table: OutputTable, tmp_path: Path
+) -> None:
+    text = json.dumps([own(row, text="x" * 3000) for row in range(40)], indent=indent)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    read = outputs(path)
+    np.testing.assert_array_equal(logits(read), logits(table))
+    assert read.ids == table.ids
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"x": 1}', "it holds no list of rows"),
+        ("[]", "there are no rows"),
+        ('[{"x": 1}, {"x": 2', "entry 2 is no JSON value"),
+        ('[{"x": 1} {"x": 2}]', "no comma or bracket follows entry 1"),
+        ('[{"x": 1}, {"x": 2},', "entry 3 is no JSON value"),
+        ('[{"x": 1}, 7]', "entry 2 holds no JSON object"),
+    ],
+)
+def test_a_damaged_list_names_the_entry(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(CovcalError, match=message):
+        JSONLinesStore(path)
+
+
+def test_numbers_that_are_not_kept_are_read_again(
+    table: OutputTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large files only the first blocks are kept; a key that comes later is missing in them."""
+    monkeypatch.setattr(json_lines, "_BLOCK", 8)
+    monkeypatch.setattr(json_lines, "_MOST_KEPT", 200)
+    records = [own(row) for row in range(40)]
+    path = write(tmp_path / "rows.jsonl", records)
+    assert len(JSONLinesStore(path)._kept) == 2
+    np.testing.assert_array_equal(logits(outputs(path)), logits(table))
+    records[3]["probs"] = {"dog": 0.7, "cat": 0.3}
+    records[0]["probs"].pop("owl")
+    store = JSONLinesStore(write(path, [*records[:1], records[3], *records[4:]]))
+    values = store.whole("probs")
+    assert np.isnan(values).sum() == 2
+    assert np.isnan(values[:2, 2]).all()
