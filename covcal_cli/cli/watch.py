@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
     from covcal_cli.watch.period import Watched
 
-EveryName = StrEnum("EveryName", {"day": "day", "week": "week", "month": "month"})
 FailOnName = StrEnum("FailOnName", {"off": "off", "unknown": "unknown", "changed": "changed"})
 
 
@@ -45,7 +44,7 @@ def watch(
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="Append the periods to this file. The alarm also uses its earlier periods.",
+            help="Append new periods to this file. Alarm and labels also use its earlier periods.",
         ),
     ] = None,
     by: Annotated[
@@ -54,7 +53,42 @@ def watch(
             metavar="COLUMN", help="Split each file into periods by a column of dates (2026-11-28)."
         ),
     ] = None,
-    every: Annotated[EveryName, typer.Option(help="Length of a period.")] = EveryName.week,
+    every: Annotated[
+        str,
+        typer.Option(
+            metavar="LENGTH",
+            help="Length of a period: day, week, month, quarter, year, or a number of rows. A "
+            "number cuts files in the order of rows, or of dates with --by.",
+        ),
+    ] = "week",
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LABELS.CSV",
+            help="Labels that arrived late, with the columns id and label (and period, if ids are "
+            "repeated). Without files they are joined to the files of the history.",
+        ),
+    ] = None,
+    join: Annotated[
+        bool,
+        typer.Option("--join", help="Add further rows of a period to those that it has already."),
+    ] = False,
+    stable: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Number of periods without another change that end an alarm; 0 for never.",
+        ),
+    ] = 8,
+    acknowledge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Accept the changed rows of the last period, which ends the alarm. The history "
+            "keeps the reason.",
+        ),
+    ] = None,
     tolerance: Annotated[
         float,
         typer.Option(
@@ -98,7 +132,7 @@ def watch(
         typer.Option(
             "--force",
             "-f",
-            help="Replace outputs, and let new lines replace periods of the history.",
+            help="Replace outputs, and let other rows replace those of a period.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -113,6 +147,9 @@ def watch(
 
     Apart from this, an alarm tells whether the rows changed, since when and by what. Most changes
     do not matter. There are at most --false-alarms false alarms per year, however often you look.
+    An alarm ends with --acknowledge, or after --stable periods without another change.
+
+    A file may grow: its new periods are added, and known ones with the same rows are left alone.
 
     The first watch writes the calibration's reference data beside it (cal.reference.json), from the
     features file that it was fitted on. Later watches do not need the features file.
@@ -123,6 +160,8 @@ def watch(
       covcal watch 2026-W48=new.h5 --history watch.jsonl --fail-on off --fail-on unknown
       covcal watch year.h5 --by date --every month --format markdown
       covcal watch new.h5 --fail-on changed --junit watch.xml
+      covcal watch --history watch.jsonl --labels late.csv
+      covcal watch --history watch.jsonl --acknowledge "a new camera"
       covcal watch --history watch.jsonl --plot trend.html
     """
     from covcal_cli.records import write_document
@@ -130,6 +169,7 @@ def watch(
     from covcal_cli.watch.history import read_history
     from covcal_cli.watch.verdict import gate_results
     from covcal_cli.watch.watch import WatchSettings
+    from covcal_cli.watch.watch import acknowledge as accept
     from covcal_cli.watch.watch import watch as compare
 
     console = Console(quiet=quiet, verbose=verbose)
@@ -152,24 +192,34 @@ def watch(
             write_trend(read_history(history), plot, force=force)
             console.wrote(plot)
             return
-    if not files:
+    if acknowledge is not None:
+        if history is None or files:
+            raise typer.BadParameter("needs --history, and no files", param_hint="--acknowledge")
+        change = accept(calibration, history, acknowledge)
+        console.note(f"accepted: {change}. A new segment begins there with the next period")
+        return
+    if not files and (labels is None or history is None):
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
     with usage():
         settings = WatchSettings(
             by=by,
-            every=every.value,
+            every=every,
             false_alarms=false_alarms,
             tolerance=tolerance / 100,
+            stable=stable,
             allow_other_preprocessing=allow_other_preprocessing,
         )
     with report.errors_in_report():
-        report.check([*files, calibration])
+        inputs = [*(files or []), calibration]
+        report.check(inputs if labels is None else [*inputs, labels])
         watched = compare(
-            files,
+            files or [],
             calibration,
             settings,
             history=history,
             networks=networks,
+            labels=labels,
+            join=join,
             force=force,
             wrote=console.wrote,
         )
@@ -203,6 +253,8 @@ def _answer(watched: "Watched") -> str:
     from covcal_cli.cli import tables
     from covcal_cli.watch.period import VERDICTS
 
+    if not watched.periods:
+        return "No new period."
     last = watched.periods[-1]
     lines = {last.measured.period: last.answer, "rows": last.change}
     if len(watched.periods) > 1:

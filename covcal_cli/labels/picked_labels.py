@@ -43,7 +43,11 @@ def labelled_draw(file: FeatureFile) -> Draw | None:
     CovcalError
         If the draw is damaged.
     """
-    draw = draw_with_labels(file)
+    return labelled_part(file, draw_with_labels(file))
+
+
+def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
+    """Return the labelled rows of a draw, with the rows that they were drawn from, or None."""
     if not draw.labelled.any():
         return None
     frame = frame_rows(file.require_target(), draw.batches[0].splits)

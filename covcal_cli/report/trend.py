@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from covcal_cli import __version__
@@ -17,8 +18,10 @@ from covcal_cli.errors import CovcalError, printable
 from covcal_cli.files import write_text
 from covcal_cli.report.page import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
+from covcal_cli.watch.calendar import missing_between
 from covcal_cli.watch.history import History
 from covcal_cli.watch.period import VERDICTS, Gap, Period, PeriodAccuracy, Verdict
+from covcal_cli.watch.sequence import in_time
 
 PAGE, PICTURE = ".html", ".svg"
 _MOST_PERIODS = 1000  # drawn
@@ -26,6 +29,7 @@ _MOST_LISTED = 60
 _MOST_DOTS = 400
 _LABELS = 7  # below a figure; a third of them on a phone
 _LONGEST_LABEL = 12  # characters
+_LONGEST_GAP = 60  # periods without rows that are drawn between two others
 _TONES: dict[Verdict, str] = {
     "holds": "good",
     "off": "bad",
@@ -45,6 +49,7 @@ figure.trend { max-width: none; margin: .5rem 0 1rem; }
 .plot .field { flex: 1; min-width: 0; }
 .plot text, .key svg text { font-size: 12px; fill: var(--faint); }
 .grid { stroke: var(--rule); } .hit { fill: transparent; }
+.gap { fill: var(--rule); fill-opacity: .45; }
 .line { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
 .confidence { stroke: var(--confidence); } .dot.confidence { fill: var(--confidence); }
 .before { stroke: var(--confidence); stroke-width: 1; stroke-dasharray: 2 3; }
@@ -72,8 +77,13 @@ class Timeline:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the periods in order, each once."""
-        return list(dict.fromkeys(period.measured.period for period in self.periods))
+        """The names of the periods in order, each once, with those that have no rows."""
+        names = list(dict.fromkeys(period.measured.period for period in self.periods))
+        names = [names[place] for place in in_time(names)]
+        drawn = names[:1]
+        for before, after in pairwise(names):
+            drawn += [*missing_between(before, after)[:_LONGEST_GAP], after]
+        return drawn
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -142,8 +152,10 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
     check_trend(path)
     if not history.periods:
         raise CovcalError(f"{history.path} has no period to draw: give files to watch")
-    drawn = history.periods[-_MOST_PERIODS:]
-    trend = Timeline(drawn, len(history.periods) - len(drawn))
+    periods = history.periods
+    order = in_time([period.measured.period for period in periods])
+    drawn = [periods[place] for place in order][-_MOST_PERIODS:]
+    trend = Timeline(drawn, len(periods) - len(drawn))
     draw = page if path.suffix.lower() == PAGE else picture
     write_text(path, draw(trend), force=force)
 
@@ -156,7 +168,7 @@ def page(trend: Timeline) -> str:
     told = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
     changed = sum(period.alarm.raised for period in trend.periods)
     counts = (
-        f"{_counted(len(trend.names), 'period')}, "
+        f"{_counted(len({period.measured.period for period in trend.periods}), 'period')}, "
         f"{_counted(len(trend.calibrations), 'calibration')}: {told}; {changed} with changed rows."
     )
     left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""
@@ -320,7 +332,7 @@ class _Field:
             y = self.y(value)
             axis.append(f'<text x="{_AXIS - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
             grid.append(f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
-        lines = [*grid, *self._names(), *self._changes(), *marks, *self._hints()]
+        lines = [*grid, *self._gaps(), *self._names(), *self._changes(), *marks, *self._hints()]
         return _Drawing(words, self.height + _TOP + _BOTTOM, "".join(axis), "\n".join(lines))
 
     def scaled(self, shapes: Iterable[str]) -> str:
@@ -383,6 +395,17 @@ class _Field:
                 )
             if number > 1 and self.height == _ACCURACY:
                 yield f'<text class="change" x="{x:.3f}%" dx="4" y="{bottom - 5}">{number}</text>'
+
+    def _gaps(self) -> Iterator[str]:
+        """Yield a grey column for each period without rows."""
+        with_rows = {period.measured.period for period in self.trend.periods}
+        for place, name in enumerate(self.trend.names):
+            if name not in with_rows:
+                yield (
+                    f'<rect class="gap" x="{self.trend.at(place):.3f}%" y="{_TOP}" '
+                    f'width="{self.trend.at(1):.3f}%" height="{self.height}"><title>'
+                    f"{safe(name)}: no rows</title></rect>"
+                )
 
     def _hints(self) -> Iterator[str]:
         """Yield the text that appears when the pointer is over a period."""
@@ -513,6 +536,7 @@ _SWATCHES = {
     f'/><path class="measured" d="{_DIAMOND}"/></g>',
     "rows changed": f'<path class="alarm" transform="translate(12 8)" d="{_TRIANGLE}"/>',
     "confidence off": f'<path class="alarm due" transform="translate(12 8)" d="{_TRIANGLE}"/>',
+    "no rows": '<rect class="gap" width="24" height="14"/>',
     "another calibration": '<line class="line change" x1="12" x2="12" y2="14"/>',
 }
 

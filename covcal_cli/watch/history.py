@@ -14,15 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError, OutputExistsError
+from covcal_cli.errors import CovcalError
 from covcal_cli.files import open_plain
 from covcal_cli.records import document_of, line_text, parsed_json
-from covcal_cli.watch.period import Period
+from covcal_cli.watch.period import Acknowledgement, Period
 
 if sys.platform != "win32":
     import fcntl
 
-_START = f'{{"schema": "{Period.schema}"'.encode()  # the beginning of every line
+_KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
+_STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)  # of every line
+Line = Period | Acknowledgement
 _PADDING = b" \t\r\0"  # a power cut may leave NULs
 
 
@@ -32,6 +34,7 @@ class History:
 
     path: Path
     periods: tuple[Period, ...] = ()
+    acknowledgements: tuple[Acknowledgement, ...] = ()
     damaged: tuple[str, ...] = ()  # a sentence per damaged line
     size: int = 0  # bytes of the complete lines that were read
     lines: int = 0  # number of complete lines
@@ -41,16 +44,6 @@ class History:
         return [
             period for period in self.periods if period.calibration.sha256 == calibration_sha256
         ]
-
-    def require_new(self, keys: Sequence[tuple[str, str]], *, force: bool) -> None:
-        """Refuse periods that the history has already, unless `force` lets them be superseded."""
-        earlier = {period.key for period in self.periods}
-        twice = next((name for name, sha256 in keys if (name, sha256) in earlier), None)
-        if twice is not None and not force:
-            raise OutputExistsError(
-                f"{self.path} already has the period {twice}: pass --force to append a line that "
-                "supersedes it, or give the period another name: NAME=FILE"
-            )
 
 
 def read_history(path: Path) -> History:
@@ -72,8 +65,8 @@ def read_history(path: Path) -> History:
         raise _unwritable(path, error) from error
 
 
-def append(earlier: History, lines: Callable[[History], Sequence[Period]]) -> list[Period]:
-    """Append the periods that `lines` makes from the current history; if it raises, append nothing.
+def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
+    """Append the lines that `lines` makes from the current history; if it raises, append nothing.
 
     Only the part of the file behind the `earlier` history is read.
 
@@ -99,8 +92,8 @@ def append(earlier: History, lines: Callable[[History], Sequence[Period]]) -> li
             earlier = History(path)
         handle.seek(earlier.size)
         content = handle.readall()
-        periods = list(lines(_extended(earlier, content)))
-        text = "".join(f"{line_text(period, path)}\n" for period in periods).encode("ascii")
+        added = lines(_extended(earlier, content))
+        text = "".join(f"{line_text(line, path)}\n" for line in added).encode("ascii")
         if content and not content.endswith(b"\n"):
             text = b"\n" + text
         try:
@@ -112,7 +105,6 @@ def append(earlier: History, lines: Callable[[History], Sequence[Period]]) -> li
         if written != len(text):  # the disk is full
             os.ftruncate(descriptor, size)
             raise CovcalError(f"no space left to write {path}: free some space")
-    return periods
 
 
 def _lock(descriptor: int) -> None:
@@ -126,16 +118,23 @@ def _extended(earlier: History, content: bytes) -> History:
     """Return a history with the lines that follow it in the file."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
-    is_history = bool(periods or damaged)
+    acknowledgements = list(earlier.acknowledgements)
+    is_history = bool(periods or damaged or acknowledgements)
     *whole, rest = content.split(b"\n")
     for number, line in enumerate((*whole, rest), start=earlier.lines + 1):
         text = line.strip(_PADDING)
         if not text and b"\0" not in line:
             continue
         is_cut_off = number == earlier.lines + len(whole) + 1
-        is_history |= text.startswith(_START) or (is_cut_off and _START.startswith(text))
+        starts = [text.startswith(start) for start in _STARTS]
+        cut_off = is_cut_off and any(start.startswith(text) for start in _STARTS)
+        is_history |= any(starts) or cut_off
         try:
-            period = document_of(Period, parsed_json(line.decode("utf-8"), names_paths=True), path)
+            content_of_line = parsed_json(line.decode("utf-8"), names_paths=True)
+            if starts[1]:
+                acknowledgements.append(document_of(Acknowledgement, content_of_line, path))
+                continue
+            period = document_of(Period, content_of_line, path)
         except (ValueError, OverflowError) as error:
             reason = "it was cut off" if is_cut_off else error
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
@@ -148,7 +147,14 @@ def _extended(earlier: History, content: bytes) -> History:
         )
     size = earlier.size + len(content) - len(rest)
     lines = earlier.lines + len(whole)
-    return History(path, tuple(periods.values()), tuple(dict.fromkeys(damaged)), size, lines)
+    return History(
+        path,
+        tuple(periods.values()),
+        tuple(acknowledgements),
+        tuple(dict.fromkeys(damaged)),
+        size,
+        lines,
+    )
 
 
 def _not_plain(path: Path) -> CovcalError:

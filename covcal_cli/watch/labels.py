@@ -12,15 +12,15 @@ pools. So labels that show another gap than earlier ones end the pool.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Rows
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
+from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.labels.accuracy import accuracy_and_size
-from covcal_cli.labels.draws import frame_rows
-from covcal_cli.labels.picked_labels import labelled_draw
+from covcal_cli.labels.draws import MAX_FRAME, Draw, frame_rows
+from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw, labelled_part
 from covcal_cli.labels.score import score
 from covcal_cli.maths.anytime import anytime_interval
 from covcal_cli.maths.odds import short_percent
@@ -37,34 +37,66 @@ class FileLabels:
 
     rows: Rows  # (n,), labelled
     right: Float64s  # (n,), 1 where the classifier is right
-    weights: Float64s  # (n,)
-    variances: Float64s  # (n,)
     scores: Float64s  # (n,), of these rows
     frame: Rows  # (m,), rows that represent all rows that could have been drawn
     frame_scores: Float64s  # (m,)
     drawable: Booleans  # (N,), whether each row of the target could have been drawn
+    # (n,), of the draw; None if the rows count as random rows of their period.
+    weights: Float64s | None
+    variances: Float64s | None
 
     def of(self, rows: Rows) -> PeriodLabels | None:
         """Return what the labels of a part of the rows tell; None without any."""
         inside, frame = np.isin(self.rows, rows), np.isin(self.frame, rows)
-        population = int(self.drawable[rows].sum())
-        if not inside.any() or not frame.any():
+        labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
+        if not labelled or not frame.any():
             return None
+        share = np.full(labelled, labelled / population)
         accuracy, size = accuracy_and_size(
-            self.weights[inside],
-            self.variances[inside],
+            1 / share if self.weights is None else self.weights[inside],
+            (1 - share) / share**2 if self.variances is None else self.variances[inside],
             population,
             self.right[inside],
             self.frame_scores[frame],
             self.scores[inside],
         )
-        labelled = int(inside.sum())
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
     """Return the rows of a file that ``covcal pick`` drew and a person labelled, or None."""
-    draw = labelled_draw(file)
+    return _of_draw(file, labelled_draw(file), seed)
+
+
+def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
+    """Return rows of a file, ascending, with labels that arrived late.
+
+    If ``covcal pick`` drew all of these rows, they count by the design of the draw, together with
+    the labels of its other rows. Otherwise they count as random rows of their period.
+    """
+    draw = draw_with_labels(file)
+    if len(draw) and np.isin(rows, draw.rows).all():
+        known = draw.labels.copy()
+        known[np.searchsorted(draw.rows, rows)] = labels
+        of_draw = _of_draw(file, labelled_part(file, replace(draw, labels=known)), seed)
+        if of_draw is not None:
+            return of_draw
+    target = file.require_target()
+    frame = thinned(np.arange(target.n, dtype=np.int64), MAX_FRAME, seed)
+    scores = score(file, rows, None, seed=seed, progress=silent)
+    return FileLabels(
+        rows,
+        (scores.predictions == labels).astype(np.float64),
+        scores.right,
+        frame,
+        score(file, frame, None, seed=seed, progress=silent).right,
+        np.ones(target.n, dtype=np.bool_),
+        None,
+        None,
+    )
+
+
+def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | None:
     if draw is None:
         return None
     target = file.require_target()
@@ -73,13 +105,33 @@ def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
     return FileLabels(
         draw.rows,
         draw.right(target.logits(draw.rows)),
-        draw.weights,
-        draw.variances,
         score(file, draw.rows, None, seed=seed, progress=silent).right,
         draw.frame,
         score(file, draw.frame, None, seed=seed, progress=silent).right,
         drawable,
+        draw.weights,
+        draw.variances,
     )
+
+
+def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
+    """Return what the labels of parts of one period tell, given the rows of every part.
+
+    Every part counts in proportion to its rows. A part without labels is left out.
+    """
+    known = [(rows, labels) for rows, labels in parts if labels is not None]
+    if not known:
+        return None
+    shares = np.array([rows for rows, _ in known]) / sum(rows for rows, _ in known)
+    accuracies = np.array([labels.accuracy for _, labels in known])
+    sizes = np.array([labels.size for _, labels in known])
+    # The variance of a share at this size, with one label of either kind added.
+    smoothed = (accuracies * sizes + 1) / (sizes + 2)
+    variance = float(shares**2 @ (smoothed * (1 - smoothed) / sizes))
+    accuracy = float(shares @ accuracies)
+    mean = float(shares @ smoothed)
+    rows = sum(labels.rows for _, labels in known)
+    return PeriodLabels(rows, accuracy, mean * (1 - mean) / variance)
 
 
 @dataclass(frozen=True)

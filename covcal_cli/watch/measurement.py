@@ -1,9 +1,11 @@
 """Measure a period: how its rows differ from the rows of the calibration."""
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -20,8 +22,10 @@ from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
-from covcal_cli.watch.labels import picked_labels
-from covcal_cli.watch.period import Cut, Every, Measured, cuts
+from covcal_cli.watch.calendar import Cut, cuts, rows_of
+from covcal_cli.watch.labels import FileLabels, joined_labels, picked_labels, together
+from covcal_cli.watch.late_labels import LateLabels
+from covcal_cli.watch.period import Measured, PeriodAccuracy
 from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -144,17 +148,44 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
     return reference
 
 
-def measured(
-    path: Path, name: str, standard: Standard, *, by: str | None, every: Every
-) -> Iterator[Measured]:
-    """Yield the numbers of each period of a file.
+@dataclass(frozen=True)
+class Source:
+    """A file to watch, and how it is cut into periods."""
+
+    path: Path
+    name: str  # of the period, if the file is one
+    by: str | None  # a column of dates
+    every: str
+
+    @property
+    def is_one_period(self) -> bool:
+        """Whether the file is not cut."""
+        return self.by is None and rows_of(self.every) is None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A period as its file holds it, compared with what the history has under its name."""
+
+    entry: Measured
+    state: Literal["new", "same", "grown", "other"]
+
+
+def measurements(
+    source: Source, standard: Standard, known: Mapping[str, Measured], late: LateLabels | None
+) -> Iterator[Measurement]:
+    """Yield every period of a file.
+
+    A period that is known with the same rows is not measured again, but its labels are read. It is
+    "grown" if its first rows are the known ones.
 
     Raises
     ------
     CovcalError
         If the file has no target, is of another classifier, or a column is no date.
     """
-    with FeatureFile(path) as file:
+    seed = standard.calibration.seed
+    with FeatureFile(source.path) as file:
         target = file.require_target()
         scaled = scaled_logits(
             file,
@@ -163,17 +194,54 @@ def measured(
             standard.networks,
             allow_other_preprocessing=standard.allow_other_preprocessing,
         )[""]
-        digest = sha256_of(path)
-        labels = picked_labels(file, standard.calibration.seed)
-        for cut in cuts(target, name, by, every):
-            yield replace(
-                _of_period(path, digest, target, cut, scaled, standard),
-                labels=None if labels is None else labels.of(cut.rows),
-            )
+        parts = list(cuts(target, source.name, source.by, source.every))
+        labels = _labels(file, parts, late, seed)
+        for cut in parts:
+            before = known.get(cut.name)
+            digest = file.sha256() if source.is_one_period else _digest(target, cut.rows)
+            state: Literal["new", "same", "grown", "other"] = "new"
+            if before is not None:
+                is_known = digest in before.rows_sha256
+                state = "same" if is_known else "other"
+                can_grow = not source.is_one_period and before.rows < len(cut.rows)
+                if not is_known and can_grow:
+                    first = _digest(target, cut.rows[: before.rows])
+                    state = "grown" if (first,) == before.rows_sha256 else "other"
+            if before is not None and state == "same":
+                entry = before
+            else:
+                entry = _of_period(source, digest, target, cut, scaled, standard)
+            of_rows = None if labels is None else labels.of(cut.rows)
+            if of_rows is not None and len(entry.rows_sha256) == 1:
+                entry = replace(entry, labels=of_rows)
+            yield Measurement(entry, state)
+
+
+def _labels(
+    file: FeatureFile, parts: Sequence[Cut], late: LateLabels | None, seed: int
+) -> FileLabels | None:
+    """Return the labelled rows of a file: those that arrived late, if any, else the picked rows."""
+    joined = [late.of_rows(file, cut.name, cut.rows) for cut in parts] if late else []
+    if not any(len(rows) for rows, _ in joined):
+        return picked_labels(file, seed)
+    rows = np.concatenate([rows for rows, _ in joined])
+    labels = np.concatenate([labels for _, labels in joined])
+    order = np.argsort(rows)
+    return joined_labels(file, rows[order], labels[order], seed)
+
+
+def _digest(target: Domain, rows: Rows) -> str:
+    """Return the sha256 of the ids and logits of some rows."""
+    digest = hashlib.sha256()
+    for block in target.blocks(rows, "logits"):
+        for row_id in target.id_bytes(block).tolist():
+            digest.update(row_id + b"\0")
+        digest.update(target.logits(block).astype("<f4").tobytes())
+    return digest.hexdigest()
 
 
 def _of_period(
-    path: Path, digest: str, target: Domain, cut: Cut, scaled: ScaledLogits, standard: Standard
+    source: Source, digest: str, target: Domain, cut: Cut, scaled: ScaledLogits, standard: Standard
 ) -> Measured:
     reference, seed = standard.reference, standard.calibration.seed
     rows = thinned(cut.rows, min(_MOST_ROWS, MAX_VALUES // target.n_classes), seed)
@@ -183,10 +251,13 @@ def _of_period(
     compared = _compared(target, rows[some], reference)
     own_moments = None if compared is None else moments(compared)
     auc_source, auc_target, effective = distances(reference, own_moments)
+    signals = list(signals_of(reference, logits[some], confidence[some], compared))
     return Measured(
         period=cut.name,
-        file=path,
-        file_sha256=digest,
+        file=source.path,
+        by=source.by,
+        every=source.every,
+        rows_sha256=(digest,),
         rows=len(cut.rows),
         read=len(rows),
         confidence_before=float(confidences(logits, 1.0).mean()),
@@ -197,8 +268,61 @@ def _of_period(
         auc_target=auc_target,
         auc_source=auc_source,
         effective_rows=effective,
-        signals=dict(signals_of(reference, logits[some], confidence[some], compared)),
+        signals={name: mean for name, mean, _ in signals},
+        variances={name: variance for name, _, variance in signals},
         signal_rows=len(some),
+    )
+
+
+def joined(first: Measured, second: Measured) -> Measured:
+    """Return one period of two parts, which came in two files.
+
+    Means and signals are those of all rows. The estimate and the distances between domains are
+    means over both parts.
+    """
+    rows = np.array([first.rows, second.rows], dtype=np.float64)
+
+    def mean(*values: float, weights: Float64s = rows) -> float:
+        return float(np.average(values, weights=weights))
+
+    def mean_if_both(one: float | None, other: float | None) -> float | None:
+        return None if one is None or other is None else mean(one, other)
+
+    estimates = [part.estimate for part in (first, second) if part.estimate is not None]
+    sizes = np.array([part.rows for part in (first, second) if part.estimate is not None])
+    estimate = None
+    if estimates:
+        accuracy, low, high = (
+            float(np.average([getattr(known, name) for known in estimates], weights=sizes))
+            for name in ("accuracy", "low", "high")
+        )
+        is_contradicted = any(known.contradicted for known in estimates)
+        estimate = PeriodAccuracy(accuracy, low, high, estimates[0].of, is_contradicted)
+    signal_rows = np.array([first.signal_rows, second.signal_rows], dtype=np.float64)
+    return replace(
+        second,
+        rows_sha256=(*first.rows_sha256, *second.rows_sha256),
+        rows=first.rows + second.rows,
+        read=first.read + second.read,
+        confidence_before=mean(first.confidence_before, second.confidence_before),
+        confidence=mean(first.confidence, second.confidence),
+        predicted=tuple(map(mean, first.predicted, second.predicted)),
+        estimate=estimate,
+        labels=together([(first.rows, first.labels), (second.rows, second.labels)]),
+        auc_target=mean_if_both(first.auc_target, second.auc_target),
+        auc_source=mean_if_both(first.auc_source, second.auc_source),
+        effective_rows=mean_if_both(first.effective_rows, second.effective_rows),
+        signals={
+            name: mean(first.signals[name], second.signals[name], weights=signal_rows)
+            for name in first.signals
+            if name in second.signals
+        },
+        variances={
+            name: mean(first.variances[name], second.variances[name], weights=signal_rows)
+            for name in first.variances
+            if name in second.variances
+        },
+        signal_rows=first.signal_rows + second.signal_rows,
     )
 
 
@@ -233,8 +357,10 @@ def _auc(squared: float) -> float:
 
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[tuple[str, float, float]]:
     """Yield the position of the rows among the reference rows, signal by signal.
+
+    It is the mean rank minus the reference's own mean rank, with the variance of the ranks.
 
     Parameters
     ----------
@@ -258,4 +384,5 @@ def signals_of(
         if one.axis is not None and compared is not None:
             values[one.name] = compared[:, one.axis]
         if one.name in values:
-            yield one.name, float(one.ranks(values[one.name]).mean()) - one.mean
+            ranks = one.ranks(values[one.name])
+            yield one.name, float(ranks.mean()) - one.mean, float(ranks.var())

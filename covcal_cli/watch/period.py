@@ -1,21 +1,14 @@
-"""A period: how files are cut into periods, and the numbers and verdict of one.
+"""The records of a watch: the numbers and the verdict of one period, and the result of a run.
 
-A period is a whole file, or a day, week or month of a column of dates. Its record is one line of
-the history. The numbers use no labels except those of rows you labelled (`covcal label`).
+The record of a period is one line of the history. Its numbers use no labels except those that you
+give: rows you labelled (`covcal label`), or ``--labels``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-import numpy as np
-
-from covcal_cli.arrays import AnyArray, Rows
-from covcal_cli.data.rows import GROUP_PREFIX
-from covcal_cli.errors import CovcalError, shown
-from covcal_cli.formats.features import ALL, Domain
 from covcal_cli.records import (
     Count,
     Difference,
@@ -27,76 +20,6 @@ from covcal_cli.records import (
     Within,
     require_ascending,
 )
-
-Every = Literal["day", "week", "month"]
-PER_YEAR: dict[Every, float] = {"day": 365.25, "week": 52.18, "month": 12.0}
-_DATE = 10  # length of 2026-11-28
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The rows of one period."""
-
-    name: str
-    rows: Rows
-
-
-def cuts(target: Domain, name: str, by: str | None, every: Every) -> Iterator[Cut]:
-    """Yield the periods of a file's target in order: all rows, or the rows of each period.
-
-    Raises
-    ------
-    CovcalError
-        If there is no such column, or one of its values is not a date.
-    """
-    if target.n == 0:
-        raise CovcalError(f"{target.path} has no target rows: extract it again")
-    rows = target.rows(ALL)
-    if by is None:
-        yield Cut(name, rows)
-        return
-    if by not in target.columns:
-        columns = ", ".join(target.columns) or "none"
-        word = by.removeprefix(GROUP_PREFIX)
-        raise CovcalError(
-            f"{target.path} has no column {by} (columns: {columns}): give the table a column "
-            f"{GROUP_PREFIX}{word}, extract again and pass --by {word}, or "
-            "watch one file per period"
-        )
-    names = _names(target, by, target.column(by, rows), every)
-    for period in sorted(set(names.tolist())):
-        yield Cut(period, np.flatnonzero(names == period).astype(np.int64))
-
-
-def _names(target: Domain, by: str, values: AnyArray, every: Every) -> AnyArray:
-    """Return the name of every row's period, shape (n,)."""
-    texts = values.astype(f"S{_DATE}") if values.dtype.kind in "SU" else values
-    values, places = np.unique(texts, return_inverse=True)
-    names = []
-    for value in values:
-        try:
-            day = date.fromisoformat(value.decode("ascii"))
-        except (ValueError, AttributeError) as error:
-            content = value.item()
-            text = content.decode(errors="replace") if isinstance(content, bytes) else content
-            raise CovcalError(
-                f"{target.path}: column {by} holds {shown(text)}, which is not a date such as "
-                "2026-11-28: write dates as ISO 8601 texts, or watch one file per period"
-            ) from error
-        names.append(_named(day, every))
-    return np.array(names)[places]
-
-
-def _named(day: date, every: Every) -> str:
-    """Return the name of the period that contains a day; names sort in the order of time."""
-    if every == "week":
-        year, week, _ = day.isocalendar()
-        return f"{year:04d}-W{week:02d}"
-    return day.isoformat() if every == "day" else day.isoformat()[:7]
-
-
-EVERY: tuple[Every, ...] = get_args(Every)
-
 
 # Whether the mean confidence is within the tolerance of the accuracy.
 Verdict = Literal["holds", "off", "not known"]
@@ -170,13 +93,24 @@ class RaisedAlarm:
             raise ValueError("raised does not fit the evidence")
 
 
+@dataclass(frozen=True)
+class Segment:
+    """The periods that the alarm compares with, in place of the calibration's rows."""
+
+    since: str  # its first period
+    reason: str  # why it began
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """The numbers of one period."""
 
     period: str
     file: Path
-    file_sha256: str
+    by: str | None  # the column of dates that cut the file; None for a whole file
+    every: str  # the length of a period
+    # Of the rows, by which they are recognised; one for each file that they came in.
+    rows_sha256: tuple[str, ...]
     rows: Number
     read: Number  # rows that the numbers use; a seeded sample if there are more
     confidence_before: Share  # mean confidence of the classifier itself
@@ -190,6 +124,7 @@ class Measured:
     # Mean rank of the rows among the reference rows, minus the reference's own mean rank, by
     # signal.
     signals: Mapping[str, Difference]
+    variances: Mapping[str, Share]  # of the ranks, by signal
     signal_rows: Number  # rows that signals and domains use
 
     def __post_init__(self) -> None:
@@ -210,6 +145,7 @@ class Period(Document):
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
+    segment: Segment | None  # None while the alarm compares with the calibration's own rows
     verdict: Verdict
     why: str
     supersedes: bool = False  # whether an earlier line has the same period and calibration
@@ -229,14 +165,32 @@ class Period(Document):
     @property
     def change(self) -> str:
         """Whether the rows changed, since when and by what, in words."""
-        if not self.alarm.raised:
+        if self.alarm.raised:
+            return f"changed since {self.alarm.since}: {self.alarm.change}"
+        if self.segment is None:
             return "no change was found since the calibration"
-        return f"changed since {self.alarm.since}: {self.alarm.change}"
+        return (
+            f"no change was found since {self.segment.since}, where a new segment begins "
+            f"({self.segment.reason})"
+        )
 
     @property
     def key(self) -> tuple[str, str]:
         """The name and the calibration, which identify a period in a history."""
         return self.measured.period, self.calibration.sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledgement(Document):
+    """A line of the history: somebody accepts changed rows, which ends the alarm."""
+
+    schema: ClassVar[str] = "covcal.acknowledgement/1"
+
+    version: str  # of covcal
+    calibration: str  # sha256 of the calibration
+    since: str  # the period in which the change began, the first of the new segment
+    after: str  # the last period at that time; the segment holds from the next one on
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -247,7 +201,7 @@ class Watched(Document):
 
     periods: tuple[Period, ...]
     classes: tuple[str, ...]
-    every: Every
+    every: str
     false_alarms: Positive
     tolerance: Share
     earlier: Count  # periods of the history that the alarm uses too

@@ -6,6 +6,7 @@ whether the rows changed.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -60,19 +61,33 @@ def gap_of(confidence: float, accuracy: PeriodAccuracy) -> Gap:
 
 
 def alarm_after(
-    entries: Sequence[Measured], reference: Reference, classes: Sequence[str], threshold: float
+    entries: Sequence[Measured],
+    reference: Reference,
+    classes: Sequence[str],
+    threshold: float,
+    *,
+    is_own_baseline: bool,
 ) -> RaisedAlarm:
-    """Return the alarm after the last period, with what changed in words."""
-    signals = [(entry.signal_rows, entry.signals) for entry in entries]
-    found, signal = alarm_of(signals, reference, threshold)
-    raised = found.raised
+    """Return the alarm after the last period, with what changed in words.
+
+    The periods are compared with the reference data, or with the first of them if
+    `is_own_baseline`.
+    """
+    if is_own_baseline:
+        found, signal = _alarm_within(entries, reference, threshold)
+    else:
+        signals = [(entry.signal_rows, entry.signals) for entry in entries]
+        found, signal = alarm_of(signals, reference, threshold)
+    change = ""
+    if found.raised:
+        change = change_in_words(entries[found.start :], reference, classes, signal)
     return RaisedAlarm(
         found.log_evidence,
         found.log_threshold,
-        raised,
+        found.raised,
         entries[found.start].period,
         signal,
-        change_in_words(entries[found.start :], reference, classes, signal) if raised else "",
+        change,
     )
 
 
@@ -94,12 +109,7 @@ def alarm_of(
     moving = [signal for signal in reference.signals if signal.variance > 0]
     if not moving:
         return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
-    rows = np.zeros((len(signals), len(moving)))
-    means = np.zeros_like(rows)
-    for place, (count, period) in enumerate(signals):
-        for number, signal in enumerate(moving):
-            if (mean := period.get(signal.name)) is not None:
-                rows[place, number], means[place, number] = count, mean
+    rows, means = _table(signals, [signal.name for signal in moving])
     found = alarm(
         rows,
         means,
@@ -108,9 +118,54 @@ def alarm_of(
         threshold,
         None if reference.joint is None else reference.joint.values.astype(np.float64),
     )
-    strongest = moving[found.signal]
+    return found, _named(moving[found.signal], reference)
+
+
+def _alarm_within(
+    entries: Sequence[Measured], reference: Reference, threshold: float
+) -> tuple[Alarm, str]:
+    """Return the alarm of periods that are compared with the first of them."""
+    first, *following = entries
+    moving = [
+        signal
+        for signal in reference.signals
+        if signal.name in first.signals
+        and first.variances.get(signal.name, 0) > 0
+        and first.signal_rows > 0
+    ]
+    if not moving or not following:
+        return Alarm(0.0, float(np.log(threshold)), False, len(entries) - 1, 0), "no signal"
+    names = [signal.name for signal in moving]
+    rows, means = _table([(entry.signal_rows, entry.signals) for entry in following], names)
+    usual = np.array([first.signals[name] for name in names])
+    variances = np.array([[entry.variances.get(name, 0.0) for name in names] for entry in entries])
+    weights = np.array([float(entry.signal_rows) for entry in entries])
+    found = alarm(
+        rows,
+        np.where(rows > 0, means - usual, 0.0),
+        np.full(len(names), float(first.signal_rows)),
+        weights @ variances / weights.sum(),
+        threshold,
+    )
+    return replace(found, start=found.start + 1), _named(moving[found.signal], reference)
+
+
+def _table(
+    signals: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
+) -> tuple[Float64s, Float64s]:
+    """Return the rows and the means of signals by period; a signal that is missing has no rows."""
+    rows = np.zeros((len(signals), len(names)))
+    means = np.zeros_like(rows)
+    for place, (count, period) in enumerate(signals):
+        for number, name in enumerate(names):
+            if (mean := period.get(name)) is not None:
+                rows[place, number], means[place, number] = count, mean
+    return rows, means
+
+
+def _named(signal: Signal, reference: Reference) -> str:
     together = f"the {reference.coordinates.of} together"
-    return found, strongest.name if strongest.axis is None else together
+    return signal.name if signal.axis is None else together
 
 
 # Words for a change.

@@ -5,28 +5,34 @@ given a verdict: whether the confidence is off by more than a tolerance. Apart f
 tells whether the rows changed.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
-from covcal_cli import __version__
-from covcal_cli.errors import CovcalError, UnusedOptionError
+from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
+from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
 from covcal_cli.watch.history import History, append, read_history
-from covcal_cli.watch.labels import pooled
-from covcal_cli.watch.measurement import Standard, measured, standard_of
+from covcal_cli.watch.late_labels import read_late_labels
+from covcal_cli.watch.measurement import (
+    Measurement,
+    Source,
+    joined,
+    measurements,
+    standard_of,
+)
 from covcal_cli.watch.period import (
-    EVERY,
-    PER_YEAR,
-    Every,
+    Acknowledgement,
     Measured,
     Period,
     Watched,
     WatchedCalibration,
 )
 from covcal_cli.watch.reference import Reference
-from covcal_cli.watch.verdict import alarm_after, verdict_on
+from covcal_cli.watch.sequence import Rule, acknowledgement, judged, periods_in_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +40,16 @@ class WatchSettings:
     """The settings of ``covcal watch``."""
 
     by: str | None = None  # a column of dates
-    every: Every = "week"
+    every: str = "week"  # a unit of time, or a number of rows
     false_alarms: float = 0.05  # the most false alarms per year
     tolerance: float = 0.05  # confidence that is off by more is "off"
+    stable: int = 8  # periods without another change that end an alarm; 0 for never
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
-        if self.every not in EVERY:
-            raise CovcalError(f"there is no period {self.every!r}: use {', '.join(EVERY)}")
+        require_every(self.every)
+        if self.stable < 0:
+            raise CovcalError(f"stable must be at least 0, not {self.stable}")
         if not 0 < self.false_alarms <= 1:
             raise CovcalError(
                 f"false_alarms must be above 0 and at most 1 per year, not {self.false_alarms}"
@@ -52,9 +60,10 @@ class WatchSettings:
     @property
     def threshold(self) -> float:
         """The evidence at which the alarm is raised, c in `alarm`."""
-        return PER_YEAR[self.every] / self.false_alarms
+        return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
 
 
+_LEAST_THRESHOLD = 1.01  # it must be above 1
 DEFAULTS = WatchSettings()
 
 
@@ -65,6 +74,8 @@ def watch(
     *,
     history: Path | None = None,
     networks: Path | None = None,
+    labels: Path | None = None,
+    join: bool = False,
     force: bool = False,
     wrote: Callable[[Path], None] = lambda _: None,
 ) -> Watched:
@@ -74,7 +85,8 @@ def watch(
     ----------
     files : sequence of Path
         Features or adapted files with a target. Each is one period, or several with
-        `settings.by`. ``NAME=FILE`` names a period; otherwise its name is the file's.
+        `settings.by`. ``NAME=FILE`` names a period; otherwise its name is the file's. Without any,
+        `labels` are joined to the files of the history.
     document : Path
         The calibration.
     settings : WatchSettings
@@ -83,15 +95,19 @@ def watch(
         A file of JSON lines. The alarm also uses its periods, and new periods are appended.
     networks : Path, optional
         The adapted file with the networks of an fl method, if it was moved.
+    labels : Path, optional
+        A CSV with the columns id and label: labels that arrived late.
+    join : bool
+        Whether further rows of a known period are added to it.
     force : bool
-        Whether new lines may supersede periods that the history has already.
+        Whether other rows may replace those of a known period.
     wrote : callable
         Called with the path of the reference data if this watch writes them.
 
     Raises
     ------
     OutputExistsError
-        If the history already has a period.
+        If the history has a period with other rows.
     CovcalError
         If a file does not fit the calibration, or two periods have one name.
     UnusedOptionError
@@ -110,47 +126,172 @@ def watch(
         wrote=wrote,
     )
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)
-    before = None if history is None else read_history(history)
-    if before is not None and settings.by is None:  # check before any work
-        stems = [name or path.stem for path, name in zip(paths, names, strict=True)]
-        before.require_new([(stem, used.sha256) for stem in stems], force=force)
+    earlier = History(Path("watch.jsonl")) if history is None else read_history(history)
+    known = {period.measured.period: period.measured for period in earlier.of(used.sha256)}
+    late = None if labels is None else read_late_labels(labels)
+    warnings: list[str] = []
+    sources = [
+        Source(path, name or path.stem, settings.by, settings.every)
+        for path, name in zip(paths, names, strict=True)
+    ]
+    if late is not None and not sources:
+        sources, warnings = _sources_of(known.values())
+    found = [entry for source in sources for entry in measurements(source, standard, known, late)]
+    if late is not None:
+        late.require_any()
+        warnings += late.notes
+    if not files:  # rows that changed since are not those that the history has
+        found = [entry for entry in found if entry.state == "same"]
 
-    measurements: list[Measured] = []
-    for path, name in zip(paths, names, strict=True):
-        measurements += measured(
-            path,
-            name or path.stem,
-            standard,
-            by=settings.by,
-            every=settings.every,
-        )
-    _require_different(measurements)
+    rule = Rule(settings.tolerance, settings.threshold, settings.stable)
+    lines: list[Period] = []
+    notes: list[str] = []
+    sequence: list[Period] = []
 
-    def judged(so_far: History) -> list[Period]:
-        so_far.require_new([(entry.period, used.sha256) for entry in measurements], force=force)
-        return _judged(measurements, so_far, used, standard, settings)
+    def added(so_far: History) -> list[Period]:
+        fresh, told = _fresh(found, so_far, used.sha256, join=join, force=force)
+        lines.extend(judged(fresh, so_far, used, standard, rule))
+        notes.extend(told)
+        periods = {period.key: period for period in (*so_far.periods, *lines)}
+        now = replace(so_far, periods=tuple(periods.values()))
+        sequence.extend(periods_in_time(now, used.sha256))
+        return lines
 
-    earlier = before or History(Path("watch.jsonl"))
-    periods = judged(earlier) if history is None else append(earlier, judged)
+    if history is None:
+        added(earlier)
+    else:
+        append(earlier, added)
+    shown, is_new = _shown(found, lines, sequence)
+    if not is_new:
+        notes.append("no new period: the history has all of them with the same rows")
     return Watched(
-        periods=tuple(periods),
+        periods=tuple(shown),
         classes=calibration.classes,
         every=settings.every,
         false_alarms=settings.false_alarms,
         tolerance=settings.tolerance,
-        earlier=len(earlier.of(used.sha256)),
-        notes=(*standard.notes, *_notes(calibration, standard.reference, measurements)),
-        warnings=(*earlier.damaged, *_warnings(periods)),
+        earlier=len(known),
+        notes=(
+            *standard.notes,
+            *notes,
+            *_gaps([period.measured.period for period in sequence], shown),
+            *_notes(calibration, standard.reference, [entry.entry for entry in found]),
+        ),
+        warnings=(*earlier.damaged, *warnings, *_warnings(shown)),
     )
 
 
-def _require_different(measurements: Sequence[Measured]) -> None:
-    names = [entry.period for entry in measurements]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise CovcalError(
-            f"two periods are called {twice}: give one of them another name, as NAME=FILE"
-        )
+def _sources_of(known: Iterable[Measured]) -> tuple[list[Source], list[str]]:
+    """Return the files of periods, and a warning for each file that is gone."""
+    files = {
+        Source(entry.file, "" if rows_of(entry.every) else entry.period, entry.by, entry.every)
+        if entry.by is None
+        else Source(entry.file, "", entry.by, entry.every): None
+        for entry in known
+    }
+    gone = [source.path for source in files if not source.path.is_file()]
+    warnings = [f"{path} is gone, so no label is joined to its rows" for path in gone]
+    return [source for source in files if source.path.is_file()], warnings
+
+
+def _fresh(
+    found: Sequence[Measurement], history: History, sha256: str, *, join: bool, force: bool
+) -> tuple[dict[str, Measured], list[str]]:
+    """Return the periods that change a history, by name, with notes.
+
+    Raises
+    ------
+    OutputExistsError
+        If a period has other rows than in the history.
+    CovcalError
+        If two files hold rows of one period.
+    """
+    known = {period.measured.period: period.measured for period in history.of(sha256)}
+    fresh: dict[str, Measured] = {}
+    notes = []
+    for measurement in found:
+        entry, name = measurement.entry, measurement.entry.period
+        before = fresh.get(name) or known.get(name)
+        if before is None:
+            fresh[name] = entry
+        elif set(entry.rows_sha256) <= set(before.rows_sha256):
+            if entry.labels is not None and entry.labels != before.labels:
+                fresh[name] = replace(before, labels=entry.labels)
+        elif measurement.state == "grown" and name not in fresh:
+            notes.append(f"{name} has grown from {before.rows} to {entry.rows} rows")
+            fresh[name] = entry
+        elif join:
+            fresh[name] = joined(before, entry)
+        elif name in fresh:
+            raise CovcalError(
+                f"two periods are called {name}: pass --join if both files hold rows of it, or "
+                "give one of them another name, as NAME=FILE"
+            )
+        elif force:
+            fresh[name] = entry
+        else:
+            raise OutputExistsError(
+                f"{history.path} has the period {name} with other rows ({before.rows}, and now "
+                f"{entry.rows}): pass --join if {entry.file} holds more rows of it, --force to "
+                "replace it, or give the period another name: NAME=FILE"
+            )
+    return fresh, notes
+
+
+def _shown(
+    found: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
+) -> tuple[list[Period], bool]:
+    """Return the periods to report, and whether any is new: all new ones, or else the last one."""
+    asked = {entry.entry.period for entry in found}
+    shown = [line for line in lines if line.measured.period in asked]
+    if shown:
+        return shown, True
+    return [period for period in sequence if period.measured.period in asked][-1:], False
+
+
+def _gaps(names: Sequence[str], shown: Sequence[Period]) -> list[str]:
+    """Return a note on the periods without rows before the periods that are reported."""
+    asked = {period.measured.period for period in shown}
+    missing = [
+        name
+        for before, after in pairwise(names)
+        if after in asked
+        for name in missing_between(before, after)
+    ]
+    if not missing:
+        return []
+    named = missing[0] if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
+    return [f"no rows came in {len(missing)} periods ({named})"]
+
+
+def acknowledge(document: Path, history: Path, reason: str) -> str:
+    """Accept the changed rows of the last period, so that its alarm ends; return what changed.
+
+    Raises
+    ------
+    CovcalError
+        If there is no alarm to end, or no reason.
+    """
+    calibration = read_calibration(document)
+    used = WatchedCalibration(document, sha256_of(document), calibration.method_used)
+    if not reason.strip():
+        raise CovcalError("an acknowledgement needs a reason, such as 'new camera in store 4'")
+    changes: list[str] = []
+
+    def lines(so_far: History) -> list[Acknowledgement]:
+        made = acknowledgement(so_far, used, reason)
+        if made is None:
+            raise CovcalError(
+                f"{history}: the rows of the last period of {document.name} have not changed: "
+                "there is no alarm to acknowledge"
+            )
+        changes.append(made[1].change)
+        return [made[0]]
+
+    if not history.is_file():
+        raise CovcalError(f"{history} does not exist: pass the --history of covcal watch")
+    append(read_history(history), lines)
+    return changes[0]
 
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
@@ -191,46 +332,3 @@ def _notes(
             f"{calibration.inputs[0].path.name}: extract the periods with features"
         )
     return tuple(notes)
-
-
-# Verdicts.
-
-
-def _judged(
-    measurements: Sequence[Measured],
-    history: History,
-    used: WatchedCalibration,
-    standard: Standard,
-    settings: WatchSettings,
-) -> list[Period]:
-    """Return the periods with their alarms, each after all periods before it."""
-    earlier = history.of(used.sha256)
-    sequence = [period.measured for period in earlier]
-    places = {entry.period: place for place, entry in enumerate(sequence)}
-    periods = []
-    for entry in measurements:
-        place = places.get(entry.period, len(sequence))
-        sequence[place : place + 1] = [entry]
-        so_far = sequence[: place + 1]
-        alarm = alarm_after(
-            so_far, standard.reference, standard.calibration.classes, settings.threshold
-        )
-        # Labels from before a change of the rows tell nothing of the rows after it.
-        names = [known.period for known in so_far]
-        pool = pooled(so_far, names.index(alarm.since) if alarm.raised else 0)
-        verdict, gap, why = verdict_on(entry, pool, settings.tolerance)
-        periods.append(
-            Period(
-                version=__version__,
-                calibration=used,
-                measured=entry,
-                by_labels=None if pool is None else pool.accuracy(entry.confidence),
-                gap=gap,
-                tolerance=settings.tolerance,
-                alarm=alarm,
-                verdict=verdict,
-                why=why,
-                supersedes=entry.period in places,
-            )
-        )
-    return periods

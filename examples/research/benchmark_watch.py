@@ -191,7 +191,8 @@ def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | N
         kept, temperature = standard.reference, standard.calibration.forecaster_temperature
         confidence = confidences(rows.logits, temperature)
         compared = kept.coordinates.axes.located(rows.features)
-        signals.append((n, dict(signals_of(kept, rows.logits, confidence, compared))))
+        of_rows = signals_of(kept, rows.logits, confidence, compared)
+        signals.append((n, {name: mean for name, mean, _ in of_rows}))
         away = abs(float(confidence.mean()) - usual)
         auc = distances(kept, moments(compared))[1]
         raised = {

@@ -37,7 +37,9 @@ def period(
     found = Measured(
         period=name,
         file=Path(f"{name}.h5"),
-        file_sha256="0" * 64,
+        by=None,
+        every="week",
+        rows_sha256=("0" * 64,),
         rows=250,
         read=250,
         confidence_before=min(confidence + 0.07, 1.0),
@@ -49,6 +51,7 @@ def period(
         auc_source=0.7,
         effective_rows=100.0,
         signals={},
+        variances={},
         signal_rows=250,
     )
     best = known or estimate
@@ -62,6 +65,7 @@ def period(
         gap=None if best is None else gap_of(confidence, best),
         tolerance=0.05,
         alarm=RaisedAlarm(log_evidence, log_threshold, raised, name, "confidence", "other rows"),
+        segment=None,
         verdict=verdict,
         why="confidence 81%, accuracy 78% to 84%",
     )

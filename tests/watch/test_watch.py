@@ -225,13 +225,13 @@ class TestHistory:
         assert [one["alarm"] for one in apart] == [one["alarm"] for one in together]
         assert [one["schema"] for one in apart] == ["covcal.period/1"] * 3
 
-    def test_a_period_twice_is_refused_or_supersedes(self, folder: Path) -> None:
+    def test_a_period_with_other_rows_is_refused_or_replaced(self, folder: Path) -> None:
         watched(folder, "w0.h5", "w1.h5", "--history", "h.jsonl")
         before = (folder / "h.jsonl").read_bytes()
-        done = covcal("watch", "w0.h5", "--history", "h.jsonl", cwd=folder)
-        assert "h.jsonl already has the period w0: pass --force" in done.error_line()
-        assert (folder / "h.jsonl").read_bytes() == before
         shutil.copy(folder / "moved.h5", folder / "w0.h5")
+        done = covcal("watch", "w0.h5", "--history", "h.jsonl", cwd=folder)
+        assert "h.jsonl has the period w0 with other rows (200, and now 200)" in done.error_line()
+        assert (folder / "h.jsonl").read_bytes() == before
         (found,) = watched(folder, "w0.h5", "--history", "h.jsonl", "--force")["periods"]
         assert found["supersedes"]
         assert (folder / "h.jsonl").read_bytes().startswith(before)

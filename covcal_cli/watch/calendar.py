@@ -1,0 +1,186 @@
+"""Cut files into periods, name the periods, and put them in the order of time.
+
+A period is a whole file, or a part of a file: a day, week, month, quarter or year of a column of
+dates, or a number of rows. Names sort by time if they are all of one kind (2026-11-28, 2026-W48,
+2026-11, 2026-Q4, 2026, or "row 2501" for rows from there on). Times with an offset count in UTC.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Literal, get_args
+
+import numpy as np
+
+from covcal_cli.arrays import AnyArray, Rows
+from covcal_cli.data.rows import GROUP_PREFIX
+from covcal_cli.errors import CovcalError, shown
+from covcal_cli.formats.features import ALL, Domain
+
+Unit = Literal["day", "week", "month", "quarter", "year"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+_PER_YEAR: dict[str, float] = {"day": 365.25, "week": 52.18, "month": 12.0, "quarter": 4.0}
+_NAMES: dict[str, re.Pattern[str]] = {
+    "day": re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII),
+    "week": re.compile(r"(\d{4})-W(\d\d)", re.ASCII),
+    "month": re.compile(r"(\d{4})-(\d\d)", re.ASCII),
+    "quarter": re.compile(r"(\d{4})-Q([1-4])", re.ASCII),
+    "year": re.compile(r"(\d{4})", re.ASCII),
+    "row": re.compile(r"row (\d{1,15})", re.ASCII),
+}
+_DATE = 10  # length of 2026-11-28
+_LONGEST = 35  # of a date with a time and an offset
+_MOST_MISSING = 1000  # names in one gap
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The rows of one period."""
+
+    name: str
+    rows: Rows
+
+
+def require_every(text: str) -> None:
+    """Raise `CovcalError` unless the text is a unit of time or a number of rows above 1."""
+    if text not in UNITS and rows_of(text) is None:
+        raise CovcalError(
+            f"there is no period {shown(text)}: use {', '.join(UNITS)}, or a number of rows "
+            "such as 2500"
+        )
+
+
+def rows_of(every: str) -> int | None:
+    """Return the number of rows of a period, or None for a unit of time."""
+    return int(every) if re.fullmatch(r"[1-9]\d{0,11}", every, re.ASCII) else None
+
+
+def per_year(every: str) -> float:
+    """Return the number of periods in a year; a number of rows counts as a week."""
+    return 1.0 if every == "year" else _PER_YEAR.get(every, _PER_YEAR["week"])
+
+
+def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]:
+    """Yield the periods of a file's target in order.
+
+    Without `by` they are all rows, or blocks of `every` rows in the order of the file. With `by`
+    they are the units of time of the column, or blocks of rows in the order of its dates.
+
+    Raises
+    ------
+    CovcalError
+        If there is no such column, or one of its values is not a date.
+    """
+    if target.n == 0:
+        raise CovcalError(f"{target.path} has no target rows: extract it again")
+    rows = target.rows(ALL)
+    size = rows_of(every)
+    if by is None and size is None:
+        yield Cut(name, rows)
+        return
+    days = None if by is None else _days(target, by, rows)
+    if size is not None:
+        if days is not None:
+            rows = rows[np.argsort(days, kind="stable")]
+        for start in range(0, len(rows), size):
+            yield Cut(f"row {start + 1}", rows[start : start + size])
+    elif days is not None:
+        values, places = np.unique(days, return_inverse=True)
+        names = np.array([_named(date.fromordinal(day), every) for day in values.tolist()])[places]
+        for period in sorted(set(names.tolist())):
+            yield Cut(period, np.flatnonzero(names == period).astype(np.int64))
+
+
+def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
+    """Return the day of every row as an ordinal, shape (n,)."""
+    if by not in target.columns:
+        columns = ", ".join(target.columns) or "none"
+        word = by.removeprefix(GROUP_PREFIX)
+        raise CovcalError(
+            f"{target.path} has no column {by} (columns: {columns}): give the table a column "
+            f"{GROUP_PREFIX}{word}, extract again and pass --by {word}, or "
+            "watch one file per period"
+        )
+    values = target.column(by, rows)
+    texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
+    values, places = np.unique(texts, return_inverse=True)
+    days = []
+    for value in values:
+        try:
+            days.append(_day(value.decode("ascii")).toordinal())
+        except (ValueError, AttributeError, OverflowError) as error:
+            content = value.item()
+            text = content.decode(errors="replace") if isinstance(content, bytes) else content
+            raise CovcalError(
+                f"{target.path}: column {by} holds {shown(text)}, which is not a date such as "
+                "2026-11-28: write dates as ISO 8601 texts, or watch one file per period"
+            ) from error
+    return np.array(days, dtype=np.int64)[places]
+
+
+def _day(text: str) -> date:
+    """Return the day of a date, or of a time; a time with an offset from UTC counts in UTC."""
+    if len(text) > _DATE:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:  # what follows the date is no time of ISO 8601
+            return date.fromisoformat(text[:_DATE])
+        return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
+    return date.fromisoformat(text)
+
+
+def _named(day: date, every: str) -> str:
+    """Return the name of the period that contains a day."""
+    if every == "week":
+        year, week, _ = day.isocalendar()
+        return f"{year:04d}-W{week:02d}"
+    if every == "quarter":
+        return f"{day.year:04d}-Q{(day.month + 2) // 3}"
+    return day.isoformat()[: {"day": 10, "month": 7, "year": 4}[every]]
+
+
+# The order of periods.
+
+
+def place_in_time(name: str) -> tuple[str, int] | None:
+    """Return the kind of a name and its number in the order of time; None for other names."""
+    for kind, pattern in _NAMES.items():
+        if (parts := pattern.fullmatch(name)) is not None:
+            numbers = [int(part) for part in parts.groups()]
+            try:
+                return kind, _number(kind, numbers)
+            except ValueError:  # there is no 30 February
+                return None
+    return None
+
+
+def _number(kind: str, numbers: Sequence[int]) -> int:
+    year, *rest = numbers
+    if kind == "day":
+        return date(*numbers).toordinal()
+    if kind == "week":
+        return date.fromisocalendar(year, rest[0], 1).toordinal() // 7
+    if kind == "month":
+        return 12 * year + date(year, rest[0], 1).month - 1
+    return 4 * year + rest[0] - 1 if kind == "quarter" else year
+
+
+def missing_between(before: str, after: str) -> list[str]:
+    """Return the names of the periods between two, which have no rows; at most 1000."""
+    first, last = place_in_time(before), place_in_time(after)
+    if first is None or last is None or first[0] != last[0] or first[0] == "row":
+        return []
+    kind, count = first[0], min(last[1] - first[1] - 1, _MOST_MISSING)
+    return [_of_number(kind, first[1] + step) for step in range(1, count + 1)]
+
+
+def _of_number(kind: str, number: int) -> str:
+    """Return the name of a kind with a number: the inverse of `place_in_time`."""
+    if kind == "day":
+        return date.fromordinal(number).isoformat()
+    if kind == "week":  # ordinal 1 is a Monday
+        return _named(date.fromordinal(7 * number + 1), "week")
+    if kind == "month":
+        return f"{number // 12:04d}-{number % 12 + 1:02d}"
+    return f"{number // 4:04d}-Q{number % 4 + 1}" if kind == "quarter" else f"{number:04d}"
