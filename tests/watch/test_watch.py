@@ -377,9 +377,9 @@ class TestRefusals:
         [
             ("--junit", "x.xml"),
             ("--false-alarms", "0"),
-            ("--every", "year"),
+            ("--every", "fortnight"),
             ("-o", "-", "--format", "markdown"),
-            ("--fail-on", "shift", "--junit", "a", "-o", "a"),
+            ("--fail-on", "changed", "--junit", "a", "-o", "a"),
             ("--networks", "features.h5"),
         ],
     )
