@@ -352,7 +352,7 @@ def test_what_lies_in_the_way_is_neither_followed_nor_waited_for(kind: str, tmp_
         partial.mkdir()
     else:
         partial.symlink_to(victim if kind == "link" else tmp_path / "none")
-    with pytest.raises(CovcalError, match=r"\.out\.partial is in the way and no plain file"):
+    with pytest.raises(CovcalError, match=r"\.out\.partial is in the way and is not a plain file"):
         write_text(path, "new", force=True)
     assert victim.read_text() == "precious"
     assert not path.exists()
@@ -521,5 +521,5 @@ def test_a_path_in_a_command_is_no_option(path: str, word: str) -> None:
 def test_a_pipe_in_the_place_of_an_input_is_named(tmp_path: Path) -> None:
     """It is not empty, and reading it might never end."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CovcalError, match=r"pipe is no plain file"):
+    with pytest.raises(CovcalError, match=r"pipe is not a plain file"):
         require_file(tmp_path / "pipe", remedy="do this")

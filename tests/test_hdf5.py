@@ -147,7 +147,7 @@ def test_wrong_kinds_are_named(tmp_path: Path) -> None:
             (lambda: found["g/x"]["y"], "/g/x is a dataset, not a group"),
             (lambda: found["z"], "/z is missing"),
             (lambda: found["t"].texts(), "/t is not UTF-8"),
-            (lambda: found["g/x"].texts(), "/g/x is no list of texts"),
+            (lambda: found["g/x"].texts(), "/g/x is not a list of texts"),
         ):
             with pytest.raises(CovcalError, match=words):
                 read()

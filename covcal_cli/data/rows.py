@@ -292,7 +292,7 @@ class RowFacts:
         for row, text in enumerate(texts):
             if _HALF.search(text):
                 raise self._store.error(
-                    f"{name} holds {shown(text)} in {self._store.place(row)}, which is no Unicode "
+                    f"{name} holds {shown(text)} in {self._store.place(row)}, which is not Unicode "
                     "text: save it again"
                 )
         return max(map(len, texts), default=0)

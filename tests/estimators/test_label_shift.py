@@ -201,7 +201,7 @@ def test_a_prior_from_a_file(tmp_path: Path, rounded: float) -> None:
         ('{"a": "x", "b": 1, "c": 1, "d": 1, "e": 1}', "give a number"),
         ('{"a": true, "b": 1, "c": 1, "d": 1, "e": 1}', "give a number"),
         ('{"a": -1, "b": 1, "c": 1, "d": 1, "e": 1}', "give 0 or more"),
-        ('{"a": NaN, "b": 1, "c": 1, "d": 1, "e": 1}', "no finite number"),
+        ('{"a": NaN, "b": 1, "c": 1, "d": 1, "e": 1}', "not a finite number"),
         ('{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0}', "sum to 0, not to 1"),
         ('{"a": 0.8, "b": 0.8, "c": 0, "d": 0, "e": 0}', "sum to 1.6, not to 1"),
         ('{"a": 5, "b": 2, "c": 1, "d": 1, "e": 1}', "sum to 10, not to 1"),

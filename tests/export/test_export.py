@@ -265,14 +265,16 @@ def test_an_offset_of_the_label(offsets: tuple[float, ...], tmp_path: Path) -> N
     assert float(entries["covcal.confidence_offset"]) == -0.7
 
 
-@pytest.mark.parametrize("fl", [False, True])
-def test_a_decision_adds_which_rows_are_accepted(fl: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fl", "threshold"), [(False, 0.6), (True, 0.4)])
+def test_a_decision_adds_which_rows_are_accepted(
+    fl: bool, threshold: float, tmp_path: Path
+) -> None:
     """Rows whose confidence is above the threshold, as apply has it."""
     case = plain_case(tmp_path, fl=fl, temperature=2.0)
-    decision = decided(case, 0.6)
+    decision = decided(case, threshold)
     case.export("--decide", decision).require_success()
     after = require_right(case, 3 * rows(), phi="phi", logits="y")
     assert list(after) == ["y", *ADDED, "accept"]
     assert after["accept"].dtype == np.bool_
     assert 0 < after["accept"].mean() < 1
-    np.testing.assert_array_equal(after["accept"], after["confidence"] > 0.6)
+    np.testing.assert_array_equal(after["accept"], after["confidence"] > threshold)

@@ -1,6 +1,7 @@
 """Measure the promises and estimates of ``covcal decide`` on features files with known labels.
 
-    python decide.py FOLDER ... [--draws 20] [--error 0.1] [--labels 50 100 200]
+    python examples/research/benchmark/decide.py FOLDER ... [--draws 20]
+        [--error 0.1] [--labels 50 100 200]
 
 The folders hold features files. Each line of the output is one file; the last lines are means.
 Accepted shares are compared with the largest share of the most confident rows that keeps the error

@@ -35,7 +35,7 @@ REFUSED = {
     ),
     "two_answers": " has 2 outputs that could hold the classes: left (from linear head), right",
     "one_relu": ": the output is neither the logits of linear head nor their softmax",
-    "dice": (" gives a different output each time for the same rows (relative error "),
+    "dice": (" gives another output for the same rows each time (relative error "),
     "no_layer": ": its first layer does not show its input: set module.example_input",
     "recurrent": ": its first layer does not show its input: set module.example_input",
     "two_unknown_inputs": ": forward takes 2 inputs (left, right): set module.example_input_array",
