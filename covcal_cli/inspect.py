@@ -10,19 +10,24 @@ import numpy as np
 
 from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.calibrate.methods import AUTO
+from covcal_cli.data.stores import format_of, open_store
 from covcal_cli.errors import CovcalError, printable
-from covcal_cli.evaluate.result import MetricsRecord
+from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.evaluate.result import Change, MetricsRecord, Verdict
 from covcal_cli.files import require_file
 from covcal_cli.forecast.forecaster import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.hdf5 import File
 from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw
+from covcal_cli.labels.sheet import read_sheet
 from covcal_cli.records import Input, parsed_json, read_document, read_json, require_ascending
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import Period, Watched
+from covcal_cli.watch.reference import Reference
 
 Lines = list[tuple[str, str]]  # subject and text of each line
 _REMEDY = "name a file that covcal wrote"
@@ -45,25 +50,58 @@ def describe(path: str | Path) -> str:
         lines = _json_lines(path)
     elif start.startswith(b"\x89HDF"):
         lines = _hdf5_lines(path)
-    elif found := _exported(path):
-        lines = _model_lines(found)
+    elif metadata := _exported(path):
+        lines = _model_lines(metadata)
+    elif format_of(path):
+        lines = _table_lines(path)
     else:
         raise CovcalError(
-            f"{path} is not a readable HDF5 file or JSON but {_kind_of(path, start)}: name one of "
-            "covcal's .h5 or .json files, or a model that it exported"
+            f"{path} is not a readable HDF5 file or JSON but {_kind_of(start)}: {_REMEDY}"
         )
     lines = [(printable(name), printable(text)) for name, text in lines]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
-def _kind_of(path: Path, start: bytes) -> str:
-    """Describe a file that is not covcal's, such as the tables that apply writes."""
-    if start.startswith(b"PAR1"):
-        return "a Parquet table"
-    if start.startswith(b"PK"):
-        return "a NumPy archive" if path.suffix.lower() == ".npz" else "a zip archive"
-    return "a table of text" if path.suffix.lower() in (".csv", ".tsv") else "something else"
+def _kind_of(start: bytes) -> str:
+    """Describe a file that inspect does not read, such as a page or a picture."""
+    if start.startswith((b"<!DOCTYPE html", b"<!doctype html")):
+        return "a web page, which a browser shows"
+    if start.startswith(b"<?xml"):
+        return "an XML document"
+    return "a zip archive" if start.startswith(b"PK") else "something else"
+
+
+# Tables: sheets of rows to label, and calibrated rows.
+
+
+def _table_lines(path: Path) -> Lines:
+    """Describe a sheet of `pick`, or the rows that `apply` wrote as a table or arrays."""
+    store = open_store(path)
+    if {"inclusion", "draw"} <= set(store.entries):
+        sheet = read_sheet(path)
+        batch = sheet.batch
+        labelled = sum(bool(label) for label in sheet.labels)
+        return [
+            ("sheet", f"{len(sheet)} rows to label, by covcal pick; {labelled} have a label"),
+            ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
+            ("to do", "fill in the column label, then covcal label; leave the other columns alone"),
+            ("inclusion", "the probability with which the row was drawn"),
+            ("draw", "proves that the line is unchanged; covcal label needs it"),
+        ]
+    if not {"label_index", "confidence"} <= set(store.entries):
+        raise CovcalError(f"{path} is not a file that covcal wrote, but other rows: {_REMEDY}")
+    names = [name for name, entry in store.entries.items() if entry.shape]
+    others = [name for name in names if not name.startswith("prob_")]
+    probabilities = len(names) - len(others)
+    columns = ", ".join(others)
+    columns += f", and {probabilities} of probabilities" if probabilities else ""
+    confidence = store.whole("confidence").astype(float)
+    return [
+        ("rows", f"{len(confidence)}, written by covcal apply"),
+        ("confidence", f"{confidence.mean():.1%} on average"),
+        ("columns", columns),
+    ]
 
 
 # HDF5: features, adapted files, and applied rows.
@@ -81,8 +119,6 @@ def _hdf5_lines(path: Path) -> Lines:
     with FeatureFile(path) as file:
         domains: list[Domain] = [one for one in (file.source, file.target) if one is not None]
         rows = [_domain(domain) for domain in domains]
-        labelled = ", ".join(f"{domain.name} {domain.n_labelled}" for domain in domains)
-        rows.append(("labelled", labelled or "none"))
         rows += _batches(read_draw(file) if file.target is not None else NO_DRAW)
         accuracy = source_accuracy(file)
         if accuracy is not None:
@@ -104,9 +140,9 @@ def _batches(draw: Draw) -> Lines:
         splits = " and ".join(batch.splits)
         lines.append(
             (
-                "marked",
-                f"{labelled} of {batch.drawn} rows picked from {batch.population} ({splits}), "
-                f"seed {batch.seed}, by {batch.score}",
+                "picked",
+                f"{batch.drawn} of {batch.population} {splits} rows by {batch.score}, seed "
+                f"{batch.seed}; {labelled} have a label",
             )
         )
     return lines
@@ -139,9 +175,11 @@ def _described(
     schema: str, classes: Sequence[str], rows: Lines, attributes: Mapping[str, Any]
 ) -> Lines:
     facts = [
-        (name, str(value)) for name, value in sorted(attributes.items()) if name not in _HIDDEN
+        (name, str(value))
+        for name, value in sorted(attributes.items())
+        if name not in _HIDDEN and str(value) not in ("", "[]")
     ]
-    return [("schema", schema), ("classes", _classes(classes)), *rows, *facts]
+    return [*rows, ("classes", _classes(classes)), *facts, ("schema", schema)]
 
 
 def _domain(domain: Domain) -> tuple[str, str]:
@@ -149,7 +187,8 @@ def _domain(domain: Domain) -> tuple[str, str]:
     width = "none" if domain.n_features is None else str(domain.n_features)
     members = f"; members {domain.n_members}" if domain.n_members else ""
     widths = f"features {width}, logits {domain.n_classes}{members}"
-    return domain.name, f"{domain.n} rows ({splits}); {widths}"
+    labelled = f"{domain.n_labelled if domain.n_labelled < domain.n else 'all'} labelled"
+    return domain.name, f"{domain.n} rows ({splits}), {labelled}; {widths}"
 
 
 # Models that export wrote, recognised by their metadata. No model is run.
@@ -194,42 +233,40 @@ def _model_lines(metadata: Mapping[str, str]) -> Lines:
     return lines
 
 
-# JSON: calibrations, metrics, estimates, and the journal of a run.
+# JSON: calibrations, metrics, estimates, decisions, reference data and the journal of a run.
 
 
 def _json_lines(path: Path) -> Lines:
     schema = read_json(path, remedy=_REMEDY).get("schema")
     if not isinstance(schema, str) or schema not in _DESCRIBERS:
-        *names, last = _DESCRIBERS
         raise CovcalError(
-            f"{path} has schema {schema!r}; this version knows {', '.join(names)} and {last}: make "
-            "it with covcal calibrate, evaluate, estimate, run or watch"
+            f"{path} has schema {schema!r}, which this version does not know: {_REMEDY}, or update "
+            "covcal"
         )
-    return [("schema", schema), *_DESCRIBERS[schema](path)]
+    return [*_DESCRIBERS[schema](path), ("schema", schema)]
 
 
 def _calibration_lines(path: Path) -> Lines:
     read = read_calibration(path)
     aligned = read.aligned_temperature
-    lines = [
+    logits = "of the classifier" if read.forecaster == "original" else "that covcal adapt learnt"
+    lines = [("warning", text) for text in read.warnings]
+    lines += [
         ("method", f"{read.method_used} (asked for: {_asked_for(read)})"),
-        ("reason", read.reason),
-        ("T_f", f"{read.forecaster_temperature:.6g}"),
-        *([] if aligned is None else [("T_a", f"{aligned:.6g}")]),
+        ("T_f", f"{read.forecaster_temperature:.6g}, which divides the logits {logits}"),
+        *([] if aligned is None else [("T_a", f"{aligned:.6g}, which divides the aligned logits")]),
         *_offsets(read),
         *_confidence_offset(read),
-        ("T_g", ", ".join(f"{value:.4g}" for value in read.discriminator_temperatures) or "none"),
         ("classes", _classes(read.classes)),
         ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
         *_inputs(read.inputs),
     ]
     if read.source_accuracy is not None:
-        lines.append(("accuracy", str(read.source_accuracy)))
+        lines.append(("source", f"accuracy {read.source_accuracy}"))
     if read.labelled_rows is not None:
         drawn = "at random" if read.labelled_rows.design == "random" else "by covcal pick"
         lines.append(("labels", f"of {read.labelled_rows.n} target rows were used, drawn {drawn}"))
-    lines += [("note", text) for text in read.notes]
-    return lines + [("warning", text) for text in read.warnings]
+    return lines + [("note", text) for text in read.notes]
 
 
 def _asked_for(calibration: Calibration) -> str:
@@ -255,7 +292,9 @@ def _offsets(calibration: Calibration) -> Lines:
 
 def _metrics_lines(path: Path) -> Lines:
     record = read_document(MetricsRecord, path, remedy=_REMEDY, again="evaluate again")
-    lines = [("rows", f"{record.n} of the target's {record.split} split")]
+    lines = [_gate_line(limit) for limit in record.limits]
+    lines += [_gate_line(change) for change in record.regressions]
+    lines.append(("rows", f"{record.n} of the target's {record.split} split"))
     for name, metrics in record.metrics.items():
         shares = ", ".join(
             f"{title} {_share(metrics.get(key))}"
@@ -263,6 +302,19 @@ def _metrics_lines(path: Path) -> Lines:
         )
         lines.append((name, f"{shares}, NLL {_number(metrics.get('nll'))}"))
     return lines
+
+
+def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
+    """Return the outcome of a gate with its value and its limit."""
+    if isinstance(gate, Change):
+        gate_text = f"{gate.metric} worse by at most {gate.limit:g}: worse by {gate.worse_by:.4g}"
+    else:
+        least = METRICS[gate.metric].better == "higher"
+        groups = f" where {gate.by} is {gate.group}" if gate.by else ""
+        sign = ">=" if least else "<="
+        gate_text = f"{gate.metric} {sign} {gate.limit:g}{groups}: {gate.value:.4g}"
+    outcome = "FAILED" if gate.exceeded else "not proved" if gate.is_open else "passed"
+    return "gate", f"{outcome} by {gate.calibration}: {gate_text}"
 
 
 def _share(value: float | None) -> str:
@@ -293,6 +345,35 @@ def _estimation_lines(path: Path) -> Lines:
         text = f"accuracy {one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%}){doubt}"
         lines.append((one.name, text))
     return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
+
+
+def _decision_lines(path: Path) -> Lines:
+    read = read_document(Decision, path, remedy=_REMEDY, again="decide again")
+    lines = []
+    if read.error is not None:
+        accepted = "none of the rows"
+        if read.threshold is not None:
+            accepted = f"{read.share:.1%} of the rows: {read.score} above {read.threshold:.4%}"
+        kind = f"promised with {read.certainty:.0%} certainty" if read.is_promise else "an estimate"
+        lines += [("accept", accepted), ("wrong", f"at most {read.error:.1%} of them, {kind}")]
+    if read.sets is not None:
+        lines.append(
+            ("sets", f"{read.sets.mean_size:.2f} classes on average for {read.sets.coverage:.1%}")
+        )
+    lines.append(("rows", f"{read.rows} of the target ({' and '.join(read.splits)})"))
+    return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
+
+
+def _reference_lines(path: Path) -> Lines:
+    read = read_document(Reference, path, remedy=_REMEDY, again="watch again")
+    rows = max((signal.rows for signal in read.signals), default=0)
+    carried = ", from an earlier calibration" if read.is_carried_over else ""
+    return [
+        ("purpose", f"covcal watch compares new rows with these{carried}"),
+        ("calibration", f"sha256 {read.calibration_sha256[:12]}"),
+        ("rows", f"summaries of {rows} {read.baseline} rows, {read.n_classes} classes; no row"),
+        ("signals", ", ".join(signal.name for signal in read.signals[:_SHOWN_CLASSES])),
+    ]
 
 
 def _run_lines(path: Path) -> Lines:
@@ -326,6 +407,8 @@ _DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {
     Estimation.schema: _estimation_lines,
     Results.schema: _run_lines,
     Watched.schema: _watch_lines,
+    Decision.schema: _decision_lines,
+    Reference.schema: _reference_lines,
 }
 
 

@@ -28,7 +28,7 @@ def test_features(small_files: Path) -> None:
     assert found["schema"] == "covcal.features/1"
     assert found["classes"] == "3: class 0, class 1, class 2"
     assert found["source"] == (
-        "350 rows (train 120, validation 150, test 80); features 4, logits 3"
+        "350 rows (train 120, validation 150, test 80), all labelled; features 4, logits 3"
     )
     assert found["model_name"] == "made.onnx"
     assert "complete" not in found
@@ -61,11 +61,14 @@ def test_calibration(small_files: Path) -> None:
     found = shown(path)
     assert found["schema"] == "covcal.calibration/1"
     assert found["method"] == "temp (asked for: temp)"
-    assert float(found["T_f"]) == pytest.approx(content["temperatures"]["forecaster"], rel=1e-5)
+    temperature, meaning = found["T_f"].split(", ", 1)
+    expected = content["temperatures"]["forecaster"]
+    assert float(temperature) == pytest.approx(expected, rel=1e-5)
+    assert meaning == "which divides the logits of the classifier"
     assert found["adapted"] == f"{source} {sha256_of(source)[:12]}"
     assert "T_a" not in found
     blend = json.loads((small_files / "blend.json").read_text())["temperatures"]["aligned"]
-    assert shown(small_files / "blend.json")["T_a"] == f"{blend:.6g}"
+    assert shown(small_files / "blend.json")["T_a"].startswith(f"{blend:.6g}, ")
 
 
 def test_warnings_of_a_calibration_are_shown(small_files: Path, tmp_path: Path) -> None:
@@ -135,21 +138,63 @@ def test_a_file_of_another_program(digits: Path, name: str) -> None:
     assert line.startswith(f"{digits / name} is not")
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [("rows.csv", "a table of text"), ("rows.npz", "a NumPy archive"), ("rows.parquet", "Parquet")],
-)
-def test_tables_that_apply_writes(small_files: Path, tmp_path: Path, name: str, what: str) -> None:
-    """Rows for other programs: said what they are, and what inspect reads."""
+@pytest.mark.parametrize("name", ["rows.csv", "rows.npz", "rows.parquet"])
+def test_tables_that_apply_writes(small_files: Path, tmp_path: Path, name: str) -> None:
+    """Calibrated rows show how many they are, their mean confidence and their columns."""
     path = tmp_path / name
     if path.suffix == ".parquet":
         pytest.importorskip("pyarrow")
     arguments = ("adapted.h5", "-c", "temp.json", "-o", path)
     covcal("apply", *arguments, cwd=small_files).require_success()
-    line = covcal("inspect", path).error_line()
-    assert what in line
-    assert "covcal's .h5 or .json files" in line
-    assert "extract" not in line
+    found = shown(path)
+    assert found["rows"] == "350, written by covcal apply"
+    assert float(found["confidence"].partition("%")[0]) > 30
+    assert {"id", "label_index", "confidence"} <= set(found["columns"].split(", "))
+
+
+def test_a_sheet_to_label_explains_its_columns(features: Path) -> None:
+    """Nobody deletes the columns that covcal label needs."""
+    sheet = features.with_name("to-label.csv")
+    covcal("pick", features, "-n", "5", "-o", sheet).require_success()
+    found = shown(sheet)
+    assert found["sheet"] == "5 rows to label, by covcal pick; 0 have a label"
+    assert "leave the other columns alone" in found["to do"]
+    assert "covcal label needs it" in found["draw"]
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"), [("<!DOCTYPE html>", "a web page"), ("<?xml version", "an XML document")]
+)
+def test_a_page_is_called_a_page(start: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(start)
+    assert kind in covcal("inspect", path).error_line()
+
+
+def test_a_decision_and_reference_data(features: Path) -> None:
+    """decide.json begins with the rows to accept; the reference data say what they are for."""
+    folder = features.parent
+    covcal("calibrate", features, "-o", "cal.json", cwd=folder).require_success()
+    covcal("decide", "--error", "0.4", cwd=folder).require_success()
+    lines = covcal("inspect", "decide.json", cwd=folder).require_success().out.splitlines()
+    assert lines[0].startswith("accept ")
+    covcal("watch", features, cwd=folder).require_success()
+    assert "covcal watch compares" in shown(folder / "cal.reference.json")["purpose"]
+
+
+def test_a_gate_is_the_first_line_of_metrics(features: Path) -> None:
+    path = features.with_name("metrics.json")
+    done = covcal("evaluate", features, "--fail-above", "ece=0", "-o", path)
+    assert done.code in (0, 3)
+    first, *_ = covcal("inspect", path).require_success().out.splitlines()
+    outcome = "FAILED" if done.code == 3 else "not proved"
+    assert first.startswith(f"gate    {outcome} by none: ece <= 0: ")
+
+
+def test_a_calibration_begins_with_verdict_and_answer(small_files: Path) -> None:
+    out = covcal("inspect", small_files / "temp.json").require_success().out
+    names = [line.partition("  ")[0] for line in out.splitlines()]
+    assert names[:4] == ["Verdict", "Target accuracy", "Confidence", "Temperature"]
 
 
 @pytest.mark.parametrize("schema", ["metrics", "estimate", "calibration"])
@@ -199,7 +244,8 @@ def test_how_well_the_classifier_does(small_files: Path, tmp_path: Path) -> None
         right = int((file["source/logits"][:].argmax(axis=1) == labels)[unseen].sum())
         file["target/labels"][:100] = -1
     found = shown(path)
-    assert found["labelled"] == "source 350, target 250"
+    assert "), all labelled;" in found["source"]
+    assert "), 250 labelled;" in found["target"]
     assert found["groups"] == "site"
     assert found["accuracy"].startswith(f"{100 * right / 230:.1f} % (")
     assert found["accuracy"].endswith(" of 230 labelled source rows outside the train split")

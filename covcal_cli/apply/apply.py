@@ -226,7 +226,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
     domain = file.target if name == "target" else file.source
     if domain is None:
         other = "source" if name == "target" else "target"
-        raise CovcalError(f"{file.path} holds no {name} domain: pass --domain {other}")
+        raise CovcalError(f"{file.path} has no {name} rows: pass --domain {other}")
     return domain
 
 

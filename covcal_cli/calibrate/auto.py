@@ -72,7 +72,7 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     estimated = f"The estimated accuracy is {accuracy:.1%}"
     if abs(confidence - accuracy) >= SAME:
         side, change = ("below", "raised") if confidence > accuracy else ("above", "lowered")
-        result = f"so T is {change} until both agree."
+        result = f"so T is {change} until the mean confidence equals it."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"but T is at least {floor:.3g} without labels."
         after = f"the mean confidence of {confidence:.1%} after temperature scaling"

@@ -14,7 +14,7 @@ from covcal_cli.calibrate.problem import Problem, input_of
 from covcal_cli.calibrate.settings import EstimateSettings
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
-from covcal_cli.estimators.guards import guards_on_weights, prior_drift
+from covcal_cli.estimators.guards import SOURCE_ERRORS, guards_on_weights, prior_drift
 from covcal_cli.estimators.inputs import ESTIMATED, Estimate
 from covcal_cli.estimators.metrics import MetricEstimate, Wanted, expected_metrics
 from covcal_cli.files import sha256_of
@@ -67,6 +67,23 @@ class Estimation(Document):
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier
     inputs: tuple[Input, ...]
+
+    @property
+    def checks(self) -> tuple[Guard, ...]:
+        """The checks of the first estimate and, without labels, of the source rows.
+
+        These are the checks that a calibration to this estimate shows too.
+        """
+        first, *others = self.estimates
+        if self.used_target_labels:
+            return first.guards
+        of_rows = {
+            guard.name: guard
+            for other in others
+            for guard in other.guards
+            if guard.name == SOURCE_ERRORS
+        }
+        return *first.guards, *of_rows.values()
 
 
 def estimate(

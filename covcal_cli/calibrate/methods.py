@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.scaling import Forecasters
+    from covcal_cli.records import Guard
 # The estimate reads unlabelled target rows; the prior is one that the user gives.
 Need = Literal["importance weights", "estimate", "target prior"]
 
@@ -58,6 +60,7 @@ AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
 LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # the words that --labels takes
 SOURCE_PRIOR = "source"  # the default: class frequencies as on the source
 BBSE_PRIOR = "bbse"  # estimated class frequencies
+_WEIGHT_CHECKS = ("effective sample share", "effective sample size", "discriminator error")
 _WEIGHTS = frozenset[Need]({"importance weights"})
 _ESTIMATE = frozenset[Need]({"estimate"})
 _PRIOR = frozenset[Need]({"estimate", "target prior"})
@@ -182,3 +185,11 @@ METHODS = {
     )
 }
 TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_prior))
+
+
+def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
+    """Return the checks that the result rests on, and those of weights that it does not use."""
+    method = METHODS.get(calibration.method_used)
+    weighted = method is not None and "importance weights" in method.needs
+    unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]
+    return [guard for guard in calibration.guards if guard not in unused], unused

@@ -11,18 +11,20 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # width of the names at the start of lines
 _SHOWN_OFFSETS = 5
-_WEIGHT_CHECKS = ("effective sample share", "effective sample size", "discriminator error")
 _CLOSE = 0.01  # a smaller difference of confidence and accuracy is called about right
 
 
-def answer(calibration: "Calibration") -> str:
+def answer(calibration: "Calibration", verdict: str = "") -> str:
     """Return the answer for the user: accuracy, confidence, temperature, reason and checks."""
+    from covcal_cli.calibrate.methods import checks_of
+
     facts = {
+        "Verdict": verdict,
         "Target accuracy": _accuracy(calibration),
         "Confidence": _confidence(calibration),
         "Temperature": _temperature(calibration),
         "Reason": calibration.reason if calibration.method_used != calibration.method else "",
-        "Checks": checks(_checks_of(calibration)),
+        "Checks": checks(checks_of(calibration)[0], calibration.warnings),
     }
     lines = (f"{name:<{_NAMES}}{text}" for name, text in facts.items() if text)
     return "\n".join(map(printable, lines))
@@ -30,6 +32,7 @@ def answer(calibration: "Calibration") -> str:
 
 def details(calibration: "Calibration") -> str:
     """Return the fit, the weights, the candidates and the checks."""
+    from covcal_cli.calibrate.methods import checks_of
     from covcal_cli.cli import tables
 
     facts = {"Fit": _fit(calibration)}
@@ -50,10 +53,22 @@ def details(calibration: "Calibration") -> str:
     parts = [tables.aligned(facts)]
     if calibration.candidates:
         parts.append(_candidates(calibration.candidates))
-    if calibration.guards:
-        names = {f"{'passed' if g.passed else 'failed'}  {g.name}": g for g in calibration.guards}
-        parts.append(tables.aligned({name: guard.sentence for name, guard in names.items()}))
+    used, unused = checks_of(calibration)
+    if used:
+        parts.append(_listed("Checks:", used))
+    if unused:
+        heading = f"Checks of importance weights, which {calibration.method_used} does not use:"
+        parts.append(_listed(heading, unused))
     return "\n\n".join(parts)
+
+
+def _listed(heading: str, guards: Sequence["Guard"]) -> str:
+    """Return a line per check: its result, its name and its sentence."""
+    from covcal_cli.cli import tables
+
+    names = {f"{'passed' if guard.passed else 'failed'}  {guard.name}": guard for guard in guards}
+    lines = tables.aligned({name: guard.sentence for name, guard in names.items()})
+    return f"{heading}\n{lines}"
 
 
 def in_percent(share: float) -> str:
@@ -88,9 +103,8 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 def _confidence(calibration: "Calibration") -> str:
     """Return the mean confidence before and after, and its distance from the accuracy."""
-    before = calibration.estimates["target_confidence_before"]
-    after = calibration.estimates["target_confidence"]
-    if before is None:
+    before, after = calibration.target_confidence
+    if before is None or after is None:
         return ""
     text = f"{in_percent(before)} % before, {in_percent(after)} % after calibration"
     accuracy = _estimates(calibration).get("accuracy")
@@ -120,20 +134,19 @@ def _temperature(calibration: "Calibration") -> str:
     return f"{text}{offsets}, method {calibration.method_used}{chosen}"
 
 
-def _checks_of(calibration: "Calibration") -> list["Guard"]:
-    """Return the checks of the method that was used; checks of weights only if it uses weights."""
-    from covcal_cli.calibrate.methods import METHODS
+def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
+    """Return the number of passed checks, and each failed one with what follows from it.
 
-    method = METHODS.get(calibration.method_used)
-    weighted = method is not None and "importance weights" in method.needs
-    return [guard for guard in calibration.guards if weighted or guard.name not in _WEIGHT_CHECKS]
-
-
-def checks(guards: Sequence["Guard"]) -> str:
-    """Return the number of passed checks and the names of failed ones."""
-    failed = [guard.name for guard in guards if not guard.passed]
+    A check that has a warning of its own is only named.
+    """
     if not guards:
         return ""
+    failed = []
+    for guard in guards:
+        _, _, advice = guard.sentence.partition("; ")
+        if not guard.passed:
+            told = not advice or guard.sentence in warnings
+            failed.append(guard.name if told else f"{guard.name} ({advice})")
     if not failed:
         return f"all {len(guards)} passed" if len(guards) > 1 else "passed"
     return f"{len(guards) - len(failed)} of {len(guards)} passed; failed: {', '.join(failed)}"

@@ -75,7 +75,12 @@ class Console:
         if not self.quiet:
             _to_stderr(f"wrote {message(str(path))}{f'    {message(about)}' if about else ''}")
             if hint:
-                _to_stderr(f"next: {message(hint)}")
+                self.hint(hint)
+
+    def hint(self, text: str) -> None:
+        """Print the next command."""
+        if not self.quiet:
+            _to_stderr(f"next: {message(text)}")
 
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:

@@ -36,7 +36,9 @@ def demo(
     Example:
       covcal demo -o my-demo
     """
+    from covcal_cli.cli.calibration_screen import in_percent
     from covcal_cli.demo import end_demo, write_demo
+    from covcal_cli.formats.calibration import read_calibration
 
     console = Console()
     covcal = context.find_root().command
@@ -56,7 +58,12 @@ def demo(
             if code:
                 raise typer.Exit(code)
     end_demo(output)
+    calibration = read_calibration(output / "cal.json")
+    before, after = (in_percent(share or 0.0) for share in calibration.target_confidence)
     console.screen(
-        f"\nThe reliability diagrams: {output / 'reliability.png'}\n"
+        "\nThe answer, without any label of the new handwriting: about "
+        f"{in_percent(calibration.estimates['accuracy'])} % are right. The confidence promised "
+        f"{before} %; calibrated, it promises {after} %.\n"
+        f"The reliability diagrams: {output / 'reliability.png'}\n"
         "To run the commands yourself, go there and add --force where a file exists."
     )

@@ -262,6 +262,7 @@ def _answer(estimation: "Estimation") -> str:
     """Return the estimated accuracy and its range, in a few lines."""
     from covcal_cli.cli import tables
     from covcal_cli.cli.calibration_screen import checks, in_percent, interval
+    from covcal_cli.estimators.guards import sentences_of_failed
 
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
@@ -270,8 +271,11 @@ def _answer(estimation: "Estimation") -> str:
     facts = {"Estimated accuracy": accuracy, "Range": best.interval}
     if source is not None:
         facts["Source accuracy"] = f"{in_percent(source.share)} % of {source.rows} rows"
-    facts["Rows"] = f"{estimation.source_rows} source and {estimation.target_rows} target{labels}"
-    facts["Checks"] = checks(best.guards)
+    facts["Rows"] = (
+        f"{estimation.source_rows} source (validation) and {estimation.target_rows} target (train "
+        f"and validation){labels}"
+    )
+    facts["Checks"] = checks(estimation.checks, sentences_of_failed(best.guards))
     return tables.aligned({name: text for name, text in facts.items() if text})
 
 

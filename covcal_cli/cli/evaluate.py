@@ -26,7 +26,7 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from covcal_cli.evaluate.gates import Assessment
     from covcal_cli.evaluate.result import Evaluation
@@ -242,6 +242,27 @@ def evaluate(
         assessment.gates,
         write=write,
     )
+    if format is FormatName.table and not report.prints_json:
+        console.hint(_next(evaluation, documents))
+
+
+def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
+    """Return the next command: use a calibration that proved right, else look closer."""
+    from covcal_cli.files import as_word
+    from covcal_cli.report.verdict import measured_action
+
+    file, names = as_word(evaluation.inputs[0].path), list(evaluation.metrics)
+    if len(names) == 1:
+        has_calibration = Path("cal.json").exists()
+        return (
+            f"covcal evaluate {file} -c cal.json" if has_calibration else f"covcal calibrate {file}"
+        )
+    options = "".join(f" -c {as_word(document)}" for document in documents or ["cal.json"])
+    if len(names) == 2 and measured_action(evaluation, names[-1])[0] == "good":
+        return f"covcal apply {file}{options}, or covcal export MODEL{options}"
+    return (
+        f"covcal report {file}{options} shows every class; covcal pick {file} draws rows to label"
+    )
 
 
 @dataclass(frozen=True)
@@ -286,39 +307,42 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return sentences on what the rows prove about the confidence, by subject."""
+    """Return sentences on what the rows prove about the confidence, by subject.
+
+    One calibration has a verdict and a line on classes. Several have one line each.
+    """
     from covcal_cli.errors import printable
-    from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, percent
+    from covcal_cli.evaluate.claims import ClassGaps, percent
     from covcal_cli.forecast.forecaster import NONE
     from covcal_cli.maths.odds import wilson
+    from covcal_cli.report.verdict import measured_action, where_off
 
     level, names = evaluation.level, list(evaluation.metrics)
     own = "own labels of the forecaster, " if evaluation.predictions == "own" else ""
-    before = evaluation.metrics[NONE]
+    before, single = evaluation.metrics[NONE], names[-1] if len(names) <= 2 else None
     low, high = wilson(before.accuracy, before.n, level)
-    answer = {
-        "Accuracy": f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), "
-        f"{own}on {before.n} labelled target rows"
-    }
+    answer = {}
+    if single is not None:
+        answer["Verdict"] = printable(measured_action(evaluation, single)[1])
+    answer["Accuracy"] = (
+        f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), {own}on {before.n} "
+        "labelled target rows"
+    )
     for name in names[: 1 + _MOST_ANSWERED]:
-        metrics = evaluation.metrics[name]
-        gap = MeanGap.of(metrics.bins, level)
-        promised = f"{percent(metrics.mean_confidence)} promised, {percent(metrics.accuracy)} right"
-        text = f"{gap.sentence}: {promised}" if gap.direction else f"{promised}; {gap.sentence}"
-        interval = evaluation.intervals.get(name, {}).get("ece")
-        if interval is not None:
-            text += f"; off by {ece_sentence(interval)} (ECE)"
+        classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
         subject = "Confidence" if name == NONE else f"After {printable(name)}"
-        answer[subject] = f"{text}{_shown_change(evaluation, name)}"
+        answer[subject] = _promise(evaluation, name)
+        if single is None and name != NONE and classes.off:
+            answer[subject] += f"; do not trust it {printable(where_off(classes))}"
     if len(names) > 1 + _MOST_ANSWERED:
         answer["Others"] = f"{len(names) - 1 - _MOST_ANSWERED} calibrations are in the table"
     answer |= _decided(evaluation)
-    first = names[1] if len(names) > 1 else NONE
-    classes = ClassGaps.of(evaluation.classes.get(first, ()), level)
-    if classes.n > 1:
-        worst = "" if classes.worst is None else f"; {printable(classes.worst)}"
-        after = "" if first == NONE else f"after {printable(first)}, "
-        answer["Classes"] = f"{after}{classes.count}{worst}"
+    if single is not None:
+        classes = ClassGaps.of(evaluation.classes.get(single, ()), level)
+        if classes.n > 1:
+            worst = "" if classes.worst is None else f"; {printable(classes.worst)}"
+            after = "" if single == NONE else f"after {printable(single)}, "
+            answer["Classes"] = f"{after}{classes.count}{worst}"
     return answer
 
 
@@ -350,6 +374,20 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
 
 def _one_decimal(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def _promise(evaluation: "Evaluation", name: str) -> str:
+    """Return the promised and the measured accuracy of a calibration, and what they prove."""
+    from covcal_cli.evaluate.claims import MeanGap, ece_sentence, percent
+
+    metrics = evaluation.metrics[name]
+    gap = MeanGap.of(metrics.bins, evaluation.level)
+    promised = f"{percent(metrics.mean_confidence)} promised, {percent(metrics.accuracy)} right"
+    text = f"{gap.sentence}: {promised}" if gap.direction else f"{promised}; {gap.sentence}"
+    interval = evaluation.intervals.get(name, {}).get("ece")
+    if interval is not None:
+        text += f"; off by {ece_sentence(interval)} (ECE)"
+    return f"{text}{_shown_change(evaluation, name)}"
 
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:

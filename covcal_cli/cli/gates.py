@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 # JUnit's element for each outcome, and the attribute that counts these elements.
-_ELEMENTS = {"failed": "failure", "skipped": "skipped", "error": "error"}
+# "not proved" is neither a pass nor a failure.
+_ELEMENTS = {
+    "failed": "failure",
+    "not proved": "skipped",
+    "skipped": "skipped",
+    "error": "error",
+}
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -154,7 +160,7 @@ class GatedOutput:
 
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
-    """Return a rendered result with a sentence per gate; JSON already contains the gates."""
+    """Return a sentence per gate and the rendered result; JSON already contains the gates."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
 
@@ -164,9 +170,9 @@ def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
     if kind == "latex":
         return "\n".join([text, *(f"% {printable(sentence)}" for sentence in sentences)])
     if kind == "table":
-        return "\n".join([text, "", *sentences])
+        return "\n".join([*sentences, "", text])
     listed = "\n".join(f"- {tables.in_markdown(sentence)}" for sentence in sentences)
-    return "\n".join([f"{text}\n\n{listed}", *(_annotations(gates) if kind == "github" else [])])
+    return "\n".join([f"{listed}\n\n{text}", *(_annotations(gates) if kind == "github" else [])])
 
 
 def _annotations(gates: "Iterable[GateResult]") -> list[str]:

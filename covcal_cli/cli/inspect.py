@@ -13,18 +13,24 @@ def inspect(
         Path, typer.Argument(metavar="FILE", help="Any file that covcal wrote.", show_default=False)
     ],
 ) -> None:
-    """Show what a covcal file holds, in a few lines.
+    """Show everything that a covcal file holds, the answer first.
+
+    It reads the files of every command, the CSV of covcal pick, the rows of covcal apply, and
+    models that covcal exported.
 
     \b
     Examples:
-      covcal inspect features.h5
       covcal inspect cal.json
+      covcal inspect features.h5
+      covcal inspect to-label.csv
     """
-    from covcal_cli.cli.calibration_screen import details
+    from covcal_cli.cli.calibration_screen import answer, details
     from covcal_cli.formats.calibration import Calibration, read_calibration
     from covcal_cli.inspect import describe
+    from covcal_cli.report.verdict import unmeasured_action
 
     screen = describe(file)
-    if Calibration.schema in screen.partition("\n")[0]:
-        screen += f"\n\n{details(read_calibration(file))}"
+    if Calibration.schema in screen.rpartition("\n")[2]:
+        read = read_calibration(file)
+        screen = f"{answer(read, unmeasured_action(read)[1])}\n\n{screen}\n\n{details(read)}"
     Console().screen(screen)

@@ -333,6 +333,8 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 def _summary(report: "RunReport", *, verbose: bool) -> str:
     """Return the estimate, the measurement where there are labels, and what to do next."""
     from covcal_cli.cli.calibration_screen import answer, details
+    from covcal_cli.errors import printable
+    from covcal_cli.report.verdict import measured_action, unmeasured_action
 
     lines = [answer(report.calibration)]
     if verbose:
@@ -344,5 +346,11 @@ def _summary(report: "RunReport", *, verbose: bool) -> str:
             f"Measured          accuracy {after.accuracy:.1%}, ECE {before.ece:.1%} before and "
             f"{after.ece:.1%} after, on {after.n} labelled target rows"
         )
-    lines.append(f"Next              read {report.page}, then use {report.model}")
+        tone, verdict = measured_action(report.evaluation, list(metrics)[-1])
+    else:
+        tone, verdict = unmeasured_action(report.calibration)
+    lines.insert(0, f"Verdict           {printable(verdict)}")
+    use = f"use {report.model}; {report.page} shows the measurements"
+    read = f"read {report.page} before you use {report.model}"
+    lines.append(f"Next              {use if tone == 'good' else read}")
     return "\n".join(lines)

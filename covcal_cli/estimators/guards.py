@@ -19,6 +19,7 @@ MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_PLAUSIBLE_RISE = 0.15
 FALL_IN_CONFIDENCE = "fall in confidence"  # the name of a check that the consensus reads
+SOURCE_ERRORS = "source errors"  # the name of the check of `enough_errors`
 MAX_PRIOR_NOISE = 1 / 3
 MAX_HALF_WIDTH = 0.055
 MIN_ESS_SHARE = 0.05

@@ -127,9 +127,14 @@ class ClassGaps:
     @property
     def _directions(self) -> str:
         """In how many classes that are off the confidence is too high, and too low."""
-        too_high = sum((group.mean_confidence or 0) > (group.accuracy or 0) for group in self.off)
+        too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)
+
+
+def direction_of(group: GroupMetrics) -> str:
+    """Return whether the mean confidence of a group is ``too high`` or ``too low``."""
+    return "too high" if (group.mean_confidence or 0) > (group.accuracy or 0) else "too low"
 
 
 def points(value: float) -> str:

@@ -212,7 +212,7 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
 _WORDS: Mapping[Outcome, str] = {
     "passed": "passed by",
     "failed": "FAILED by",
-    "not proved": "not proved by",
+    "not proved": "not proved (no failure) by",
 }
 
 

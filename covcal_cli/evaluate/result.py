@@ -157,6 +157,8 @@ class MetricsRecord(Document):
     aligned_temperatures: Mapping[str, float] = field(default_factory=dict)  # of blends
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    limits: tuple[Verdict, ...] = ()
+    regressions: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         for name, values in self.metrics.items():

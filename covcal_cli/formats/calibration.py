@@ -153,6 +153,21 @@ class Calibration(Document):
     inputs: tuple[Input, ...]
 
     @property
+    def target_confidence(self) -> tuple[float | None, float | None]:
+        """The mean confidence before and after, on the rows of the estimated accuracy.
+
+        Those are training and validation rows where `candidates` hold an estimate. Otherwise the
+        confidence is that of validation rows.
+        """
+        by_method = {entry.method: entry.target_confidence for entry in self.candidates}
+        before = by_method.get("none")
+        after = next((entry.target_confidence for entry in self.candidates if entry.chosen), None)
+        if before is not None and after is not None:
+            return before, after
+        estimates = self.estimates
+        return estimates.get("target_confidence_before"), estimates.get("target_confidence")
+
+    @property
     def scaling(self) -> Scaling:
         """The scaling of logits."""
         return Scaling(

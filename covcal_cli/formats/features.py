@@ -363,7 +363,8 @@ class FeatureFile:
         """Return the source domain; raise `TooFewRowsError` if there is none."""
         if self.source is None:
             raise TooFewRowsError(
-                f"{self.path} holds no source domain: extract it together with the target"
+                f"{self.path} has no source rows: extract them together with the target, or add "
+                "them by covcal merge"
             )
         return self.source
 
@@ -371,7 +372,8 @@ class FeatureFile:
         """Return the target domain; raise `TooFewRowsError` if there is none."""
         if self.target is None:
             raise TooFewRowsError(
-                f"{self.path} holds no target domain: extract it together with the source"
+                f"{self.path} has no target rows: extract them together with the source, or add "
+                "them by covcal merge"
             )
         return self.target
 

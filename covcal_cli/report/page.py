@@ -26,7 +26,8 @@ from covcal_cli.report.tables import (
 )
 from covcal_cli.report.verdict import Verdict, verdict
 
-_OVER, _UNDER, _BAR = "#c04e00", "#005f9e", "#c3cad3"
+# Colours of STYLE, which differ in light and dark.
+_OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"
 _WIDTH, _HEIGHT = 328, 360  # of a diagram
 _LEFT, _TOP, _SIDE = 44, 12, 262  # of the unit square in it
 _COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # of the rows per bin below
@@ -45,7 +46,7 @@ def swatch(kind: str) -> str:
     """Return the start of an entry of the legend; the caller closes it with ``</span>``."""
     return (
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
-        f'fill="url(#{kind})" stroke="#52606d"/></svg> '
+        f'fill="url(#{kind})" stroke="var(--faint)"/></svg> '
     )
 
 
@@ -67,15 +68,15 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
         share = float(bins.counts[index]) / most  # of the fullest bin
         parts += [
             f"<g><title>{label}</title>",
-            _bar(left, right, 0.0, accuracy, f'fill="{_BAR}" stroke="#fff"'),
+            _bar(left, right, 0.0, accuracy, f'fill="{_BAR}" stroke="var(--page)"'),
             _bar(left, right, low, high, f'fill="url(#{kind})" stroke="{colour}"'),
             f'<rect x="{_x(left):.1f}" y="{_COUNTS_TOP + _COUNTS_HEIGHT * (1 - share):.1f}" '
             f'width="{_x(right) - _x(left):.1f}" height="{_COUNTS_HEIGHT * share:.1f}" '
-            f'fill="{_BAR}" stroke="#fff"/></g>',
+            f'fill="{_BAR}" stroke="var(--page)"/></g>',
         ]
     parts.append(
         f'<line x1="{_x(0):.0f}" y1="{_y(0):.0f}" x2="{_x(1):.0f}" y2="{_y(1):.0f}" '
-        'stroke="#1f2933" stroke-dasharray="5 4"/></svg>'
+        'stroke="var(--ink)" stroke-dasharray="5 4"/></svg>'
     )
     return "\n".join(parts)
 
@@ -92,7 +93,7 @@ def _frame() -> list[str]:
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
         lines += [
             f'<line x1="{_x(0):.0f}" y1="{_y(tick):.1f}" x2="{_x(1):.0f}" y2="{_y(tick):.1f}" '
-            'stroke="#e3e7ec"/>',
+            'stroke="var(--rule)"/>',
             f'<text x="{_x(0) - 5:.0f}" y="{_y(tick) + 4:.1f}" text-anchor="end">{tick:.0%}</text>',
             f'<text x="{_x(tick):.1f}" y="{_COUNTS_TOP + _COUNTS_HEIGHT + 15}" '
             f'text-anchor="middle">{tick:.0%}</text>',
@@ -131,17 +132,15 @@ def estimate_diagram(content: ReportContent) -> str:
     """Return a diagram as SVG: confidence before and after, and the estimated accuracy."""
     assert content.estimation is not None  # the page draws it only then
     best = content.estimation.estimates[0]
-    estimates = content.calibration.estimates
-    after = estimates.get("target_confidence")
-    marks: list[tuple[str, float, str]] = [("estimated accuracy", best.accuracy, "#1f2933")]
-    before = estimates.get("target_confidence_before")
+    before, after = content.calibration.target_confidence
+    marks: list[tuple[str, float, str]] = [("estimated accuracy", best.accuracy, "var(--ink)")]
     if before is not None and after is not None:
         marks += [
             ("confidence before", before, _OVER),
             (f"confidence with {content.name}", after, _UNDER),
         ]
     if content.source_accuracy is not None:
-        marks.append(("accuracy on the source", content.source_accuracy.share, "#52606d"))
+        marks.append(("accuracy on the source", content.source_accuracy.share, "var(--faint)"))
     height = _ROW * len(marks) + 34
     text = (
         f"Estimated accuracy {best.accuracy:.0%}, between {best.low:.0%} and {best.high:.0%}; "
@@ -157,7 +156,7 @@ def estimate_diagram(content: ReportContent) -> str:
         anchor = "start" if tick == 0 else "end" if tick == 1 else "middle"
         parts.append(
             f'<line x1="{_at(tick):.1f}" y1="8" x2="{_at(tick):.1f}" y2="{height - 26}" '
-            f'stroke="#e3e7ec"/><text x="{_at(tick):.1f}" y="{height - 10}" '
+            f'stroke="var(--rule)"/><text x="{_at(tick):.1f}" y="{height - 10}" '
             f'text-anchor="{anchor}">{tick:.0%}</text>'
         )
     for row, (name, value, colour) in enumerate(marks):
@@ -231,7 +230,8 @@ def _measured(content: ReportContent) -> Iterable[str]:
         f"{swatch('under')}under-confident</span></p>"
         f'<div class="diagrams">{diagrams}</div>'
         "<p>Rows are grouped by confidence. The height of a bar is the share of right answers. If "
-        "the confidence is right, the bar ends on the dashed line.</p>",
+        "the confidence is right, the bar ends on the dashed line. The calibration error (ECE) is "
+        "the mean distance of the bars to that line, weighted by their rows.</p>",
     )
     level = f"{100 * evaluation.level:.4g} %"
     texts = [f"Target {evaluation.split} rows.", *(f"Note: {text}." for text in evaluation.notes)]
@@ -292,42 +292,51 @@ def _calibrations(content: ReportContent) -> Iterable[str]:
 
 
 STYLE = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --ink: #1f2933; --faint: #52606d; --page: #fff; --box: #f5f7fa;
+  --rule: #d9dee4; --over: #c04e00; --under: #005f9e; --bar: #c3cad3;
+  --good: #007a5e; --mixed: #b07d00; --bad: #b3261e; }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --faint: #9aa5b1;
+  --page: #14181d; --box: #1f252c; --rule: #37414c; --over: #ff9a52; --under: #6db9f2;
+  --bar: #4d5966; --good: #4fd1a5; --mixed: #e0b040; --bad: #ff8f84; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 68rem; padding: 1rem; color: #1f2933; background: #fff;
+body { margin: 0 auto; max-width: 68rem; padding: 1rem; color: var(--ink);
+  background: var(--page);
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p { margin: .4rem 0; max-width: 44rem; } .origin { color: #52606d; }
-.verdict { border-left: .5rem solid; padding: .5rem 1rem; margin: 1rem 0; background: #f5f7fa;
+p { margin: .4rem 0; max-width: 44rem; } .origin { color: var(--faint); }
+.verdict { border-left: .5rem solid; padding: .5rem 1rem; margin: 1rem 0; background: var(--box);
   max-width: 48rem; }
 .verdict strong { font-size: 1.2rem; }
-.good { border-color: #007a5e; } .mixed { border-color: #b07d00; } .bad { border-color: #b3261e; }
+.good { border-color: var(--good); } .mixed { border-color: var(--mixed); }
+.bad { border-color: var(--bad); }
 .diagrams { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); }
 figure { margin: 0; max-width: 26rem; } figcaption { font-weight: 600; }
 .diagram { display: block; width: 100%; height: auto; }
-.diagram text { font-size: 11px; fill: #3e4c59; }
+.diagram text { font-size: 11px; fill: var(--ink); }
 .definitions { position: absolute; }
 .key span { white-space: nowrap; margin-right: 1rem; }
 .key svg { width: 1.6em; height: 1em; vertical-align: -.12em; }
 .table { overflow-x: auto; margin: .5rem 0 1rem; }
 table { border-collapse: collapse; font-size: .9rem; }
-th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #d9dee4;
+th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--rule);
   vertical-align: top; min-width: 4.5rem; }
 th:first-child, td:first-child { min-width: 7.5rem; }
 td:last-child:not(.number) { min-width: 15rem; }
 .long td { overflow-wrap: anywhere; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-pre { background: #f5f7fa; padding: .7rem; overflow-x: auto; font-size: .85rem; }
+pre { background: var(--box); padding: .7rem; overflow-x: auto; font-size: .85rem; }
 figure.wide { max-width: 40rem; }
 details { margin: 2rem 0 .5rem; } summary { font-weight: 600; cursor: pointer; }
 @media screen and (max-width: 40rem) {
+  th, td, th:first-child, td:first-child { padding-right: .6rem; min-width: 0; }
+  .number { white-space: normal; }
   .stack thead { display: none; }
   .stack table, .stack tbody { display: block; }
-  .stack tr { display: block; padding: .4rem 0; border-bottom: 1px solid #d9dee4; }
+  .stack tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--rule); }
   .stack td { display: grid; grid-template-columns: 8.5rem 1fr; gap: .5rem; border: 0;
     padding: .1rem 0; text-align: left; min-width: 0; white-space: normal; }
   .stack td:last-child:not(.number), .stack td:first-child { min-width: 0; }
-  .stack td::before { content: attr(data-label); color: #52606d; } }
+  .stack td::before { content: attr(data-label); color: var(--faint); } }
 @media print { body { max-width: none; font-size: 11px; padding: 0; }
   .table, pre { overflow: visible; } pre { white-space: pre-wrap; }
   figure, tr { break-inside: avoid; } h2 { break-after: avoid; } }

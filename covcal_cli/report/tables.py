@@ -123,7 +123,7 @@ def metrics_table(evaluation: Evaluation) -> str:
             interval = evaluation.intervals.get(name, {}).get(metric)
             if interval is not None:
                 low, high = (_number(end, shown.percent) for end in interval)
-                text = Lines(f"{text}\n({low} to {high})")
+                text = Lines(f"{text}\n({low.removesuffix(' %')} to {high})")
             cells.append(text)
         rows.append(cells)
     return html(Table(["", *names], rows))

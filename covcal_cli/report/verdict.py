@@ -10,17 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from covcal_cli.evaluate.bootstrap import Interval
-from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, percent, points
+from covcal_cli.evaluate.claims import (
+    ClassGaps,
+    MeanGap,
+    direction_of,
+    ece_sentence,
+    percent,
+    points,
+)
 from covcal_cli.evaluate.paired import Difference
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.forecast.forecaster import NONE
+from covcal_cli.formats.calibration import Calibration
 from covcal_cli.maths.odds import short_percent
 from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]
 # An ECE whose interval starts below NEGLIGIBLE may be 0; one that ends above NARROW may matter.
 NEGLIGIBLE, NARROW = 0.01, 0.05
+WIDE = 0.2  # an estimated accuracy with a wider range is too vague to rely on
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
 _NAMED = 4  # classes
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
@@ -46,62 +54,71 @@ def verdict(content: ReportContent) -> Verdict:
 
 
 def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
-    name, level = content.name, evaluation.level
-    ece = evaluation.intervals.get(name, {}).get("ece")
-    changes = [
-        change
-        for metric in _NAMES
-        if (change := evaluation.difference(name, NONE, metric)) is not None
-    ]
-    classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
+    name = content.name
+    classes = ClassGaps.of(evaluation.classes.get(name, ()), evaluation.level)
     sentences = [
         f"Measured on {evaluation.n} labelled target rows. The classifier gets "
         f"{evaluation.metrics[name].accuracy:.1%} of them right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
-        *_compared(changes),
+        *_compared(_changes(evaluation, name)),
     ]
-    if ece is not None and classes.n > 1:
+    if "ece" in evaluation.intervals.get(name, {}) and classes.n > 1:
         sentences += [_sentence(text) for text in (classes.worst, classes.count) if text]
-    return Verdict(*_action(name, changes, ece, classes, evaluation), tuple(sentences))
+    return Verdict(*measured_action(evaluation, name), tuple(sentences))
 
 
-def _action(
-    name: str,
-    changes: Sequence[Difference],
-    ece: Interval | None,
-    classes: ClassGaps,
-    evaluation: Evaluation,
-) -> tuple[Tone, str]:
-    """Return tone and headline: harm first, then what the interval of the ECE proves."""
-    directions = {change.direction for change in changes} - {0}
+def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
+    """Return how a calibration differs from none, metric by metric, where that was measured."""
+    changes = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
+    return [change for change in changes if change is not None]
+
+
+def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
+    """Return tone and headline for a calibration: harm first, then what the rows prove."""
+    level, bins = evaluation.level, evaluation.metrics[name].bins
+    gap = MeanGap.of(bins, level)
+    classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
+    ece = evaluation.intervals.get(name, {}).get("ece")
+    directions = {change.direction for change in _changes(evaluation, name)} - {0}
     if directions == {1}:
         return "bad", f"Do not use {name} here: it makes the confidence worse"
-    if ece is None:
-        return "mixed", "Measured without intervals: make the report again with --bootstrap 1000"
-    off = f"off by {points(ece[0])} to {points(ece[1])} points on average"
-    if ece[0] >= NEGLIGIBLE and directions == {-1}:
-        return "mixed", f"Better than before, but do not rely on it: the confidence is {off}"
-    if ece[0] >= NEGLIGIBLE:
-        return "bad", f"Do not trust the confidence: it is {off}"
+    nearest = min(abs(gap.low), abs(gap.high)) if gap.direction else 0.0
+    if (nearest if ece is None else ece[0]) >= NEGLIGIBLE:
+        off = gap.sentence
+        if not gap.direction and ece is not None:
+            off = f"off by {points(ece[0])} to {points(ece[1])} points"
+        if directions == {-1}:
+            return "mixed", (
+                f"Better than before, but do not rely on it: the confidence is {off} on average"
+            )
+        return "bad", f"Do not trust the confidence: it is {off} on average"
     if classes.off:
-        names = _either([group.name for group in classes.off])
-        return "bad", f"Do not trust the confidence where {names} is predicted"
-    if ece[1] < NARROW:
+        return "bad", f"Do not trust the confidence {where_off(classes)}"
+    widest = max(abs(gap.low), abs(gap.high)) if ece is None else ece[1]
+    if widest < NARROW:
         return (
             "good",
-            f"Use this confidence: it is off by at most {points(ece[1])} points on average",
+            f"Use this confidence: it is off by at most {points(widest)} points on average",
         )
     return "mixed", (
-        f"Label more rows: the confidence may be off by up to {points(ece[1])} points, and "
+        f"Label more rows: the confidence may be off by up to {points(widest)} points, and "
         f"{evaluation.n} rows cannot decide"
     )
 
 
-def _either(names: Sequence[str]) -> str:
-    """Return the names of classes, such as ``3, 7 or 9``, or the first and how many more."""
-    if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} or one of {len(names) - _NAMED} others"
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+def where_off(classes: ClassGaps) -> str:
+    """Return where the confidence is proved wrong: ``where 3 or 7 is predicted (too high)``."""
+    shown = classes.off[:_NAMED]
+    parts: list[str] = []
+    for word in ("too high", "too low"):
+        names = [group.name for group in shown if direction_of(group) == word]
+        if names:
+            either = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+            parts.append(f"where {either} is{'' if parts else ' predicted'} ({word})")
+    rest = len(classes.off) - len(shown)
+    if rest:
+        parts.append(f"for {rest} more classes" if rest > 1 else "for one more class")
+    return ", nor ".join(parts)
 
 
 def _left_out(evaluation: Evaluation) -> str:
@@ -165,16 +182,15 @@ def _expected(content: ReportContent) -> Verdict:
     sentences = [
         f"No {content.settings.split} row of the target has a label, so nothing here is measured."
     ]
-    vague = True
+    ends = None
     if content.estimation is not None:
         best = content.estimation.estimates[0]
-        vague = not best.bounds
+        ends = best.low, best.high
         sentences.append(
             f"Estimated accuracy on the target: {percent(best.accuracy)} (between "
             f"{100 * best.low:.0f} and {percent(best.high)}). {_sentence(best.interval)}"
         )
-    before = calibration.estimates.get("target_confidence_before")
-    after = calibration.estimates.get("target_confidence")
+    before, after = calibration.target_confidence
     if before is not None and after is not None:
         sentences.append(
             f"Mean confidence on the target: {percent(before)} before calibration, "
@@ -190,13 +206,36 @@ def _expected(content: ReportContent) -> Verdict:
     sentences.append(
         f"No number without labels can show that the task itself has changed. {_LABELS_HELP}"
     )
-    if vague or calibration.warnings:
-        reason = "the estimated accuracy is too vague" if vague else "there is a warning"
-        return Verdict("mixed", f"Label 50 rows first: {reason}", tuple(sentences))
-    return Verdict(
+    return Verdict(*unmeasured_action(calibration, ends), tuple(sentences))
+
+
+def unmeasured_action(
+    calibration: Calibration, ends: tuple[float, float] | None = None
+) -> tuple[Tone, str]:
+    """Return tone and headline where nothing was measured.
+
+    `ends` are those of the estimated accuracy; by default those that the calibration holds.
+    """
+    count, estimates = len(calibration.warnings), calibration.estimates
+    if ends is None and "accuracy" in estimates:
+        ends = estimates["accuracy_low"], estimates["accuracy_high"]
+    if count:
+        warnings = "there is a warning" if count == 1 else f"there are {count} warnings"
+        return "mixed", f"Label 50 rows first: {warnings}"
+    if calibration.labelled_rows is not None:
+        return "mixed", (
+            f"Use the calibration: it is fitted to {calibration.labelled_rows.n} labels. Measure "
+            "it on other labelled rows when you can"
+        )
+    if ends is None:
+        return "mixed", "Label 50 rows first: the accuracy on the target is not estimated"
+    low, high = ends
+    if high - low > WIDE:
+        between = f"{100 * low:.0f} and {percent(high)}"
+        return "mixed", f"Label 50 rows first: the accuracy is only known to be between {between}"
+    return (
         "mixed",
         "Use the calibration, and label some rows when you can: nothing was measured",
-        tuple(sentences),
     )
 
 

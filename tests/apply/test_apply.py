@@ -552,7 +552,7 @@ class TestChoice:
         with h5py.File(file, "r+") as held:
             del held["target"]
         error = covcal(*arguments).error_line()
-        assert error == f"{file} holds no target domain: pass --domain source"
+        assert error == f"{file} has no target rows: pass --domain source"
         empty: Arrays = {name: values[:0] for name, values in target.items()}
         file = write_features(tmp_path / "g.h5", target=empty)
         assert "has no target rows" in covcal("apply", file, *arguments[2:]).error_line()

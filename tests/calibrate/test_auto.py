@@ -11,6 +11,7 @@ from scipy.special import logsumexp, softmax
 
 from covcal_cli.calibrate import auto
 from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.methods import checks_of
 from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.estimators import consensus
 from covcal_cli.estimators.consensus import Estimates
@@ -59,7 +60,7 @@ def test_a_shift_that_does_harm_takes_consensus(tmp_path: Path) -> None:
     assert found.forecaster_temperature == asked.forecaster_temperature
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
     assert found.reason.startswith("The estimated accuracy is ")
-    assert found.reason.endswith("so T is raised until both agree.")
+    assert found.reason.endswith("so T is raised until the mean confidence equals it.")
     assert not guards_of(found)["estimators disagree"]
     assert any("label some target rows" in text for text in found.warnings)
 
@@ -232,7 +233,7 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
     assert texts["Target accuracy"].startswith(f"{100 * estimates['accuracy']:.0f} % estimated (")
     low, high = (100 * estimates[f"accuracy_{end}"] for end in ("low", "high"))
     assert f"({low:.0f} to {high:.0f} %)" in texts["Target accuracy"]
-    before, after = (100 * estimates[f"target_confidence{end}"] for end in ("_before", ""))
+    before, after = (100 * (share or 0.0) for share in calibration.target_confidence)
     gap = before - 100 * estimates["accuracy"]
     assert texts["Confidence"].startswith(f"{before:.0f} % before, {after:.0f} % after calibration")
     assert f"too high by about {gap:.0f} points" in texts["Confidence"]
@@ -253,7 +254,7 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
     found = read_calibration(tmp_path / "cal.json")
     rule = done.out.index("──\n") + 3
     # A reason may go on in the next line.
-    table, checks = re.sub(r"\n +", " ", done.out[rule:]).split("\n\n")
+    table, *checks = re.sub(r"\n +", " ", done.out[rule:]).split("\n\n")
     assert len(table.splitlines()) == len(found.candidates) == 5
     for line, candidate in zip(table.splitlines(), found.candidates, strict=True):
         words = line.split()
@@ -263,7 +264,13 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
         assert words[2] == f"{100 * (candidate.target_confidence or 0):.2f}"
         assert line.endswith(candidate.why)
         assert ("matched" in line) == candidate.matched
-    for line, guard in zip(checks.splitlines(), found.guards, strict=True):
+    assert [part.partition(":\n")[0] for part in checks] == [
+        "Checks",
+        "Checks of importance weights, which consensus does not use",
+    ]
+    lines = [line for part in checks for line in part.splitlines()[1:]]
+    used, unused = checks_of(found)
+    for line, guard in zip(lines, [*used, *unused], strict=True):
         assert line.startswith("passed" if guard.passed else "failed")
         assert line.endswith(guard.sentence)
 

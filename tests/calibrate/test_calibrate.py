@@ -395,7 +395,7 @@ def test_a_file_without_a_target_estimates_nothing(tmp_path: Path) -> None:
         "target_confidence": None,
     }
     for method in ("iw+temp", "cot", "consensus"):
-        message = rf"method {re.escape(method)} needs a target domain: extract it together"
+        message = rf"method {re.escape(method)} needs target rows: extract them together"
         with pytest.raises(CovcalError, match=message):
             calibrate(path, CalibrateSettings(method=method))
 

@@ -181,7 +181,7 @@ def test_what_cannot_be_estimated_is_a_note(tmp_path: Path) -> None:
 def test_it_needs_a_target(tmp_path: Path) -> None:
     """A source alone, or a target with test rows alone: one line with the remedy."""
     path = write_features(tmp_path / "a.h5", only_source=True)
-    with pytest.raises(CovcalError, match="an estimate needs a target domain: extract it"):
+    with pytest.raises(CovcalError, match="an estimate needs target rows: extract them"):
         estimate(path)
     target = only_rows(clusters_domain("target"), np.arange(1000) >= 800)
     path = write_features(tmp_path / "b.h5", source=clusters_domain("source"), target=target)

@@ -376,11 +376,12 @@ class TestReading:
         path = write_features(tmp_path / "f.h5", only_source=True)
         covcal("calibrate", path, "--method", "temp", "-o", "-").require_success()
         assert covcal("evaluate", path).error_line() == (
-            f"{path} holds no target domain: extract it together with the source"
+            f"{path} has no target rows: extract them together with the source, or add them by "
+            "covcal merge"
         )
         line = covcal("calibrate", path, "--method", "iw+temp", "-o", "-").error_line()
         assert line == (
-            f"{path}: method iw+temp needs a target domain: extract it together with the source"
+            f"{path}: method iw+temp needs target rows: extract them together with the source"
         )
 
 

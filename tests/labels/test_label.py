@@ -273,7 +273,7 @@ def test_a_file_without_a_target_has_nothing_to_label(folder: Path) -> None:
     with h5py.File(folder / "features.h5", "r+") as file:
         del file["target"]
     for arguments in (("label", "features.h5", "first.csv"), ("pick", "features.h5")):
-        assert "holds no target domain" in covcal(*arguments, cwd=folder).error_line()
+        assert "has no target rows" in covcal(*arguments, cwd=folder).error_line()
 
 
 def test_inspect_shows_the_batches(folder: Path) -> None:

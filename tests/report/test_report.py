@@ -165,7 +165,7 @@ class TestVerdict:
         content = json.loads(document.read_text())
         stronger = 1.3 * content["temperatures"]["forecaster"]
         page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
-        assert "Better than before, but do not rely on it: the confidence is off by" in page.words
+        assert "Better than before, but do not rely on it: the confidence is too low" in page.words
         assert "it is better by" in page.words
 
     def test_harm(self, folder: Path) -> None:
@@ -198,7 +198,8 @@ class TestVerdict:
     def test_a_class_that_an_average_hides(self, tmp_path: Path) -> None:
         """A rare class is promised at the rate of a balanced source: on average all is well."""
         page = reported_on_classes(tmp_path, rows=8000)
-        assert "Do not trust the confidence where dog or cat is predicted." in page.words
+        where = "where dog is predicted (too high), nor where cat is (too low)"
+        assert f"Do not trust the confidence {where}." in page.words
         assert re.search(
             r"Where dog is predicted, 7\d % is promised and 1\d % is right", page.words
         )
@@ -224,7 +225,7 @@ class TestVerdict:
 
     def test_without_intervals_nothing_is_said_of_chance(self, folder: Path) -> None:
         page = reported(folder, "-c", str(calibrated(folder)), "--bootstrap", "0")
-        assert "Measured without intervals" in page.words
+        assert "points, without an interval." in page.words
         assert "On the same rows" not in page.words
 
     def test_few_rows_leave_room(self, tmp_path: Path) -> None:
