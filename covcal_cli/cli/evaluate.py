@@ -242,7 +242,7 @@ def evaluate(
         assessment.gates,
         write=write,
     )
-    if format is FormatName.table and not report.prints_json:
+    if format is TexFormatName.table and not report.prints_json:
         console.hint(_next(evaluation, documents))
 
 

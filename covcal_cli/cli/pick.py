@@ -158,7 +158,8 @@ def pick(
         )
     read = f"covcal label {as_word(path)}"
     if not to_stdout:
-        following = f"fill in the column label, keep the other columns, then {read} {as_word(output)}"
+        read_csv = f"{read} {as_word(output)}"
+        following = f"fill in the column label, keep the other columns, then {read_csv}"
         console.wrote(output, following if page is None else None)
     if page is not None:
         saved = as_word(picked.sheet.path.name)

@@ -212,7 +212,7 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
 _WORDS: Mapping[Outcome, str] = {
     "passed": "passed by",
     "failed": "FAILED by",
-    "not proved": "not proved (no failure) by",
+    "not proved": "not proved by",
 }
 
 
@@ -298,7 +298,10 @@ def _excess(verdict: Verdict) -> float:
 
 def _result(gate: str, outcome: Outcome, calibration: str, numbers: str) -> GateResult:
     name = printable(calibration)
-    return GateResult(name, gate, f"gate {gate} {_WORDS[outcome]} {name}: {numbers}", outcome)
+    what = f"{_WORDS[outcome]} {name}"
+    if outcome == "not proved":
+        what += " (which is no failure)"
+    return GateResult(name, gate, f"gate {gate} {what}: {numbers}", outcome)
 
 
 def _gate(verdict: Verdict) -> str:

@@ -278,6 +278,15 @@ class TestJUnit:
         assert message is not None
         assert "gate nll <= 0 FAILED by temp: " in str(message.get("message"))
 
+    def test_a_gate_that_is_not_proved_is_skipped(self) -> None:
+        """It neither passed nor failed, and its sentence is the message."""
+        gate = GateResult("temp", "ece <= 0.1", "gate ece <= 0.1 not proved by temp", "not proved")
+        suite = ET.fromstring(junit_report([gate]))[0]
+        skipped = suite[0].find("skipped")
+        assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+        assert skipped is not None
+        assert skipped.get("message") == gate.sentence
+
     def test_names_that_xml_cannot_hold(self) -> None:
         """Control characters, quotes and angle brackets of a file's name leave valid XML."""
         report = junit_report([GateResult('a<b>"\x07&', "ece <= 0.1", "\x00é", "failed")])
@@ -344,9 +353,9 @@ class TestGitHub:
         done = covcal(*arguments, cwd=small_files)
         assert done.code == 3
         written = summary.read_text()
-        assert written.startswith("before\n- **Accuracy**: ")
+        assert written.startswith("before\n- gate ece <= 0 FAILED by none")
+        assert "\n\n- **Verdict**: Do not trust the confidence" in written
         assert "\n\n| calibration |" in written
-        assert "- gate ece <= 0 FAILED by none" in written
         assert "::error::" not in written
         assert done.out.splitlines()[-1].startswith("::error::covcal: gate ece <= 0 FAILED")
         covcal("evaluate", "adapted.h5", cwd=small_files).require_success()
