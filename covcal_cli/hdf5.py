@@ -26,7 +26,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import grows_beyond_belief, require_file
 
 Plain = str | int | float
-_CHECKSUM_BYTES = 4  # of a chunk
+_CHECKSUM_BYTES = 4  # size of the checksum of a chunk
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
 

@@ -194,7 +194,7 @@ class AdaptSettings:
 
     preset: str = "default"  # a name in `PRESETS`
     members: int | None = None  # independently seeded forecasters; None: the preset's own number
-    weight_decay: float | None = None  # only for the preset paper; None: the paper's 5e-4
+    weight_decay: float | None = None  # weight decay of the preset paper; None: the paper's 5e-4
     seed: int = 0  # seed of all random numbers
     device: str = "auto"  # auto uses CUDA if there is a device
     threads: int = 1  # CPU threads; on a busy machine two threads can be far slower than one

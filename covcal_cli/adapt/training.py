@@ -73,7 +73,7 @@ class MemberReport:
 class Trained:
     """The networks of all members, and a report on each."""
 
-    psi: Perceptrons  # of M members, like the next two
+    psi: Perceptrons  # networks of M members, like the next two fields
     head: Perceptrons
     aligned_discriminator: Perceptrons
     discriminator: Perceptrons  # one discriminator on the projected features

@@ -53,7 +53,7 @@ class Layout:
 
     rows: int  # number of rows
     classes: Sequence[str]  # names, length K
-    id_dtype: np.dtype[Any]  # of `AppliedRows.ids`
+    id_dtype: np.dtype[Any]  # the type of `AppliedRows.ids`
     with_probabilities: bool
     # Hashes and names of the inputs, for formats that can store them.
     provenance: Mapping[str, str | int | float]

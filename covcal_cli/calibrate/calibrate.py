@@ -168,7 +168,7 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        errors=problem.errors(forecasters[0]),  # for a blend those of the classifier
+        errors=problem.errors(forecasters[0]),  # errors of the classifier, also for a blend
         loss=problem.loss,
     )
     estimates = dict(calibration.estimates)
@@ -203,7 +203,7 @@ def _fit_to_labels(
     """Fit temperature and offset of the classifier's own logits to labelled target rows."""
     try:
         problem = Problem(file, settings, settings.loss)
-    except TooFewRowsError:  # without labelled source rows there is no other estimate
+    except TooFewRowsError:  # there is no other estimate without labelled source rows
         problem = None
     labelled = LabelledFit(file, draw, problem)
     fit = labelled.method_fit(settings.loss)
@@ -299,7 +299,7 @@ def _prior(problem: Problem, asked: str) -> TargetPrior:
         return SOURCE_PRIOR
     if asked in TAKE_PRIOR and problem.missing_for_estimate is None:
         shares = problem.prior
-    elif name != BBSE_PRIOR:  # which only an estimate gives
+    elif name != BBSE_PRIOR:  # only an estimate gives the frequencies of BBSE
         shares = given_prior(name, problem.file.classes)
     return TargetPrior(name, None if shares is None else tuple(shares.tolist()))
 

@@ -55,8 +55,8 @@ class Estimation(Document):
     temperature: Positive  # T_s, at which confidences are calibrated on the source
     source_rows: Count = field(metadata=at("rows.source"))  # that were read
     target_rows: Count = field(metadata=at("rows.target"))
-    source_accuracy: SourceAccuracy | None = None  # on labelled rows outside the train split
-    prior_name: str = field(metadata=at("target_prior.name"))  # as the user gave it
+    source_accuracy: SourceAccuracy | None = None  # rows outside the train split
+    prior_name: str = field(metadata=at("target_prior.name"))  # the prior as the user named it
     # Class frequencies on the target; None if they are the source's.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
@@ -168,10 +168,10 @@ class ExpectedCalibration:
     name: str
     temperature: float
     rows: int
-    mean_confidence_before: float  # of the uncalibrated classifier
+    mean_confidence_before: float  # confidence of the uncalibrated classifier
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
-    distance: float  # of accuracy and mean confidence; the ECE is at least that
+    distance: float  # distance of accuracy and mean confidence; the ECE is at least that
     aligned_temperature: float | None = None  # T_a of a blend
     # With labels: the ECE by them, a fraction, and the ends of its interval.
     ece: float | None = None
@@ -186,7 +186,7 @@ class Expectation:
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
     inputs: tuple[Input, ...] = ()  # the calibrations' files
-    notes: tuple[str, ...] = ()  # on calibrations made with another prior
+    notes: tuple[str, ...] = ()  # notes on calibrations with a different prior
 
 
 def expect(

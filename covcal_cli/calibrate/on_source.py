@@ -27,7 +27,7 @@ from covcal_cli.maths.temperature import MIN_ERRORS, Limit, TemperatureFit
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard
 
-_NOT_MOVED = 1e-6  # of the class frequencies
+_NOT_MOVED = 1e-6  # the largest change of class frequencies that counts as none
 _MIN_ESS_FIT = 100.0  # the effective sample size that a weighted fit of T_f needs
 _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01

@@ -115,7 +115,7 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 # The most target validation rows that discriminators read; more would change no printed digit.
 MAX_DISCRIMINATED = 500_000
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
-_LEAST_SHARE = 1e-6  # of a class on the target
+_LEAST_SHARE = 1e-6  # the least share of a class on the target
 _NO_TARGET = "target rows: extract them together with the source"
 
 

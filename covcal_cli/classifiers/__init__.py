@@ -18,7 +18,7 @@ LFS_POINTER = b"version https://git-lfs"
 class Kind:
     """One kind of model."""
 
-    words: str  # for messages
+    words: str  # the kinds in words, for messages
     usual: tuple[str, ...]  # endings that help and messages name
     others: tuple[str, ...]  # further endings
     exported: str  # the ending of files that export writes

@@ -13,16 +13,16 @@ class OpenedClassifier(Protocol):
     """A trained classifier as its file declares it, before any row has been run."""
 
     name: str  # base name of the file
-    sha256: str  # of the file and of its weights in other files
+    sha256: str  # hash of the file and of its weights in other files
     inputs: tuple[ModelInput, ...]  # the arrays to feed
     fixed_batch: int | None  # the number of rows per run, if the model allows only one
     # What the file says about itself, such as class names and preprocessing.
     metadata: Mapping[str, str]
-    class_names: tuple[str, ...] | None  # of the K classes, if the model holds them
+    class_names: tuple[str, ...] | None  # the names of the K classes, if the model holds them
     n_classes: int  # K, as declared
     features_tensor: str | None  # name of phi in the model
     logits_tensor: str  # name of the logits in the model
-    notes: tuple[str, ...]  # for the user
+    notes: tuple[str, ...]  # notes for the user
 
     def prove(self, batch: Inputs | None) -> "Classifier":
         """Return the classifier, proved on a first batch.

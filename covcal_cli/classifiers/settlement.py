@@ -47,7 +47,7 @@ class Outputs:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
         self.is_open = tail == PLAIN  # whether all rows are needed to decide the form
-        self.notes: tuple[str, ...] = ()  # on the form, once it is decided
+        self.notes: tuple[str, ...] = ()  # notes on the form, after the decision
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:

@@ -275,7 +275,7 @@ def _ended(error: BaseException) -> int:
         print("interrupted: no partial output was left", file=sys.stderr)
         return INTERRUPTED
     if isinstance(error, LimitExceededError):
-        if str(error):  # without a message, the result already explains the failure
+        if str(error):  # if the message is empty, the result explains the failure
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
     if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EBADF):

@@ -121,7 +121,7 @@ def extract(
         try:
             require_accuracy(report.source_accuracy, expect_accuracy, output)
         except LimitExceededError:
-            console.wrote(output)  # without a next command, because the error says what to do
+            console.wrote(output)  # no next command, because the error says what to do
             raise
     console.wrote(output, f"covcal {_following(report, options.shard)}")
 

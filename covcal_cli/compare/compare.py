@@ -23,7 +23,7 @@ class Entry:
     """One method on one shift, over seeds."""
 
     temperature: float  # mean
-    means: Mapping[str, float]  # by metric, without metrics that have no value
+    means: Mapping[str, float]  # means by metric; metrics without a value are left out
     deviations: Mapping[str, float]  # sample standard deviations; 0 for a single seed
 
 
@@ -48,7 +48,7 @@ class Comparison:
 
     metric: Metric  # the ranking metric
     methods: tuple[str, ...]
-    records: Mapping[str, tuple[Record, ...]]  # by shift, one per seed
+    records: Mapping[str, tuple[Record, ...]]  # records of each shift, one per seed
 
     def of(self, shifts: Collection[str]) -> "Comparison":
         """Return the comparison restricted to some shifts."""

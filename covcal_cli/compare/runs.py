@@ -135,7 +135,7 @@ class Record(Document):
     seed: int
     measured: Path  # the file with the labelled rows
     n: Number  # labelled target test rows
-    metrics: Mapping[str, Mapping[str, float | None]]  # by method, then by metric
+    metrics: Mapping[str, Mapping[str, float | None]]  # values by method, then by metric
     fits: Mapping[str, Fit]  # fits by method, except `none`
     refused: Mapping[str, str]  # methods that the file does not allow, with the reasons
     # Estimates of the accuracy, first the combined one; may be empty.
@@ -342,7 +342,7 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        self.spent: dict[str, Duration] = {}  # by stage
+        self.spent: dict[str, Duration] = {}  # time by stage
         self.start()
 
     def start(self) -> None:

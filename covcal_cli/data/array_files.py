@@ -104,13 +104,13 @@ class ArrayData:
         self.columns = facts.groups
         self._file, self._feeds = file, feeds or []
         self._input = wanted[0].name
-        self.feature_columns = columns_of(feeds)  # in the order of the model's input
+        self.feature_columns = columns_of(feeds)  # columns in the order of the model's input
         self.holds_images = feeds is None or (len(feeds) == 1 and _is_pixels(file.store, feeds[0]))
         used = [name for feed in self._feeds for name in feed.names]
         if feeds is None:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
-        elif file.image_name is not None:  # so far, its numbers counted as groups
+        elif file.image_name is not None:  # its numbers counted as groups until here
             unused = {*self.columns} - {*used} | {*file.keep}
             self.columns = {name: v for name, v in self.columns.items() if name in unused}
         if not self.holds_images:

@@ -154,7 +154,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
     wanted, width = feed.wanted, len(feed.names)
     if len(wanted.shape) == 2 and wanted.shape[1] == width and wanted.dtype.kind in "fiub":
         return
-    _require_no_commas(store)  # else columns would be left out of a model that takes any number
+    _require_no_commas(store)  # a model that takes any number of columns would miss some
     if len(wanted.shape) == 2 and wanted.shape[1] is None and wanted.dtype.kind in "fiub":
         return
     texts = [

@@ -23,7 +23,7 @@ class Layout:
     """The names of columns as one tool writes them."""
 
     kind: OutputKind
-    pattern: str  # of a whole name, in upper or lower case; its group is the name of the class
+    pattern: str  # fits a whole name, in any case; its group is the class name
     truth: str = "y_true"  # the column of true classes, beside the usual names
 
 
@@ -43,9 +43,9 @@ LAYOUTS = {
     "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
-_ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # of arrays [n, K]
+_ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # names of arrays [n, K]
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
-CLASSES = "classes"  # beside an array of outputs: the classes of its columns
+CLASSES = "classes"  # an array that names the columns of the outputs
 _CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
 
 
@@ -55,8 +55,8 @@ class OutputColumns:
 
     outputs: tuple[str, ...]  # one array with two axes, or one column per class
     width: int  # values per row; 1 if two classes share one column
-    order: tuple[int, ...]  # for each class, its place among the K values of a row
-    names: tuple[str, ...] | None  # of the classes; None if they are numbered 0 to K-1
+    order: tuple[int, ...]  # the place of each class among the K values of a row
+    names: tuple[str, ...] | None  # class names; None if the classes are 0 to K-1
     positive: str | None = None  # the class that the name of a single column names
     features: tuple[str, ...] = ()  # one array with two axes, or one column per feature
     n_features: int | None = None  # None without features
@@ -131,7 +131,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 def _only_matrix(store: Store) -> dict[str, str]:
     """Return the one array of outputs under a name that fits both kinds, or without a name."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
-    if tuple(store.entries) == ("x",):  # of a .npy file
+    if tuple(store.entries) == ("x",):  # the name of the array in a .npy file
         names = ["x"]
     return {names[0]: ""} if len(names) == 1 else {}
 

@@ -49,7 +49,7 @@ from covcal_cli.maths.softmax import to_float32
 
 _ANSWER = ("label", "label_index", "confidence")  # the classifier's answer in `covcal apply`
 _FEW_SUMMING = 0.1  # a share of the rows: so many rows of sigmoids sum to 1 by chance
-_MUCH_ELSEWHERE = 0.25  # of the probability
+_MUCH_ELSEWHERE = 0.25  # share of the probability
 _ROWS_AT_ONCE = 1024
 
 

@@ -89,14 +89,14 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
-_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # of 64 bits, whatever its digits
+_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # fits 64 bits, whatever its digits
 _HALF = re.compile("[\ud800-\udfff]")  # half of a character
 _LONGEST_GROUP = 256  # characters; a longer text is no name of a group
 # Longer texts are kept where they are asked for, and of tables of outputs. They are stored in equal
 # widths, so both the width and the bytes of a column are limited.
 _LONGEST_TEXT = 4096  # bytes
 _COLUMN_BYTES = 256 << 20
-_MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP  # of long texts that nobody asked for
+_MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP  # rows of long texts that nobody asked for
 _LONGEST_ID = 4096  # characters; no path is longer
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
@@ -462,7 +462,7 @@ def _is_integer(row_id: str) -> bool:
 
 
 _FEW_ROWS = 20  # fewer rows may all have different ages
-_FIRST = 1000  # so many rows tell most features from row numbers
+_FIRST = 1000  # this many rows tell most features from row numbers
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from covcal_cli.maths.masks import masked
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
 MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
-_STEPS = 10  # of the clustering
+_STEPS = 10  # number of steps of the clustering
 _NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
 # A point belongs mostly to one cluster if that centre is nearer than K - 1 others by this much in
 # cosine. The sharpness of the softmax over cosines is log K divided by it.

@@ -33,8 +33,8 @@ from covcal_cli.records import Guard, json_of
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
-_ALPHA = 0.01  # of the published code
-_LEAST_RIDGE = 1e-12  # of the trace of C^T C
+_ALPHA = 0.01  # the value in the published code
+_LEAST_RIDGE = 1e-12  # share of the trace of C^T C
 _BISECTIONS = 60
 _PATIENCE = 3
 

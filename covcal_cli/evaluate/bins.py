@@ -43,7 +43,7 @@ class ConfidenceBlock:
     confidence: Float64s  # within [0, 1]
     correct: Booleans
     index: Integers  # number of the bin
-    losses: Mapping[str, Float64s] = field(default_factory=dict)  # by metric
+    losses: Mapping[str, Float64s] = field(default_factory=dict)  # losses of the rows, by metric
 
 
 def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:

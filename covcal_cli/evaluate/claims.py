@@ -60,7 +60,7 @@ class ClassGaps:
 
     off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, sorted from the worst
     within: tuple[GroupMetrics, ...]  # proved to be within the margin
-    undecided: tuple[GroupMetrics, ...]  # with too few rows
+    undecided: tuple[GroupMetrics, ...]  # classes with too few rows to decide
     margin: float = MARGIN
 
     @classmethod

@@ -52,13 +52,13 @@ class EvaluateSettings:
     """Options of ``covcal evaluate`` on rows and metrics."""
 
     split: str = "test"  # split of the target, or "all"
-    bins: int = 15  # of confidence
+    bins: int = 15  # number of bins of confidence
     # Measure the confidence in the classifier's label, or in the calibrated forecaster's label.
     predictions: Predictions = "original"
     by: str | None = None  # "class", "predicted" or a column: adds metrics by group
     resamples: int = 0  # resamples of the bootstrap; 0: no intervals
     level: float = LEVEL  # level of the intervals
-    seed: int = 0  # of the bootstrap
+    seed: int = 0  # seed of the bootstrap
     metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute; fewer take less time
     grouped_by: tuple[str, ...] = ()  # more ways to group rows, for gates on each group
     # Accept files whose preprocessing differs from the calibration's.

@@ -65,7 +65,7 @@ class Metric:
     # rows, or gaps of bins. None: it has no interval.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
     bins: Literal["bins", "adaptive", "predicted"] = "bins"  # attribute of `Metrics` with the gaps
-    main: bool = False  # also shown without ``--metrics all``
+    main: bool = False  # whether it is shown without ``--metrics all`` too
     lowest: float = 0.0  # possible value
     highest: float = 1.0
 
@@ -199,7 +199,7 @@ class Metrics:
     correctness_nll: float | None
     bins: ReliabilityBins
     rows: RowCollector | None  # None if no metric of ranked rows was asked for
-    by_class: GroupBins | None  # by predicted label; None for more than a million counts
+    by_class: GroupBins | None  # bins per predicted label; None for over a million counts
     losses: Mapping[str, ValueCells]  # losses of metrics that are means over rows, for resampling
 
     @property

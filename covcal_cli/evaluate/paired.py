@@ -73,7 +73,7 @@ class PairedRows:
     ) -> None:
         self._names = names
         self._bins = bins
-        cells = 4 * bins**2  # by both bins, and by whether each label is right
+        cells = 4 * bins**2  # a cell per pair of bins and per pair of right or wrong labels
         if cells > _MAX_CELLS:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1

@@ -244,7 +244,7 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
 # With more than 65 536 rows, rows within 1/128 000 of confidence are replaced by their mean. The
 # effect on the result is far smaller than that.
 
-_MAX_ATOMS = 1 << 16  # with more rows, near rows are merged
+_MAX_ATOMS = 1 << 16  # beyond this number of rows, near rows are merged
 _FINE = 128_000  # number of cells of [0, 1] that merge rows
 _HALVINGS = 10  # bisection steps for the bandwidth
 _LEAST_BANDWIDTH = 0.001

@@ -100,7 +100,7 @@ class Evaluation:
     """Metrics of ``none`` and of every calibration on the same rows, by the calibration's name."""
 
     split: str
-    predictions: Predictions  # whose labels the confidence is about
+    predictions: Predictions  # the confidence is measured for these labels
     unlabelled: int  # rows of the split without a label, left out
     left_out: int  # rows of the split that a calibration was fitted to, left out for all
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
@@ -112,15 +112,15 @@ class Evaluation:
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     # The rows of every group in bins: by grouping, by calibration, by group.
     counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)
-    resamples: int = 0  # of the bootstrap; 0: no intervals
-    level: float = LEVEL  # of the intervals
-    seed: int = 0  # of the bootstrap
+    resamples: int = 0  # number of bootstrap resamples; 0: no intervals
+    level: float = LEVEL  # confidence level of the intervals
+    seed: int = 0  # seed of the bootstrap
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric
     # Differences of every calibration from ``none`` and from the first calibration; empty without
     # resamples.
     differences: tuple[Difference, ...] = ()
-    since: dict[str, Since] = field(default_factory=dict)  # of calibrations in a baseline
-    decision: DecisionMetrics | None = None  # of a decide.json
+    since: dict[str, Since] = field(default_factory=dict)  # earlier versions in a baseline
+    decision: DecisionMetrics | None = None  # metrics of the decision in a decide.json
     model: str = ""  # the classifier's name
     notes: tuple[str, ...] = ()  # notes for the user about the rows
 
@@ -154,7 +154,7 @@ class MetricsRecord(Document):
     )
     temperatures: Mapping[str, float] = field(default_factory=dict)
     forecasters: Mapping[str, Forecasters] = field(default_factory=dict)
-    aligned_temperatures: Mapping[str, float] = field(default_factory=dict)  # of blends
+    aligned_temperatures: Mapping[str, float] = field(default_factory=dict)  # T_a of blends
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     limits: tuple[Verdict, ...] = ()

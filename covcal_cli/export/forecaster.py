@@ -62,7 +62,7 @@ class Merge:
     """A calibration to merge, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # for a second check of the merged part
+    stored: StoredRows | None  # rows of the file, for a second check of the merged part
     metadata: Mapping[str, str]
     output: Path
     force: bool  # replace files that exist

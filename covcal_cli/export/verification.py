@@ -112,7 +112,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
     values: AnyArray
     if wanted.dtype.kind == "f":
         values = rng.normal(size=shape)
-        values[::2] = rng.random(size=values[::2].shape)  # in [0, 1], like pixels
+        values[::2] = rng.random(size=values[::2].shape)  # values in [0, 1] look like pixels
     elif wanted.dtype.itemsize == 1 and wanted.dtype.kind in "iu":
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)

@@ -43,7 +43,7 @@ class DomainReport:
     """The rows that were read from one domain."""
 
     name: str  # "source" or "target"
-    path: Path  # of the data
+    path: Path  # the path of the data
     rows: dict[str, int]  # per split
     labelled: int  # rows whose class is known
     skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
@@ -67,8 +67,8 @@ class DomainExtraction:
 
     name: str  # "source" or "target"
     data: DomainData
-    labels: Labels  # of all rows of the data, shape (n,); -1 where unknown
-    split: Splits  # of all rows of the data, shape (n,)
+    labels: Labels  # labels of all rows of the data, shape (n,); -1 if unknown
+    split: Splits  # splits of all rows of the data, shape (n,)
     rows: Rows  # the numbers of the rows to run, ascending
     chosen: int  # the number of rows in all shards together
     pipeline: ImagePipeline | None  # makes inputs from images; None for other data

@@ -61,7 +61,7 @@ class ExtractReport:
     head: str  # the last linear layer and its proof, in one line
     preprocessing: str  # the preprocessing of every image, in one line
     holds_images: bool  # whether there were images
-    classes: tuple[str, ...]  # in the order of the logits
+    classes: tuple[str, ...]  # names, ordered like the logits
     domains: tuple[DomainReport, ...]  # source first
     # None without labelled source rows; the accuracy on the target is for ``covcal evaluate``.
     source_accuracy: SourceAccuracy | None
@@ -256,17 +256,17 @@ _TIMES = 8
 class DryRun:
     """What an extraction would do."""
 
-    reading: str  # as in `ExtractReport`
+    reading: str  # see `ExtractReport`
     head: str  # the last linear layer and its proof on one batch
     preprocessing: str  # what is done to every image, in one line
     holds_images: bool
-    classes: tuple[str, ...]  # in the order of the logits
+    classes: tuple[str, ...]  # names, ordered like the logits
     domains: tuple[DomainReport, ...]  # rows to run, per split; source first
     batch: int  # rows per run of the model
     threads: int
     size: int  # bytes of the features file; while it runs, an extraction needs the same space again
     seconds: float | None  # estimated from the timed batches; None if no row could be read
-    warnings: tuple[str, ...]  # as in `ExtractReport`
+    warnings: tuple[str, ...]  # see `ExtractReport`
     notes: tuple[str, ...]
 
 

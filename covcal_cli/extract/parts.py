@@ -395,7 +395,7 @@ class RawRows:
         return values if self.convert is None else self.convert(values)
 
 
-HEAD = ("weight", "bias")  # of the last layer
+HEAD = ("weight", "bias")  # the arrays of the last layer
 _ROOT_NUMBERS = ("seed", "affine_difference", "largest_logit")
 # Root attributes that all parts share, in the order in which ``extract`` writes them.
 COMMON = (

@@ -104,9 +104,9 @@ class ExtractSettings:
     # Rows per run of the model. Default: a power of two from 16 to 256 with inputs of at most
     # 16 MiB.
     batch: int | None = None
-    threads: int | None = None  # for the model, and as many for decoding; default: all cores
+    threads: int | None = None  # threads of the model, and as many for decoding; default: all cores
     trust_model: bool = False  # open a model file that can run code, as torch files can
-    weights: Path | None = None  # for the module that ``module:function`` returns
+    weights: Path | None = None  # weights of the module that ``module:function`` returns
     model_output: str | None = None  # the output that holds the classes, if there are several
     phi: str | None = None  # "input", "none" or a tensor's name; default: the last layer's input
     providers: Sequence[str] = ()  # providers of ONNX Runtime, in order of preference

@@ -106,7 +106,7 @@ def _require_same_reading(calibration: Calibration, document: Path, file: Featur
     names = ["tail"]
     if all(features):
         names.append("logits_tensor")
-        if calibration.scaling.reads_aligned:  # whose networks read the features
+        if calibration.scaling.reads_aligned:  # its networks read the features
             names.append("features_tensor")
     for name in names:
         if name in found and name in expected and found[name] != expected[name]:
@@ -138,7 +138,7 @@ def setting_that_differs(found: Any, expected: Any) -> str:
     if not (isinstance(found, Mapping) and isinstance(expected, Mapping)):
         has, had = ("none" if one is None else "that of images" for one in (found, expected))
         return f"{has}, not {had}"
-    unsaid = "not given"  # which is not null
+    unsaid = "not given"  # a missing value differs from null
     pairs = (
         (name, found.get(name, unsaid), expected.get(name, unsaid))
         for name in sorted({*found, *expected})

@@ -38,7 +38,7 @@ class AlignedNetworks:
     """The networks of an adapted file."""
 
     path: Path  # the adapted file
-    sha256: str  # of the arrays themselves, as ``networks_sha256`` of a calibration
+    sha256: str  # hash of the arrays, equal to a calibration's ``networks_sha256``
     arrays: Networks
 
     @property

@@ -52,7 +52,7 @@ _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "estimates": {"target_confidence_before": Share | None, "target_confidence": Share | None},
     "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
-_LARGEST_OFFSET = 100.0  # in log odds; beyond it a float32 probability is 0 or 1
+_LARGEST_OFFSET = 100.0  # log odds; beyond it a float32 probability is 0 or 1
 _LEAST_TEMPERATURE = 1e-100  # below it or above its inverse, scaled logits would overflow
 
 
@@ -93,7 +93,7 @@ class TargetPrior:
     """The class frequencies that are assumed for the target."""
 
     name: str  # the value of --target-prior
-    shares: tuple[Share, ...] | None  # in the order of the classes; None: as on the source
+    shares: tuple[Share, ...] | None  # one share per class; None: those of the source
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
@@ -108,11 +108,11 @@ class Calibration(Document):
     method: str  # the method that the user asked for
     method_used: str  # the method that was used; `reason` says why in one sentence
     reason: str
-    forecaster: Forecasters  # whose logits are scaled
+    forecaster: Forecasters  # the forecaster whose logits are scaled
     # T_f of softmax(z / T_f + b + a 1[k = f]). The class offsets b and the offset a of the
     # classifier's label f are 0 for most methods.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
-    aligned_temperature: Positive | None = field(  # of a blend
+    aligned_temperature: Positive | None = field(  # T_a of a blend
         default=None, metadata=at("temperatures.aligned")
     )
     # T_g per member; empty without weights, and then `discriminator` is None.
@@ -122,7 +122,7 @@ class Calibration(Document):
     discriminator: str | None  # "logistic" or "network"
     max_weight: Annotated[float, Within(1)]  # U
     loss: str  # what T_f minimises, "brier" or "nll"
-    fit: Mapping[str, Any]  # of T_f: rows, errors, loss before and after, limit
+    fit: Mapping[str, Any]  # the fit of T_f: rows, errors, loss before and after, limit
     weights: Mapping[str, Any] | None  # `WeightHealth`, and `bound`, if there are weights
     bound: Mapping[str, Any] | None
     # Mean confidence on target validation rows, before and after. It is also the accuracy that the

@@ -339,7 +339,7 @@ class FeatureFile:
     def reading(self) -> dict[str, Any]:
         """How the model was read, as far as the file records it; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # in a file without rows
+        if reading.get("tail") == "None":  # a file without rows has this text
             del reading["tail"]
         if "preprocessing" in reading:
             try:

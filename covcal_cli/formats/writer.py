@@ -71,7 +71,7 @@ class HDF5Writer:
         path: Path,  # the temporary file to create
         *,
         schema: str,  # such as "covcal.features/1"
-        classes: Sequence[str],  # in the order of the logits
+        classes: Sequence[str],  # names, ordered like the logits
         # The provenance, without times: the same input gives the same bytes.
         attributes: Mapping[str, Attribute],
     ) -> None:

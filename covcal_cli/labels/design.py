@@ -27,7 +27,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers
 
 FLOOR = 0.2  # share of the draw that is uniform over all rows
 _ROUNDING = 1e-9  # rounding of sums of lengths
-_BANDS = 5  # of the score
+_BANDS = 5  # number of bands of the score
 _CHUNK = 1 << 18  # rows processed at a time
 
 

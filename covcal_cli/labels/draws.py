@@ -79,7 +79,7 @@ class Draw:
     # stratum too.
     stratum: Integers
     labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` for a row without a label, or `HIDDEN_LABEL`
-    batches: tuple[Batch, ...]  # in the order in which they were drawn
+    batches: tuple[Batch, ...]  # the batches, first draw first
     # The rows that were drawn from, ascending, or `MAX_FRAME` random rows of them. Empty in a draw
     # that was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)

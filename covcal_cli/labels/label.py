@@ -39,7 +39,7 @@ from covcal_cli.records import require_one_of
 RESOLVE = ("first", "last", "drop", "majority")
 _SHOWN = 5  # rows that a message names
 
-Votes = Mapping[int, Mapping[int, int]]  # for each row, the class by number of the labeller
+Votes = Mapping[int, Mapping[int, int]]  # the class that each labeller chose, by row and labeller
 
 
 @dataclass(frozen=True)

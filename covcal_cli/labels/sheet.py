@@ -41,8 +41,8 @@ COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw"
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _CHOICE = "choice"  # the column in which Label Studio writes labels
 _AGAIN = "sort whole lines only, or label the CSV of covcal pick again"
-_PROOF_ROWS = 256  # whose logits tell data from other data with the same ids
-_DIGITS = 16  # of a sha256 that are kept
+_PROOF_ROWS = 256  # the logits of so many rows tell data with equal ids apart
+_DIGITS = 16  # digits of a sha256 that are kept
 _CHECKED = 6  # bytes of a line's hash that are kept
 _NUMBERS = ">IdH"  # stratum, inclusion probability, confidence in steps of 0.0001
 _STEPS = 10_000
@@ -54,7 +54,7 @@ _FACTS = re.compile(r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+
 _WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
 _WIDEST = 20  # digits of an id that may have lost its zeros in front
 _SIGMAS = 6.0
-_LEAST_CHANCE = 1e-3  # of sorted labels by chance, below which they count as sorted apart
+_LEAST_CHANCE = 1e-3  # labels whose order is less likely by chance count as sorted apart
 _CHUNK = 1 << 18  # ids that are looked through at a time
 
 
@@ -63,9 +63,9 @@ class Sheet:
     """The rows of one batch, m of them, as lines of a CSV, and the labels that they have."""
 
     path: Path
-    number: int  # of the batch, from 0
+    number: int  # number of the batch, from 0
     batch: Batch
-    fingerprint: str  # of the data
+    fingerprint: str  # fingerprint of the data
     ids: Sequence[str]
     inclusion: Float64s  # (m,)
     stratum: Integers  # (m,)
@@ -73,10 +73,10 @@ class Sheet:
     confidence: Float64s  # (m,), in steps of 0.0001 once it was written
     labels: Sequence[str]  # class names, each empty until somebody fills it in
     places: Integers  # (m,), the place of each line in the sheet that pick wrote, from 0
-    paths: Sequence[str] = ()  # of the images, where there are any
+    paths: Sequence[str] = ()  # paths of the images, if there are any
     # The kept columns of the rows, for a person to read.
     cells: Cells = field(default_factory=dict)
-    answers: Collection[str] = ()  # those that seem to hold the classifier's answer
+    answers: Collection[str] = ()  # columns that seem to hold the classifier's answer
     shows_answers: bool = False  # whether the CSV has the answers, `predicted` and `confidence`
 
     def __len__(self) -> int:

@@ -39,7 +39,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
 
-_DEVIATIONS = 9  # of K: the chance beyond is below 1e-18
+_DEVIATIONS = 9  # standard deviations of K; the probability beyond is below 1e-18
 _POINTS = 128  # values of K, each standing for itself and the larger ones up to the next
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
@@ -135,9 +135,9 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
 
 
 OUTSIDE = 0.05  # inclusion of rows outside the region, as a share of that of rows inside
-_FIRST_LOOK = 0.75  # of the level
+_FIRST_LOOK = 0.75  # share of the level for the first test
 _REGIONS = np.geomspace(0.05, 1, 16)  # shares of the rows
-_GROWTH = 1.12  # of the counts of wrong rows, from candidate to candidate
+_GROWTH = 1.12  # factor between the counts of wrong rows of two candidates
 _UNLIKELY = 1e-3
 _COUNTS = 400  # numbers of labels for which binomial tails are computed
 _STEPS = 1_000_000  # thresholds are multiples of 1 / _STEPS, and 2 above the next row's score

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 
 _CONCENTRATION = 20.0  # p + q; the interval is narrowest where the truth is 5 to 10 points away
-_NEAREST = 0.02  # of the prior's mean to 0 and 1
+_NEAREST = 0.02  # the least distance of the prior's mean from 0 and 1
 _HALVINGS = 50
 _ROUNDING = 1e-12
 

@@ -16,14 +16,14 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
 from covcal_cli.maths.odds import wilson
 
-FEW_ROWS = 50  # with fewer rows the accuracy is mostly chance
+FEW_ROWS = 50  # the accuracy of fewer rows is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
 _NOISE = 0.01  # the probability below which a low accuracy does not count as chance
 # A good classifier may nearly always answer such a large majority class, so its AUROC is judged
 # too.
 _IMBALANCED = 0.7
-_SKILL = 0.6  # from this AUROC on, a classifier of an imbalanced table has learnt something
+_SKILL = 0.6  # the least AUROC of a classifier of imbalanced rows that has learnt something
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # AUROC uses at most so many rows and classes
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
 _SHOWN_EXCHANGES = 3

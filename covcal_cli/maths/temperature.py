@@ -24,7 +24,7 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5  # with fewer errors among the labelled rows, a command allows no T below 1
+MIN_ERRORS = 5  # commands allow no T below 1 with fewer errors among the labelled rows
 # With at least so many errors, a T below 1 of temp is also the least T of methods that match an
 # accuracy.
 MIN_ERRORS_OF_FLOOR = 10
@@ -41,7 +41,7 @@ _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
 _APART = 1e-3  # a third derivative needs curvatures at points at least this far apart
 _MAX_STEPS = 60
 _TIE = 1e-12
-_FEW_CLASSES = 32  # with fewer, sums across rows are fastest, and float64 costs little
+_FEW_CLASSES = 32  # below this number, sums across rows are fastest in float64
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def fit_temperature(
         loss,
         shift.floor,
     )
-    if scale == 0:  # in every row, all unmasked classes are equal
+    if scale == 0:  # all unmasked classes are equal in every row
         _, (loss_at_one,) = all_rows.at([], [0.0])
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, all_rows.ruled_out)
     shifted = [shift(block) for block in _cut(sample.logits, _GRID_BLOCK)]

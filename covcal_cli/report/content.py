@@ -30,9 +30,9 @@ _EVALUATE_OPTIONS = _REPORT_OPTIONS | {"predictions": "--predictions", "by": "--
 class ReportContent:
     """Everything that a report shows."""
 
-    path: Path  # of the features or adapted file
+    path: Path  # the features or adapted file
     documents: tuple[Path, ...]  # the calibrations' files, in the order given
-    calibrations: Mapping[str, Calibration]  # by name; the verdict is about the first one
+    calibrations: Mapping[str, Calibration]  # calibrations by name; the verdict is about the first
     evaluation: Evaluation | None  # None if no target row has a label
     estimation: Estimation | None  # None if the file has too few rows for an estimate
     attributes: Mapping[str, str]  # the root attributes of the file

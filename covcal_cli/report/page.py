@@ -28,9 +28,9 @@ from covcal_cli.report.verdict import Verdict, verdict
 
 # Colours of STYLE, which differ in light and dark.
 _OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"
-_WIDTH, _HEIGHT = 328, 360  # of a diagram
-_LEFT, _TOP, _SIDE = 44, 12, 262  # of the unit square in it
-_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # of the rows per bin below
+_WIDTH, _HEIGHT = 328, 360  # the size of a diagram
+_LEFT, _TOP, _SIDE = 44, 12, 262  # the place and side of its unit square
+_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # the place of the rows per bin, below the square
 # Both hatchings, defined once on a page before the first diagram.
 DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definitions"><defs>
 <pattern id="over" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
@@ -65,7 +65,7 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
         label = f"confidence {confidence:.1%}, accuracy {accuracy:.1%}, {bins.counts[index]} rows"
         low, high = sorted((accuracy, confidence))
         kind, colour = ("over", _OVER) if confidence > accuracy else ("under", _UNDER)
-        share = float(bins.counts[index]) / most  # of the fullest bin
+        share = float(bins.counts[index]) / most  # height as a share of the fullest bin
         parts += [
             f"<g><title>{label}</title>",
             _bar(left, right, 0.0, accuracy, f'fill="{_BAR}" stroke="var(--page)"'),

@@ -52,8 +52,8 @@ class Result:
     """One result; fields with a default were added later."""
 
     key: str  # hash of everything that the result depends on
-    sha256: str  # of the file
-    warnings: tuple[str, ...]  # as in `Messages`
+    sha256: str  # hash of the file
+    warnings: tuple[str, ...]  # see `Messages`
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class Results(Document):
 
     begun: Mapping[str, str]  # keys of steps that began and did not end
     results: Mapping[str, Result]
-    given: Mapping[str, RunInput] = field(default_factory=dict)  # by role: model, source, target
+    given: Mapping[str, RunInput] = field(default_factory=dict)  # model, source and target
     # While the results of another run replace these: the second names of the old results.
     kept: Mapping[str, str] = field(default_factory=dict)
 

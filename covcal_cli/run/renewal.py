@@ -39,7 +39,7 @@ from covcal_cli.run.steps import RESAMPLES, WITH_WEIGHTS, Earlier, RunSettings, 
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import watch
 
-LEAST_LABELS = 50  # with fewer, an interval is not reliable enough to decide
+LEAST_LABELS = 50  # an interval from fewer labels is not reliable enough to decide
 _OLD, _NEW = "in use", "new"
 
 

@@ -104,9 +104,9 @@ class Earlier:
 
     features: Path
     calibration: Path
-    given: Mapping[str, RunInput]  # by role
+    given: Mapping[str, RunInput]  # the data, by role
     model: str | None  # path from the current folder; None for tables of outputs
-    options: tuple[str, ...]  # of the extraction
+    options: tuple[str, ...]  # options of the extraction
     method: str  # the method that the user asked for
     is_adapted: bool  # whether the calibration was fitted on an adapted file
 

@@ -336,7 +336,7 @@ class Reading:
     tail: Tail
     runner: Runner
     width: int | None = None  # d; None without features, or until the first batch shows it
-    token: Token | None = None  # which of several vectors of a row is phi
+    token: Token | None = None  # the vector of a row that is phi, if a row has several
 
     @property
     def tensors(self) -> list[str]:

@@ -27,7 +27,7 @@ _OTHER_FORMATS = {
     b"\x89PNG": ("a PNG image", _EXPORT),
     _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
-_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")  # by name, because they may be compressed
+_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")  # found by name, because they may be compressed
 CPU = ("CPUExecutionProvider",)
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _SUFFIX = "ExecutionProvider"
@@ -45,12 +45,12 @@ class OnnxFile:
     """A parsed ONNX file."""
 
     path: Path
-    folder: Path  # of its external weights
+    folder: Path  # where its external weights are
     # The unmodified model. Links to external weights in another folder are replaced by the names of
     # the files there.
     data: bytes
-    model: onnx.ModelProto  # without external weights
-    sha256: str  # of the file and its external weights
+    model: onnx.ModelProto  # the external weights are not loaded
+    sha256: str  # hash of the file and its external weights
 
     def session(
         self,
@@ -84,7 +84,7 @@ class OnnxFile:
                 sess_options=options,
                 providers=list(providers),
                 provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
-                enable_fallback=0,  # else it would use another provider, and print that on stdout
+                enable_fallback=0,  # otherwise it uses another provider and says so on stdout
             )
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             if set(providers) - set(CPU):

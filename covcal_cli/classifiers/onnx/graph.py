@@ -166,7 +166,7 @@ class OnnxGraph:
 
     def _computed_from(self, stored: set[str], *, shapes: bool) -> set[str]:
         computed = set(stored)
-        for node in self._graph.node:  # in topological order, as ONNX requires
+        for node in self._graph.node:  # ONNX requires topological order
             if node.op_type in _RANDOM or any(value.HasField("g") for value in node.attribute):
                 continue
             inputs = [name for name in node.input if name]

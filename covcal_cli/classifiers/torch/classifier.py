@@ -114,9 +114,9 @@ class ProgramReader:
     def __init__(
         self,
         program: Program,
-        source: Head | Answer,  # where the logits come from
+        source: Head | Answer,  # the place that the logits come from
         output_name: str,  # the output that holds the classes
-        tap: Tap | None,  # where the features come from; None for the head
+        tap: Tap | None,  # the place of the features; None for the input of the head
         *,
         features: bool,  # whether features are wanted
     ) -> None:
@@ -193,7 +193,7 @@ class Reading:
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # of random rows, until the first batch shows it
+    n_features: int | None  # the width for random rows, until the first batch shows it
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None

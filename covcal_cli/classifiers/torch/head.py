@@ -77,7 +77,7 @@ class HeadLayer:
 class Head:
     """The last linear layers, with logits = phi W^T + b."""
 
-    layers: tuple[HeadLayer, ...]  # for averaged heads several, with their inputs side by side
+    layers: tuple[HeadLayer, ...]  # averaged heads are several, with inputs side by side
     output: str  # name of the output that holds the classes
     fit: Fit  # how the output follows from the layers' results
     # Shape (K, d). If a single number stands for two classes, its weights follow a row of zeros.
@@ -173,10 +173,10 @@ class Answer:
 class RandomRun:
     """Two runs of a program on n random rows: a trace, and the values of its last layers."""
 
-    trace: Trace  # of one run
+    trace: Trace  # the trace of the first run
     choices: Mapping[str, Tensor]  # the outputs that may hold the classes
-    outputs: Mapping[str, Tensor]  # of the second run
-    calls: Sequence[LayerCall]  # of the last layers in the second run, with their values
+    outputs: Mapping[str, Tensor]  # the outputs of the second run
+    calls: Sequence[LayerCall]  # calls of the last layers in the second run, with values
     n: int
     where: str  # the model, for messages
 
@@ -341,7 +341,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # so few numbers always fit
+        return None  # a fit to so few numbers proves nothing
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN, and masked classes of the output may be -inf.

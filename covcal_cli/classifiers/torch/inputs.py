@@ -20,7 +20,7 @@ ROWS = 4
 # Usual sizes, in the order of trying. Other sizes must be declared.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
-_LENGTHS = (128, 1024, 16000, 16)  # of texts and signals
+_LENGTHS = (128, 1024, 16000, 16)  # usual lengths of texts and signals
 # Attributes that declare the shape of a row (dictionaries of timm), or the sides of an image.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")

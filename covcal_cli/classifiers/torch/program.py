@@ -35,14 +35,14 @@ class Program:
 
     where: str  # the name that the user gave, for messages
     name: str  # its base name
-    sha256: str  # of its file or its weights, hexadecimal
-    module: torch.nn.Module  # on `device`, in evaluation mode
-    inputs: tuple[ModelInput, ...]  # in the order of its arguments
+    sha256: str  # hexadecimal hash of its file or its weights
+    module: torch.nn.Module  # the module is on `device`, in evaluation mode
+    inputs: tuple[ModelInput, ...]  # ordered like its arguments
     # Random rows that it runs on, to find its structure before there is any data; shape (n, ...).
     rows: tuple[Tensor, ...]
     fixed_batch: int | None  # the only number of rows that it takes
     notes: tuple[str, ...]  # assumptions about it
-    device: torch.device = CPU  # where it computes; rows may be on any device
+    device: torch.device = CPU  # the module computes here; rows may be on any device
 
     def on(self, device: torch.device) -> "Program":
         """Return the program on another device; the module itself is moved."""

@@ -309,7 +309,7 @@ class LayerReader:
 
     def __init__(
         self,
-        keys: Set[tuple[object, ...]],  # of the layers
+        keys: Set[tuple[object, ...]],  # the keys of the layers
         names: dict[int, str],  # the names of the layers by the address of their weights
     ) -> None:
         self._keys, self._names = keys, names
@@ -344,12 +344,12 @@ _SHOWN = 8
 class Tap:
     """The place where the features of ``--phi`` are read: here, the input of the program."""
 
-    keys: frozenset[tuple[object, ...]] = frozenset()  # of the layers whose calls it needs
-    note = ""  # on what is done to the values; empty for nothing
+    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers whose calls it needs
+    note = ""  # says how the values are changed; empty if they are not
 
     def __init__(self, where: str, name: str) -> None:
         self.where = where  # the model, for errors
-        self.name = name  # as in ``--phi``
+        self.name = name  # the name that ``--phi`` takes
 
     def listen(self) -> AbstractContextManager[None]:
         """Return the context in which the program must run."""

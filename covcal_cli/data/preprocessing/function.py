@@ -34,7 +34,7 @@ class ImageFunction:
     """A function from a PIL image to an array."""
 
     name: str  # ``module:function``
-    sha256: str  # of its source file
+    sha256: str  # hash of its source file
     call: RowFunction = field(compare=False)
 
     @property
@@ -48,8 +48,8 @@ class FunctionPipeline:
     """A function as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     function: ImageFunction
-    row_shape: RowShape  # of the array that it returns
-    dtype: str  # of the model's input
+    row_shape: RowShape  # shape of the array that it returns
+    dtype: str  # type of the model's input
 
     @classmethod
     def fitting(

@@ -80,7 +80,7 @@ _OWN_KEYS = {
     "EfficientNet": "include_top rescale_offset",
 }
 _MINE = "pass --preprocess none and the flags, or --preprocess module:function"
-_WARPED_FROM = 384  # from this size on, ConvNeXT squashes whole images
+_WARPED_FROM = 384  # ConvNeXT squashes whole images of this size and above
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:

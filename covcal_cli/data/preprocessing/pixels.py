@@ -34,7 +34,7 @@ _FORM = re.compile(
     r"|(?P<letterbox>letterbox)(?::(?P<fill>\d+(?:,\d+)*))?"
 )
 _WHITE = 255
-LARGEST_SIDE = 65_535  # of an image, in pixels
+LARGEST_SIDE = 65_535  # the longest side of an image, in pixels
 # From 16 bits to 8 bits: 65535 / 257 = 255.
 _SIXTEEN_BIT_STEP = 257
 
@@ -169,8 +169,8 @@ class PixelPipeline:
     """Settings of `Preprocessing` as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     size: Size  # (height, width) of the model's input
-    resize: Resize  # with all lengths known
-    crop_rule: CropRule  # never if nothing is cropped
+    resize: Resize  # the resizing, with all lengths as numbers
+    crop_rule: CropRule  # "never" if nothing is cropped
     scale: float
     mean: tuple[float, ...]  # one number per channel
     std: tuple[float, ...]

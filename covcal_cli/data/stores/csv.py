@@ -48,7 +48,7 @@ class CSVStore(Store):
     def __init__(self, path: Path, *, of_images: bool = True, as_texts: bool = False) -> None:
         self.path = path
         self._as_texts = as_texts  # read no column as numbers
-        self._of_images = of_images  # beside paths of images, all other columns are texts
+        self._of_images = of_images  # columns beside paths of images are texts
         self._texts: dict[str, list[str]] = {}
         self.with_commas: dict[str, str] = {}
         with self._reading() as (lines, reader, header):

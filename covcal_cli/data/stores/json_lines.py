@@ -63,9 +63,9 @@ class _Column:
 
     kind: str  # number, bool, text, list, or object
     is_named: bool  # whether its name says that it holds labels, ids, paths or the like
-    texts: list[str] | None = None  # of all rows so far, if they are kept
-    width: int = 0  # of lists
-    keys: dict[str, None] = field(default_factory=dict)  # of objects, in the order of the file
+    texts: list[str] | None = None  # the texts of all rows so far, if they are kept
+    width: int = 0  # the length of lists
+    keys: dict[str, None] = field(default_factory=dict)  # keys of objects, as in the file
     has_texts: bool = False  # whether some kept value is a text
     has_fractions: bool = False  # whether some kept value is a number that is no integer
 

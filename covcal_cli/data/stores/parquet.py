@@ -26,7 +26,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.records import parsed_json
 
 _HEAD = 8  # first values, which tell the kind of a column
-_BUFFER = 1 << 13  # without a buffer, a whole column of a row group is read at once
+_BUFFER = 1 << 13  # pyarrow without a buffer reads a whole column of a row group
 _FEWEST, _USUAL = 64, 1 << 13  # rows of a batch
 _PAGES = 2 << 20  # bytes of an open column
 _ENOUGH = 64 << 20  # bytes of open columns; with more, columns are read in sets
@@ -268,7 +268,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)
-        name = column.path_in_schema.partition(".")[0]  # of a list or struct
+        name = column.path_in_schema.partition(".")[0]  # the name of a list or struct
         if name not in sizes:
             name = column.path_in_schema
         if name in sizes:
@@ -420,7 +420,7 @@ class ArrowColumns:
     """Turns Arrow's columns into arrays."""
 
     arrow: Any  # the module pyarrow, which is optional
-    path: Path  # for messages
+    path: Path  # the path in messages
 
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
         """Return what is known of a column of `n` rows.

@@ -51,7 +51,7 @@ class Store(Protocol):
     path: Path
     is_table: bool = False  # whether the arrays are columns, where columns of numbers are features
     is_typed: bool = True  # whether the file tells texts from numbers
-    entries: dict[str, Entry]  # by name, in the order of the file
+    entries: dict[str, Entry]  # entries by name, in the order of the file
     # By name, the error for columns of texts that are numbers with a decimal comma.
     with_commas: Mapping[str, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()  # how the file was read, for the user
