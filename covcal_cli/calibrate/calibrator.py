@@ -35,10 +35,10 @@ from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")  # the name of the file in messages
-# So many rows within [0, 1] are no logits: for several columns, and for one column.
+# So many rows within [0, 1] cannot be logits: for several columns, and for one column.
 _FEW_BOUNDED = {True: 8, False: 50}
 _PRIOR_TOLERANCE = 1e-3  # shares are often rounded
-# What the commands call by an option, and Python by an argument.
+# Names of command line options, and of Python arguments for the same thing.
 _IN_PYTHON = (
     ("with --force (allow_limit=True in Python)", "with allow_limit=True"),
     (
@@ -406,7 +406,7 @@ def _require_logits(values: AnyArray, name: str) -> None:
     rows = np.asarray(values[:, None] if values.ndim == 1 else values, dtype=np.float64)
     evidence = _form(rows)
     form, fact = evidence.form, evidence.fact
-    if form != "probabilities" and rows.min() == rows.max():  # equal logits say nothing
+    if form != "probabilities" and rows.min() == rows.max():  # equal logits do not tell the form
         return
     if form in DISTRIBUTIONS:
         scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "

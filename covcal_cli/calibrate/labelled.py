@@ -34,12 +34,12 @@ LABELLED = "labelled"
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
-    """Return the rows you labelled for calibration; None where there are none or none are wanted.
+    """Return the rows you labelled for calibration; None if there are none, or you ask for none.
 
     Raises
     ------
     CovcalError
-        If they are damaged, or asked for and there are none.
+        If the labels are damaged, or you ask for labels and the file has none.
     """
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:
@@ -142,7 +142,7 @@ class LabelledFit:
         return texts
 
     def _ece(self) -> tuple[float, float, float]:
-        """Return the ECE of the fit with its interval; each row is judged by a fit without it."""
+        """Return the ECE of the fit with its interval; each row is tested with a fit without it."""
         confidence = np.empty(len(self.draw))
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):

@@ -135,7 +135,7 @@ def _notes_on_crossings(match: Match) -> list[str]:
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
     """Return COT's checks and, without a given prior, the check of the predictions' drift.
 
-    COT reads the drift itself, so a drift speaks for COT as well as against it. The check only
+    COT uses the drift itself, so a drift can make COT right or wrong. The check only
     informs.
     """
     if problem.prior is not None:

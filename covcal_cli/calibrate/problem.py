@@ -131,7 +131,7 @@ class MethodFit:
     at_limit: Limit | None = None
     matched: float | None = None  # the mean target confidence that T was chosen to have
     guards: tuple[Guard, ...] = ()
-    weights: ImportanceWeights | None = None  # that the fit used
+    weights: ImportanceWeights | None = None  # the weights that the fit used
     bound: BoundTerms | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -204,7 +204,7 @@ class Problem:
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
         self.validation = _validation_of(file)
-        # Both take a forecaster's name: the errors on the validation rows, and the rows' weights.
+        # Both dictionaries have a forecaster's name as key.
         self.errors = cache(self.validation.errors)
         self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}

@@ -54,7 +54,7 @@ class EstimateSettings:
 
     @property
     def takes_labels(self) -> bool:
-        """Whether marked labels are used if there are some: not together with a given prior."""
+        """Whether labels of covcal label are used if there are any: not beside a given prior."""
         return self.labels == MARKED_LABELS or (
             self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
         )

@@ -16,7 +16,7 @@ class OpenedClassifier(Protocol):
     sha256: str  # hash of the file and of its weights in other files
     inputs: tuple[ModelInput, ...]  # the arrays to feed
     fixed_batch: int | None  # the number of rows per run, if the model allows only one
-    # What the file says about itself, such as class names and preprocessing.
+    # The facts that the file states about itself, such as class names and preprocessing.
     metadata: Mapping[str, str]
     class_names: tuple[str, ...] | None  # the names of the K classes, if the model holds them
     n_classes: int  # K, as declared
@@ -63,7 +63,7 @@ class Classifier(Protocol):
 
     @property
     def tail(self) -> str | None:
-        """What turns the logits into the model's output.
+        """The function that turns the logits into the model's output.
 
         "none", "softmax", "log_softmax", "sigmoid" or "argmax"; None if nothing was proved.
         """

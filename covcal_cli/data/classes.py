@@ -86,7 +86,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return the `advice` with ``--classes`` behind a comma; nothing if the user passed it."""
+        """Return ", `advice` with ``--classes``", or nothing if the user passed that option."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -272,6 +272,6 @@ def _from_object(path: Path, content: Any) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names separated by commas; of many names, the first and the number of the rest."""
+    """Return names separated by commas; if there are many, the first names and a count."""
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -192,7 +192,7 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if entry.dtype.kind not in "fiub":
         return False
     if wanted.dtype.kind == "f":
-        # Nothing says how pixels are to be scaled to floats.
+        # The file does not say how to scale pixels to floats.
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
     # All numbers of a CSV are floats: `fed` refuses fractions one by one.
     return table or entry.dtype.kind in "iub"

@@ -11,8 +11,16 @@ from covcal_cli.data.classes import ClassMap, NumberedNames, is_plain_number
 from covcal_cli.errors import CovcalError
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
-_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # what libraries print for no value
-_LARGEST = 1 << 53  # up to here a float64 has every whole number
+_MISSING = (
+    "",
+    "nan",
+    "NaN",
+    "None",
+    "null",
+    "NULL",
+    "<NA>",
+)  # missing values of libraries
+_LARGEST = 1 << 53  # a float64 holds every whole number up to here
 _WHOLE = re.compile(r"-?[0-9]+")
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")  # several numbers
 
@@ -124,12 +132,12 @@ class RowLabels:
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Name the first label that is no index of `count` classes; None if there is none."""
+        """Describe the first label that is not an index of `count` classes; None if all are."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
-        """Return whether only the numbers of named labels can match, as no class has a name."""
+        """Return whether labels can match by number only, because no class has their names."""
         return (
             isinstance(self.names, NumberedNames)
             and classes.by_number

@@ -1,7 +1,7 @@
 """Open the data of one or both domains: folders, shards, and files of arrays.
 
 Two tables must agree with each other and with the model on the features, and on which table is the
-source. A column that numbers the rows is no feature.
+source. A column of row numbers is not a feature.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def open_images(path: Path) -> DomainData:
         return opened
     try:
         data = ArrayData(opened, wanted, opened.feeds(wanted))
-    except CovcalError as error:  # numbers of another shape or type
+    except CovcalError as error:  # numbers whose shape or type does not fit
         raise _without_images(path) from error
     if not data.holds_images:
         raise _without_images(path)
@@ -111,7 +111,7 @@ def _agreed(
     other feature columns. Columns are matched by name and put into the source's order. If the model
     wants fewer columns, the error names those that number the rows.
     """
-    # First the domains: exchanged tables would fail later with a stranger message.
+    # Check the domains first: if tables are exchanged, this message is the clearest one.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
@@ -150,7 +150,7 @@ def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: Mode
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # Rising numbers first; numbers of shuffled rows look like any amounts that all differ.
+    # Look for ascending numbers first: shuffled row numbers look like other distinct amounts.
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:

@@ -27,7 +27,7 @@ class Layout:
     truth: str = "y_true"  # the column of true classes, beside the usual names
 
 
-# The first layout that fits is used; if none does, columns named exactly like the classes.
+# The first layout that fits is used. If no layout fits, columns named like the classes are.
 LAYOUTS = {
     "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
     "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),

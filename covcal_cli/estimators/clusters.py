@@ -78,7 +78,7 @@ def class_centres(logits: Floats, labels: Labels) -> Centres:
 
 
 def strays(logits: Floats, centres: Centres, shares: Float64s | None) -> Float64s:
-    """Return 1 for each row of a domain, (n, K), that ends in another cluster than its label's.
+    """Return 1 for each row of a domain, (n, K), that does not end in the cluster of its label.
 
     Clusters start from `centres`, those of the source's classes. `shares`, shape (K,), fixes the
     share of rows in each cluster if given.

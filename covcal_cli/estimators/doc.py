@@ -1,4 +1,4 @@
-"""DoC, mean confidence and agreement: the source accuracy plus a change between the domains."""
+"""DoC, mean confidence and agreement: three estimates from the source accuracy and a change."""
 
 import numpy as np
 

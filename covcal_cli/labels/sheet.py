@@ -48,11 +48,11 @@ _NUMBERS = ">IdH"  # stratum, inclusion probability, confidence in steps of 0.00
 _STEPS = 10_000
 _RELATIVE = 1e-3  # rounding of a number by a spreadsheet
 _SPECIAL = re.compile(r'[",\n\r]')  # characters for which a cell must be quoted
-_LETTERS = dict(zip(SPLITS, "tve", strict=True))  # test ends in e
+_LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letter of each split; test is e
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})")
 _WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
-_WIDEST = 20  # digits of an id that may have lost its zeros in front
+_WIDEST = 20  # the most digits of an id that may have lost leading zeros
 _SIGMAS = 6.0
 _LEAST_CHANCE = 1e-3  # labels whose order is less likely by chance count as sorted apart
 _CHUNK = 1 << 18  # ids that are looked through at a time
@@ -69,9 +69,9 @@ class Sheet:
     ids: Sequence[str]
     inclusion: Float64s  # (m,)
     stratum: Integers  # (m,)
-    predicted: Sequence[str]  # class names; empty where the column is not there
+    predicted: Sequence[str]  # class names; empty if the sheet has no such column
     confidence: Float64s  # (m,), in steps of 0.0001 once it was written
-    labels: Sequence[str]  # class names, each empty until somebody fills it in
+    labels: Sequence[str]  # class names, empty until a person fills them in
     places: Integers  # (m,), the place of each line in the sheet that pick wrote, from 0
     paths: Sequence[str] = ()  # paths of the images, if there are any
     # The kept columns of the rows, for a person to read.
@@ -84,7 +84,7 @@ class Sheet:
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return what tells the target of a file from others; the same in what adapt makes of it."""
+    """Return a hash that identifies the target of a file. The adapted file has the same hash."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -178,7 +178,7 @@ def _facts(batch: Batch, data: str) -> str:
 
 
 def _check(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
-    """Return the hash of a line, which its id and all numbers of its draw go into."""
+    """Return the hash of a line: of its id and of all numbers of its draw."""
     text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text + numbers).digest()[:_CHECKED]
 
@@ -192,7 +192,7 @@ def read_sheet(path: Path) -> Sheet:
     Raises
     ------
     CovcalError
-        If it is no sheet, lacks a row of its draw, holds one twice, or a cell that `pick` wrote was
+        If it is not a sheet, lacks a row, holds a row twice, or a cell that `pick` wrote was
         changed or belongs to another line.
     """
     require_file(path, remedy=_REMEDY)
@@ -330,7 +330,7 @@ def _require_whole(path: Path, places: Sequence[int], batch: Batch) -> None:
 
 
 def _require_near(store: CSVStore, line: int, name: str, cell: str, expected: float) -> None:
-    """Refuse a number that is not the one that `pick` wrote, but for a spreadsheet's rounding."""
+    """Refuse a number that `pick` did not write; a spreadsheet's rounding is allowed."""
     text = cell.strip().replace(",", ".")
     digits = len(text.rstrip("% ").partition(".")[2])
     if text.endswith("%"):
@@ -373,7 +373,7 @@ def _require_possible(sheet: Sheet) -> None:
         certain = inclusion == 1
         left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
         spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-        # The floor bounds every weight, and so what a few rows can miss.
+        # The floor limits every weight, and so the error by a few missing rows.
         noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
         possible = abs(float(rest.sum()) - left) <= noise + 1e-6 * N
     if not possible:
@@ -392,7 +392,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     Raises
     ------
     CovcalError
-        If an id is that of no row, or of several.
+        If an id belongs to no row, or to several rows.
     """
     wanted = utf8(list(sheet.ids))
     order = np.argsort(wanted, kind="stable")

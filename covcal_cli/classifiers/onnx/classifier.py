@@ -610,7 +610,7 @@ class OnnxClassifier:
 
     @property
     def tail(self) -> str | None:
-        """What turns the logits into the model's output; see `Classifier.tail`."""
+        """The function that turns the logits into the model's output; see `Classifier.tail`."""
         return self.outputs.tail
 
     @property

@@ -103,7 +103,7 @@ class Head:
 
     @property
     def tail(self) -> str:
-        """What turns the logits into the output."""
+        """The function that turns the logits into the output."""
         return self.fit.tail
 
     @property

@@ -69,7 +69,7 @@ class Program:
 
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run a module in inference mode. What it prints is dropped, because stdout is for results."""
+    """Run a module in inference mode. Its prints are dropped, because stdout is for results."""
     # Feed copies, because the module may change its input in place.
     fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):

@@ -164,7 +164,7 @@ class CSVStore(Store):
             if not cells:
                 continue
             self._require_width(cells, reader.line_num)
-            # The first value decides the kind of a column; before a first text, cells were empty.
+            # The first value decides the kind of a column. Cells before a first text are empty.
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
                 if kind is None:

@@ -254,7 +254,7 @@ class ParquetStore(Store):
 
 def _require_distinct(path: Path, names: Sequence[str]) -> None:
     for index, name in enumerate(names):
-        if name in names[:index]:  # a reader by name would take the last one
+        if name in names[:index]:  # reading by name would return the last of them
             raise CovcalError(f"{path}: two columns are called {name!r}: rename one of them")
 
 
@@ -423,7 +423,7 @@ class ArrowColumns:
     path: Path  # the path in messages
 
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
-        """Return what is known of a column of `n` rows.
+        """Return the description of a column of `n` rows.
 
         `head` returns its first values, if the type does not say enough. `feature` is what Hugging
         Face wrote about it.
@@ -541,7 +541,7 @@ class ArrowColumns:
         return column.cast(self.arrow.list_(column.type.field(0).type)) if is_map else column
 
     def are_pairs(self, kind: Any) -> bool:
-        """Return whether a type is lists of (class, number), as BigQuery has, or such a map."""
+        """Return whether a type is lists of (class, number), as in BigQuery, or a map of these."""
         types = self.arrow.types
         if types.is_map(kind):
             fields = {"key": kind.key_type, "value": kind.item_type}
