@@ -117,7 +117,9 @@ def _hdf5_lines(path: Path) -> Lines:
             count = [("rows", f"{len(applied['id'])}, {what}")]
             return _described(APPLIED_SCHEMA, classes, count, applied.attrs)
     with FeatureFile(path) as file:
-        domains: list[Domain] = [one for one in (file.source, file.target) if one is not None]
+        domains: list[Domain] = [
+            domain for domain in (file.source, file.target) if domain is not None
+        ]
         rows = [_domain(domain) for domain in domains]
         rows += _batches(read_draw(file) if file.target is not None else NO_DRAW)
         accuracy = source_accuracy(file)
@@ -340,10 +342,18 @@ def _estimation_lines(path: Path) -> Lines:
     ]
     if read.source_accuracy is not None:
         lines.append(("source", str(read.source_accuracy)))
-    for one in read.estimates:
-        doubt = ", not checked" if not one.checked else "" if one.trusted else ", not to be trusted"
-        text = f"accuracy {one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%}){doubt}"
-        lines.append((one.name, text))
+    for estimate in read.estimates:
+        doubt = (
+            ", not checked"
+            if not estimate.checked
+            else ""
+            if estimate.trusted
+            else ", not to be trusted"
+        )
+        text = (
+            f"accuracy {estimate.accuracy:.1%} ({estimate.low:.1%} to {estimate.high:.1%}){doubt}"
+        )
+        lines.append((estimate.name, text))
     return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
 
 
@@ -391,13 +401,13 @@ def _watch_lines(path: Path) -> Lines:
 
 def _period_lines(periods: Sequence[Period]) -> Lines:
     """Return the number of periods per verdict, and the sentence of the last period."""
-    counts = Counter(one.verdict for one in periods)
-    calibrations = {one.calibration.sha256 for one in periods}
+    counts = Counter(period.verdict for period in periods)
+    calibrations = {period.calibration.sha256 for period in periods}
     several = f", with {len(calibrations)} calibrations" if len(calibrations) > 1 else ""
     lines = [("periods", f"{len(periods)}{several}")]
     lines += [(verdict, str(count)) for verdict, count in sorted(counts.items())]
-    for one in periods[-1:]:
-        lines += [(one.measured.period, one.answer), ("rows", one.change)]
+    for period in periods[-1:]:
+        lines += [(period.measured.period, period.answer), ("rows", period.change)]
     return lines
 
 

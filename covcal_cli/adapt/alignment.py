@@ -143,8 +143,8 @@ class Aligner:
                 elif good[member] == 2:
                     trace.steps, trace.stop_reason = self._iteration, "overlap"
                     running.discard(member)
-                for kept, current in zip(self._kept, self._current(), strict=True):
-                    kept.take_members(current, [member])
+                for best, current in zip(self._kept, self._current(), strict=True):
+                    best.take_members(current, [member])
             progress(Progress("align", self._iteration, total, self._shown(checks)))
         return Alignment(*self._kept, traces)
 
@@ -185,8 +185,8 @@ class Aligner:
         decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
         with torch.no_grad():
             for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):
-                for kept, value in zip(mean.parameters(), now.parameters(), strict=True):
-                    kept.lerp_(value, 1.0 - decay)
+                for average, value in zip(mean.parameters(), now.parameters(), strict=True):
+                    average.lerp_(value, 1.0 - decay)
 
     def _current(self) -> tuple[Perceptrons, Perceptrons]:
         return (self.psi, self.head) if self._settings.averaging == 0.0 else self._averaged

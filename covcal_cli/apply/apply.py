@@ -142,7 +142,7 @@ def apply(
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(file, provenance), source.blocks())
         else:
-            write_csv(output, source.layout(file, {}), source.blocks(), shown=for_screens)
+            write_csv(output, source.layout(file, {}), source.blocks(), displayed=for_screens)
     return Applied(
         rows=len(source.rows),
         mean_confidence=source.confidence_sum / len(source.rows),

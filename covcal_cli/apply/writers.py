@@ -337,13 +337,13 @@ def write_csv(
     layout: Layout,
     blocks: Iterable[AppliedRows],
     *,
-    shown: Callable[[bytes], bytes] | None = None,
+    displayed: Callable[[bytes], bytes] | None = None,
 ) -> None:
     """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
 
-    Numbers have nine significant digits. `shown` makes names and ids printable.
+    Numbers have nine significant digits. `displayed` makes names and ids printable.
     """
-    show = shown or bytes
+    show = displayed or bytes
     names = [_quoted(show(name.encode())) for name in layout.classes]
     labels = _bytes_of(np.array([b",%b,%d" % (name, index) for index, name in enumerate(names)]))
     columns = (_quoted(show(name.encode())) for name in layout.columns())
@@ -353,7 +353,7 @@ def write_csv(
         columns_of_text = layout.texts_of(block)
         for start in range(0, len(block), size):
             rows = slice(start, start + size)
-            ids = _quoted_ids(block.ids[rows], shown)
+            ids = _quoted_ids(block.ids[rows], displayed)
             values = block.confidence[rows, None]
             if block.probabilities is not None:
                 values = np.concatenate([values, block.probabilities[rows]], axis=1)
@@ -382,10 +382,10 @@ def _quoted(text: bytes) -> bytes:
 
 
 def _quoted_ids(
-    ids: NDArray[np.bytes_], shown: Callable[[bytes], bytes] | None
+    ids: NDArray[np.bytes_], displayed: Callable[[bytes], bytes] | None
 ) -> NDArray[np.bytes_]:
-    if shown is not None:
-        ids = np.array(list(map(shown, ids.tolist())))
+    if displayed is not None:
+        ids = np.array(list(map(displayed, ids.tolist())))
     return np.array(list(map(_quoted, ids.tolist()))) if _SPECIAL.search(ids.tobytes()) else ids
 
 

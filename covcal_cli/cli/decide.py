@@ -188,11 +188,11 @@ def _answer(decision: "Decision", output: str) -> str:
             )
         elif decision.labels is not None:
             use = decision.labels
-            found = "too few labelled rows are among the surest rows"
+            result = "too few labelled rows are among the surest rows"
             if use.labels:
-                found = f"{use.wrong} of {use.labels} labels of the surest rows are wrong"
-                found += f", and {use.allowed if use.allowed > 0 else 'none'} may be"
-            facts["Reason"] = f"{found}, for at most {short_percent(limit)} wrong"
+                result = f"{use.wrong} of {use.labels} labels of the surest rows are wrong"
+                result += f", and {use.allowed if use.allowed > 0 else 'none'} may be"
+            facts["Reason"] = f"{result}, for at most {short_percent(limit)} wrong"
         else:
             facts["Reason"] = (
                 f"even of the surest rows more than {short_percent(limit)} may be wrong, at the "

@@ -136,13 +136,13 @@ def prior_rows(noise: float) -> Guard:
     return Guard("prior rows", noise, MAX_PRIOR_NOISE, passed, text)
 
 
-def prior_reached(given: Float64s, mean: Float64s) -> Guard:
+def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     """Check that corrected probabilities have the given class frequencies on average.
 
-    If only the class frequencies changed, and changed to `given`, shape (K,), then the `mean` of
-    the corrected probabilities, shape (K,), is `given`. A total variation of 0.1 is allowed.
+    If only the class frequencies changed, and changed to `wanted`, shape (K,), then the `mean` of
+    the corrected probabilities, shape (K,), is `wanted`. A total variation of 0.1 is allowed.
     """
-    drift = 0.5 * float(np.abs(given - mean).sum())
+    drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
     text = (
         f"the corrected probabilities have {_percent(drift, MAX_PRIOR_DRIFT)} of their mass on "
@@ -260,9 +260,9 @@ def _percent(share: float, threshold: float) -> str:
 def _told_apart(value: float, threshold: float, digits: int) -> str:
     """Format a number with `digits` decimals, or with enough to differ from its threshold."""
     while digits < _MOST_DIGITS and value != threshold:
-        shown = f"{value:.{digits}f}"
-        if float(shown) != float(f"{threshold:.{digits}f}"):
-            return shown
+        text = f"{value:.{digits}f}"
+        if float(text) != float(f"{threshold:.{digits}f}"):
+            return text
         digits += 1
     return f"{value:.{digits}f}"
 

@@ -149,7 +149,7 @@ def compare(
     evaluation: Evaluation,
     baseline: Baseline,
     limits: Sequence[Limit],
-    given: Collection[str],
+    calibrations: Collection[str],
     *,
     level: float | None,
 ) -> list[Change]:
@@ -161,7 +161,7 @@ def compare(
 
     Raises `CovcalError` if a calibration or a metric is missing on one side.
     """
-    names = gated_names(evaluation.metrics, given)
+    names = gated_names(evaluation.metrics, calibrations)
     changes = []
     for limit in limits:
         metric = limit.metric

@@ -22,7 +22,7 @@ from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
 POWER = 0.8  # probability that a gate finds a fault
-_MOST = 1000  # do not suggest more than so many times the rows
+_MOST = 20  # a suggestion of more than so many times the rows is mostly noise
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
@@ -335,7 +335,10 @@ def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
     """Return a clause on how many rows would decide between a value and a limit."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
-        return f"{n} rows are too few, and the value is so near the limit that more hardly help"
+        return (
+            f"{n} rows are too few, and the value is so near the limit that {_MOST} times as many "
+            "may not do"
+        )
     return f"{n} rows are too few; about {rows:,} would do"
 
 
@@ -368,7 +371,7 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
     """Return the approximate number of rows that decide whether a value is beyond a limit.
 
-    The true value is assumed to be `value`. None means more than a thousand times `n`.
+    The true value is assumed to be `value`. None means more than `_MOST` times `n`.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:

@@ -118,10 +118,10 @@ def gate_level(
     evaluation: Evaluation,
     limits: Sequence[Limit],
     regressions: Sequence[Limit],
-    given: Collection[str],
+    calibrations: Collection[str],
 ) -> float:
     """Return the level of every gate's interval, so that all gates together keep the level."""
-    names = gated_names(evaluation.metrics, given)
+    names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
     for limit in limits:
         for name in names[:1] if limit.metric in DECIDED else names:
@@ -132,7 +132,7 @@ def gate_level(
 def apply_limits(
     evaluation: Evaluation,
     limits: Sequence[Limit],
-    given: Collection[str],
+    calibrations: Collection[str],
     *,
     level: float | None,
 ) -> list[Verdict]:
@@ -147,7 +147,7 @@ def apply_limits(
         verdict
         for limit in limits
         if limit not in decided
-        for name in gated_names(evaluation.metrics, given)
+        for name in gated_names(evaluation.metrics, calibrations)
         for verdict in (
             [_verdict_on_all(evaluation, limit, name, level)]
             if limit.by is None
@@ -221,6 +221,6 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
     return {group: bins for group, bins in evaluation.counts[by][name].items() if bins.n}
 
 
-def gated_names(metrics: Collection[str], given: Collection[str]) -> list[str]:
+def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list[str]:
     """Return the calibrations that gates apply to: all given ones, else ``none``."""
-    return [name for name in metrics if name in given] or [NONE]
+    return [name for name in metrics if name in calibrations] or [NONE]

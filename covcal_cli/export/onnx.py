@@ -407,14 +407,14 @@ def _append_forecaster(
     parts = [
         add_probabilities(
             build,
-            of[one],
+            of[name],
             temperature,
             None if is_mean else probabilities,
             scaling.offsets,
             scaling.of_label,
             classes,
         )
-        for one, temperature in scaling.temperatures.items()
+        for name, temperature in scaling.temperatures.items()
     ]
     if is_mean:
         build.node("Mean", *parts, output=probabilities)
@@ -473,5 +473,5 @@ def _of_stored(
     )
     added = forecaster.added
     _append_forecaster(NodeBuilder(model), forecaster, _FEATURES, _LOGITS, _LOGITS, classes, added)
-    found: list[AnyArray] = original.file.session(model.SerializeToString()).run(added, feeds)
-    return found
+    outputs: list[AnyArray] = original.file.session(model.SerializeToString()).run(added, feeds)
+    return outputs

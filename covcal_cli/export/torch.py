@@ -101,9 +101,9 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found
     return tuple(nodes)
 
 
-def read_found(found: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
-    """Return what `found` holds in a run, shape (n, width)."""
-    parts = [part.read(values) for part in found]
+def read_found(places: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
+    """Return what `places` holds in a run, shape (n, width)."""
+    parts = [part.read(values) for part in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
@@ -121,8 +121,8 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found
                 ranks.append((-columns, error, Found(name, view)))
     if not ranks:
         return None
-    columns, _, found = min(ranks, key=lambda rank: rank[:2])
-    return found, -columns
+    columns, _, place = min(ranks, key=lambda rank: rank[:2])
+    return place, -columns
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
@@ -234,7 +234,7 @@ class TorchForecaster(nn.Module):
         of: dict[ForecasterName, Tensor] = {"original": logits.float()}
         if self._names and features is not None:
             of["aligned"] = self._aligned_logits(features.float())
-        parts = [self._scaled(of[one], value) for one, value in self._temperatures.items()]
+        parts = [self._scaled(of[name], value) for name, value in self._temperatures.items()]
         return parts[0] if len(parts) == 1 else torch.stack(parts).mean(dim=0)
 
     def _scaled(self, logits: Tensor, temperature: float) -> Tensor:
@@ -306,7 +306,7 @@ class CalibratedModule(nn.Module):
 
     def _answer(self, *rows: Tensor) -> Outputs:
         # Run the unchanged classifier, and store phi and the logits on the way.
-        wanted = {found.node for found in (*self._features, *self._logits)}
+        wanted = {place.node for place in (*self._features, *self._logits)}
         reader = ValueReader(self.classifier, wanted)
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
@@ -393,8 +393,8 @@ class TorchExporter:
     def write(self, original: TorchOriginal, merge: Merge) -> Exported:
         """Write the merged model after it passed all checks, else write nothing."""
         # Find phi and the logits that extraction read in the traced program.
-        program, rows, kept = self._program, original.rows, tuple(self.outputs)
-        added = tuple(free_name(name, {*kept}) for name in merge.forecaster.added)
+        program, rows, outputs = self._program, original.rows, tuple(self.outputs)
+        added = tuple(free_name(name, {*outputs}) for name in merge.forecaster.added)
         graph = as_graph(program, rows)
         with torch.inference_mode():
             reader = ValueReader(graph)
@@ -410,7 +410,7 @@ class TorchExporter:
         module = CalibratedModule(
             graph,
             signature_of(program),
-            kept,
+            outputs,
             features=features,
             logits=logits,
             is_single=settled.is_single,
@@ -435,10 +435,10 @@ class TorchExporter:
             agreement = prove(
                 original.answers(),
                 merge,
-                [to_numpy(answer[name]) for name in (*kept, *added)],
+                [to_numpy(answer[name]) for name in (*outputs, *added)],
                 lambda stored: _of_stored(merge.forecaster, stored),
             )
-        return Exported(merge.output, kept, added, None, agreement)
+        return Exported(merge.output, outputs, added, None, agreement)
 
 
 def _find(

@@ -356,8 +356,8 @@ def _opened(
 
 def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> None:
     """Refuse a column to keep that no table has."""
-    kept = [name for domain in domains.values() for name in domain.columns]
-    lacking = [name for name in keep if name.removeprefix(GROUP_PREFIX) not in kept]
+    groups = [name for domain in domains.values() for name in domain.columns]
+    lacking = [name for name in keep if name.removeprefix(GROUP_PREFIX) not in groups]
     if lacking:
         paths = " and ".join(dict.fromkeys(str(domain.path) for domain in domains.values()))
         raise CovcalError(

@@ -101,18 +101,18 @@ def _require_same_reading(calibration: Calibration, document: Path, file: Featur
 
     Without features (``--phi none``) the name of the logits says nothing.
     """
-    found, expected = file.reading, calibration.reading
-    features = [reading.get("features_tensor") for reading in (found, expected)]
+    actual, expected = file.reading, calibration.reading
+    features = [reading.get("features_tensor") for reading in (actual, expected)]
     names = ["tail"]
     if all(features):
         names.append("logits_tensor")
         if calibration.scaling.reads_aligned:  # its networks read the features
             names.append("features_tensor")
     for name in names:
-        if name in found and name in expected and found[name] != expected[name]:
+        if name in actual and name in expected and actual[name] != expected[name]:
             what = {"tail": "output", "logits_tensor": "logits", "features_tensor": "features"}
             raise CovcalError(
-                f"{file.path} was extracted with {found[name]} as the model's {what[name]}, and "
+                f"{file.path} was extracted with {actual[name]} as the model's {what[name]}, and "
                 f"{document} was fitted with {expected[name]}: extract it again as the "
                 f"calibration's file was (--model-output, --phi), or {AGAIN}"
             )
@@ -122,10 +122,10 @@ def _require_same_preprocessing(
     calibration: Calibration, document: Path, file: FeatureFile
 ) -> None:
     name = "preprocessing"
-    found, expected = file.reading, calibration.reading
-    if name not in found or name not in expected or found[name] == expected[name]:
+    actual, expected = file.reading, calibration.reading
+    if name not in actual or name not in expected or actual[name] == expected[name]:
         return
-    differs = setting_that_differs(found[name], expected[name])
+    differs = setting_that_differs(actual[name], expected[name])
     raise CovcalError(
         f"{file.path} was extracted with other preprocessing than {document} was fitted with "
         f"({differs}): extract it again with the same preprocessing, {AGAIN}, or pass "
@@ -133,17 +133,19 @@ def _require_same_preprocessing(
     )
 
 
-def setting_that_differs(found: Any, expected: Any) -> str:
+def setting_that_differs(actual: Any, expected: Any) -> str:
     """Return the first setting of preprocessing that differs, with both values."""
-    if not (isinstance(found, Mapping) and isinstance(expected, Mapping)):
-        has, had = ("none" if one is None else "that of images" for one in (found, expected))
+    if not (isinstance(actual, Mapping) and isinstance(expected, Mapping)):
+        has, had = (
+            "none" if reading is None else "that of images" for reading in (actual, expected)
+        )
         return f"{has}, not {had}"
     unsaid = "not given"  # a missing value differs from null
     pairs = (
-        (name, found.get(name, unsaid), expected.get(name, unsaid))
-        for name in sorted({*found, *expected})
+        (name, actual.get(name, unsaid), expected.get(name, unsaid))
+        for name in sorted({*actual, *expected})
     )
-    name, one, other = next(pair for pair in pairs if pair[1] != pair[2])
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return f"{name}: {setting_that_differs(one, other)}"
-    return f"{name} {one}, not {other}"
+    name, reading, other = next(pair for pair in pairs if pair[1] != pair[2])
+    if isinstance(reading, Mapping) and isinstance(other, Mapping):
+        return f"{name}: {setting_that_differs(reading, other)}"
+    return f"{name} {reading}, not {other}"

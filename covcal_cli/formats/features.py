@@ -208,7 +208,9 @@ class Domain:
         for name in _REQUIRED:
             if name not in group:
                 raise self._error(name, "is missing: extract again")
-        present = {name: known for name, known in _DATASETS.items() if name in group}
+        present = {
+            name: kinds_and_axes for name, kinds_and_axes in _DATASETS.items() if name in group
+        }
         for name, (kinds, axes) in present.items():
             self._require_type(name, kinds, axes)
         n = int(group["logits"].shape[0])

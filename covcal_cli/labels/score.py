@@ -41,17 +41,17 @@ class Scores:
 def score(
     file: FeatureFile,
     rows: Rows,
-    given: ScaledLogits | None,
+    scaled: ScaledLogits | None,
     *,
     seed: int,
     progress: ProgressCallback,
 ) -> Scores:
     """Return the scores of target rows.
 
-    `given` is the scaling of a calibration with its logits, if there is a calibration. `seed`
+    `scaled` is the scaling of a calibration with its logits, if there is a calibration. `seed`
     chooses the source rows that temperatures are fitted to, if there are many.
     """
-    forecasters = forecasters_of(file, given, seed)
+    forecasters = forecasters_of(file, scaled, seed)
     predictions, right = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
     start = 0
     for of_block, scores in score_blocks(file, rows, forecasters):
@@ -76,13 +76,13 @@ def score_blocks(
         yield predictions, np.clip(right, 0, 1)
 
 
-def forecasters_of(file: FeatureFile, given: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
+def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
     """Return the forecasters whose mean confidence is the score."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
-    if given is not None:
-        names = [name for name in names if name not in given.scaling.temperatures]
+    if scaled is not None:
+        names = [name for name in names if name not in scaled.scaling.temperatures]
     fitted = [ScaledLogits(Scaling(name, _temperature(file.source, name, seed))) for name in names]
-    return fitted if given is None else [given, *fitted]
+    return fitted if scaled is None else [scaled, *fitted]
 
 
 def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: int) -> float:

@@ -312,7 +312,7 @@ def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str]:
 
 
 def _split(letter: str) -> str:
-    return next(name for name, known in _LETTERS.items() if known == letter)
+    return next(name for name, code in _LETTERS.items() if code == letter)
 
 
 def _require_whole(path: Path, places: Sequence[int], batch: Batch) -> None:

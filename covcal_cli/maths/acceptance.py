@@ -250,7 +250,7 @@ def _candidates(
         labels = round(sum(batch.inclusion for batch in drawn) * rows)
         return Candidate(rows, labels, allowed(rows, drawn))
 
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     wrong, low = 0, 1
     while True:
         high = most
@@ -265,13 +265,13 @@ def _candidates(
         new = candidate(high)
         if new.wrong < 0:  # many rows of one score
             break
-        if not found or new.rows > found[-1].rows:
-            found.append(new)
+        if not candidates or new.rows > candidates[-1].rows:
+            candidates.append(new)
         wrong = max(new.wrong + 1, math.ceil(new.wrong * _GROWTH))
     last = candidate(most)
-    if found and last.rows > found[-1].rows:
-        found.append(last)
-    return found
+    if candidates and last.rows > candidates[-1].rows:
+        candidates.append(last)
+    return candidates
 
 
 def _values(
@@ -342,9 +342,9 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
         def allowed(_count: int, drawn: Sequence[Sampling]) -> int:
             return int(table[np.searchsorted(sizes_of, drawn[0].most, side="right") - 1])
 
-        found = plan(ranking, rows, batches, allowed)
-        if best is None or found.share > best.plan.share:
-            best = Region(rows, threshold, found)
+        candidate = plan(ranking, rows, batches, allowed)
+        if best is None or candidate.share > best.plan.share:
+            best = Region(rows, threshold, candidate)
     return best if best is not None and best.plan.candidates else None
 
 

@@ -116,13 +116,13 @@ def metrics_table(evaluation: Evaluation) -> str:
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
     rows.append(["Temperature", *(evaluation.scalings[name].shown(3) for name in names)])
-    for metric, shown in in_report():
-        cells = [shown.label]
+    for metric, display in in_report():
+        cells = [display.label]
         for name in names:
-            text = _number(evaluation.metrics[name].value(metric), shown.percent)
+            text = _number(evaluation.metrics[name].value(metric), display.percent)
             interval = evaluation.intervals.get(name, {}).get(metric)
             if interval is not None:
-                low, high = (_number(end, shown.percent) for end in interval)
+                low, high = (_number(end, display.percent) for end in interval)
                 text = Lines(f"{text}\n({low.removesuffix(' %')} to {high})")
             cells.append(text)
         rows.append(cells)
@@ -243,7 +243,7 @@ def estimates_table(estimation: Estimation) -> str:
 
 def provenance_table(content: ReportContent) -> str:
     """Return files with their hashes, versions and seeds."""
-    named = [entry for found in content.calibrations.values() for entry in found.inputs]
+    named = [entry for calibration in content.calibrations.values() for entry in calibration.inputs]
     if content.evaluation is not None:
         named += content.evaluation.inputs
     inputs = sorted({(entry.role, str(entry.path), entry.sha256) for entry in named})

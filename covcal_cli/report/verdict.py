@@ -108,14 +108,14 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
 
 def where_off(classes: ClassGaps) -> str:
     """Return where the confidence is proved wrong: ``where 3 or 7 is predicted (too high)``."""
-    shown = classes.off[:_NAMED]
+    named = classes.off[:_NAMED]
     parts: list[str] = []
     for word in ("too high", "too low"):
-        names = [group.name for group in shown if direction_of(group) == word]
+        names = [group.name for group in named if direction_of(group) == word]
         if names:
             either = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
             parts.append(f"where {either} is{'' if parts else ' predicted'} ({word})")
-    rest = len(classes.off) - len(shown)
+    rest = len(classes.off) - len(named)
     if rest:
         parts.append(f"for {rest} more classes" if rest > 1 else "for one more class")
     return ", nor ".join(parts)

@@ -145,14 +145,16 @@ def renew(
         begin("extract")
         tell(Step(earlier.features, reused=True, messages=journal.messages(earlier.features)))
         return Renewal(all_after(steps, earlier.features, model, begin), None, is_in_use=True)
-    with results_folder(own_path(folder, NEXT)) as made:
-        steps = Steps(made, settings, tell, progress, Journal(made), False, force, folder)
+    with results_folder(own_path(folder, NEXT)) as new_folder:
+        steps = Steps(
+            new_folder, settings, tell, progress, Journal(new_folder), False, force, folder
+        )
         begin("extract")
         features = steps.extract_target(model, earlier, target)
         report = all_after(steps, features, model, begin)
     begin("compare")
     period = f"{target.stem}={features}"
-    comparison = compare(features, earlier.calibration, made / CALIBRATION, period, history)
+    comparison = compare(features, earlier.calibration, new_folder / CALIBRATION, period, history)
     by_labels = comparison.by_labels
     is_proved = by_labels is not None and by_labels.is_better
     if not (force or is_proved or (replace_unproved and by_labels is None)):
@@ -163,7 +165,7 @@ def renew(
         document = earlier.calibration
         reference = read_reference(document, read_calibration(document), sha256_of(document))
         if reference is not None:
-            steps.carry_over(reference, made / CALIBRATION)
+            steps.carry_over(reference, new_folder / CALIBRATION)
     old = place(folder)
     steps = replace(steps, folder=folder, journal=Journal(folder))
     report = all_after(replace(steps, tell=_silently), folder / FEATURES, model)

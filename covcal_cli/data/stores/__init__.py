@@ -65,4 +65,4 @@ def format_of(path: Path) -> str:
 
 
 def _suffixes_of(path: Path) -> tuple[str, ...]:
-    return next((known for known in _READERS if path.name.lower().endswith(known)), ())
+    return next((suffixes for suffixes in _READERS if path.name.lower().endswith(suffixes)), ())
