@@ -70,7 +70,7 @@ class MemberReport:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedNetworks:
     """The networks of all members, and a report on each."""
 
     psi: Perceptrons  # networks of M members, like the next two fields
@@ -106,7 +106,7 @@ def train(
     seed: int,
     device: torch.device,
     progress: ProgressCallback,
-) -> Trained:
+) -> TrainedNetworks:
     """Align, freeze psi, and train the discriminators on phi and on psi(phi).
 
     `predictions`, shape (m,) int64, are the classifier's labels of the target's validation rows.
@@ -122,7 +122,7 @@ def train(
     on_aligned, aligned_errors = fitted(rows, aligned.psi, of_each)
     _require_finite(on_features, on_aligned)
     reports = _reports(rows, predictions, aligned, on_aligned, aligned_errors)
-    return Trained(
+    return TrainedNetworks(
         aligned.psi, aligned.head, on_aligned, on_features, reports, aligned.traces, float(error[0])
     )
 
@@ -281,7 +281,7 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     return plain, plain - covariance / variance * (float(weights.mean()) - 1.0)
 
 
-def training_record(trained: Trained) -> Mapping[str, Any]:
+def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
     """Return the training record of the file, for JSON, without times and paths."""
     return {
         "domain_error": _rounded(trained.domain_error),

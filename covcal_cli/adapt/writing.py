@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from covcal_cli.adapt.settings import Settings
-from covcal_cli.adapt.training import Trained, training_record
+from covcal_cli.adapt.training import TrainedNetworks, training_record
 from covcal_cli.adapt.training_rows import Projection
 from covcal_cli.arrays import Rows
 from covcal_cli.files import relative_to_folder_of
@@ -36,7 +36,7 @@ def write_adapted(
     partial: Path,
     output: Path,
     file: FeatureFile,
-    trained: Trained,
+    trained: TrainedNetworks,
     projection: Projection,
     settings: Settings,
     *,
@@ -90,7 +90,7 @@ def write_adapted(
 
 
 def _written_blocks(
-    writer: HDF5Writer, domain: Domain, trained: Trained, projection: Projection
+    writer: HDF5Writer, domain: Domain, trained: TrainedNetworks, projection: Projection
 ) -> Iterator[Rows]:
     """Write one domain, yielding the rows of each block when they are done."""
     members = len(trained.psi.weights[0])

@@ -2,7 +2,7 @@
 
 No true label is read. A row's label is the class that the classifier predicted, and its confidence
 is the calibrated probability of that class. Offsets and adapted features can make another class
-likelier than the label: `Applied` counts those rows (MATHEMATICS, section 6).
+likelier than the label: `ApplyReport` counts those rows (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ DEFAULTS = ApplySettings()
 
 
 @dataclass(frozen=True)
-class Applied:
+class ApplyReport:
     """The numbers of one run of ``covcal apply``."""
 
     rows: int
@@ -72,7 +72,7 @@ def apply(
     decision: str | Path | None = None,
     force: bool = False,
     progress: ProgressCallback | None = None,
-) -> Applied:
+) -> ApplyReport:
     """Write id, label, confidence and calibrated probabilities of every row, in the file's order.
 
     Memory does not grow with the number of rows. The same input and versions give the same bytes.
@@ -143,7 +143,7 @@ def apply(
                 write(partial, source.layout(file, provenance), source.blocks())
         else:
             write_csv(output, source.layout(file, {}), source.blocks(), displayed=for_screens)
-    return Applied(
+    return ApplyReport(
         rows=len(source.rows),
         mean_confidence=source.confidence_sum / len(source.rows),
         label_is_not_top=source.label_is_not_top,

@@ -18,7 +18,13 @@ from covcal_cli.calibrate.methods import SOURCE_PRIOR, Method
 from covcal_cli.calibrate.settings import NO_PRIOR, EstimateSettings
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
-from covcal_cli.estimators.inputs import ESTIMATED, Aligned, Estimate, EstimatorInputs, read_inputs
+from covcal_cli.estimators.inputs import (
+    ESTIMATED,
+    AlignedForecasters,
+    Estimate,
+    EstimatorInputs,
+    read_inputs,
+)
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
@@ -327,7 +333,7 @@ class Problem:
         return read_inputs(self.file, temperature, source_weights=weights, seed=seed)
 
     @property
-    def aligned(self) -> Aligned:
+    def aligned(self) -> AlignedForecasters:
         """The aligned forecaster on the estimators' rows; `CovcalError` without `adapt`."""
         if self.inputs.aligned is None:
             raise CovcalError(f"{self.file.path} is not an adapted file: run covcal adapt first")

@@ -18,7 +18,7 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from covcal_cli.apply.apply import Applied
+    from covcal_cli.apply.apply import ApplyReport
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
@@ -136,7 +136,7 @@ def apply(
         console.wrote(output)
 
 
-def _two_answers(applied: "Applied", confidence_only: bool) -> str:
+def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
     """Return the warning that the likeliest class is not always the label."""
     share = f"{applied.label_is_not_top:,} of {applied.rows:,} rows"
     if confidence_only:

@@ -19,7 +19,7 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from covcal_cli.labels.pick import Picked
+    from covcal_cli.labels.pick import PickReport
 
 
 def pick(
@@ -166,7 +166,7 @@ def pick(
         console.wrote(page, f"open it in a browser, label, save {saved}, then {read} {saved}")
 
 
-def _summary(picked: "Picked", where: str) -> str:
+def _summary(picked: "PickReport", where: str) -> str:
     """Return what to do, and how precisely the accuracy will then be known."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable

@@ -28,7 +28,7 @@ Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AlignedForecasters:
     """The aligned forecasters of an adapted file on the rows of an `EstimatorInputs`."""
 
     source_logits: Floats  # log mean_m softmax(z_m) over the members, (n_v, K)
@@ -52,7 +52,7 @@ class EstimatorInputs:
     source_labels: Labels  # (n_v,), 0 .. K-1; classes may be absent
     target_logits: Floats  # (n_t, K)
     temperature: float  # T_s, at which confidences are calibrated on the source
-    aligned: Aligned | None = None
+    aligned: AlignedForecasters | None = None
     # Importance weights q/p of the source rows, (n_v,), with mean near 1. They are all 0 if no
     # source row looks like the target.
     source_weights: Float64s | None = None
@@ -166,7 +166,7 @@ def read_inputs(
             _aligned(domain, read)
             for domain, read in ((source, source_rows), (target, target_rows))
         )
-        aligned = Aligned(on_source, on_target, source_own, target_own)
+        aligned = AlignedForecasters(on_source, on_target, source_own, target_own)
     return EstimatorInputs(
         source_logits=source.logits(source_rows),
         source_labels=labels[chosen],

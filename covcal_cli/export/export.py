@@ -15,8 +15,8 @@ from covcal_cli import __version__
 from covcal_cli.classifiers import TORCH, kind_of
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import (
-    Exported,
     Exporter,
+    ExportReport,
     Forecaster,
     Merge,
     OriginalT,
@@ -44,7 +44,7 @@ def export(
     model_output: str | None = None,
     trust_model: bool = False,
     force: bool = False,
-) -> tuple[Exported, Calibration]:
+) -> tuple[ExportReport, Calibration]:
     """Write a classifier with calibrated probabilities beside its own outputs.
 
     Parameters
@@ -73,7 +73,7 @@ def export(
 
     Returns
     -------
-    Exported
+    ExportReport
         The written file, and how it was checked.
     Calibration
         The calibration that was merged.

@@ -83,7 +83,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportReport:
     """A written model."""
 
     output: Path
@@ -123,7 +123,7 @@ class Exporter(Protocol[OriginalT]):
         """Open the classifier by the name of its output and ``--phi``, as extraction does."""
         ...
 
-    def write(self, original: OriginalT, merge: Merge) -> Exported:
+    def write(self, original: OriginalT, merge: Merge) -> ExportReport:
         """Write the merged model after it passed all checks, else write nothing."""
         ...
 

@@ -25,9 +25,9 @@ from covcal_cli.classifiers.onnx.file import (
     read_onnx,
     set_location,
 )
-from covcal_cli.classifiers.onnx.layers import Exposed
+from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import ExportReport, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.masks import valid_rows
@@ -289,7 +289,7 @@ class OnnxOriginal:
         return judged, floats
 
 
-def _append_nodes(build: NodeBuilder, exposed: Exposed) -> None:
+def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
     present = {name for node in build.graph.node for name in node.output}
     build.graph.node.extend(node for node in exposed.nodes if not present.intersection(node.output))
 
@@ -324,7 +324,7 @@ class OnnxExporter:
         """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
         return OnnxOriginal(self._file, output, phi)
 
-    def write(self, original: OnnxOriginal, merge: Merge) -> Exported:
+    def write(self, original: OnnxOriginal, merge: Merge) -> ExportReport:
         """Write the merged model after it passed all checks, else write nothing.
 
         External weights go into a file beside it, whose name is the model's with ``.data``
@@ -361,7 +361,7 @@ class OnnxExporter:
                 for tensor in tensors:  # the file gets its final name at the end
                     set_location(tensor, weights.name)
                 partial.write_bytes(model.SerializeToString(deterministic=True))
-        return Exported(output, tuple(self.outputs), added, weights, agreement)
+        return ExportReport(output, tuple(self.outputs), added, weights, agreement)
 
 
 def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:

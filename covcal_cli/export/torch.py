@@ -26,7 +26,7 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
 from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import Exported, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import ExportReport, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.scaling import ForecasterName
@@ -44,7 +44,7 @@ Outputs = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Found:
+class ValuePlace:
     """A node of the graph, and the view that turns its value into one vector per row."""
 
     node: str  # name in the graph
@@ -84,12 +84,12 @@ class ValueReader(fx.Interpreter):
         return result
 
 
-def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found, ...]:
+def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes that together hold `expected`, shape (n, width); none if a part is missing.
 
     This is one node if one holds everything. A model with several heads has one node per head.
     """
-    nodes: list[Found] = []
+    nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
     while start < width:
         best = _first_part(values, expected[:, start:])
@@ -101,24 +101,24 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found
     return tuple(nodes)
 
 
-def read_found(places: Sequence[Found], values: Mapping[str, Tensor]) -> Tensor:
+def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Tensor:
     """Return what `places` holds in a run, shape (n, width)."""
     parts = [part.read(values) for part in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Found, int] | None:
+def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
     """Return the node that holds the most leading columns of `expected`, and their number.
 
     Among equally wide nodes, the first bit-equal node wins, else the nearest within rounding.
     """
-    ranks: list[tuple[int, float, Found]] = []
+    ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
         for view, vectors in _views(value, *expected.shape):
             columns = vectors.shape[1]
             error = proof.relative_error(to_numpy(vectors.float()), expected[:, :columns])
             if error <= _CLOSE:
-                ranks.append((-columns, error, Found(name, view)))
+                ranks.append((-columns, error, ValuePlace(name, view)))
     if not ranks:
         return None
     columns, _, place = min(ranks, key=lambda rank: rank[:2])
@@ -284,8 +284,8 @@ class CalibratedModule(nn.Module):
         signature: Signature,  # the signature of `forward`, so that the inputs keep their names
         kept: tuple[str, ...],  # names of the classifier's outputs
         *,
-        features: tuple[Found, ...],  # phi; empty if only the logits are scaled
-        logits: tuple[Found, ...],
+        features: tuple[ValuePlace, ...],  # phi; empty if only the logits are scaled
+        logits: tuple[ValuePlace, ...],
         is_single: bool,  # whether `logits` is one number z per row, for the logits 0 and z
         are_logged: bool,  # whether the logits are logarithms of probabilities
         forecaster: Forecaster,
@@ -390,7 +390,7 @@ class TorchExporter:
         """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
         return TorchOriginal(self._program, output, phi)
 
-    def write(self, original: TorchOriginal, merge: Merge) -> Exported:
+    def write(self, original: TorchOriginal, merge: Merge) -> ExportReport:
         """Write the merged model after it passed all checks, else write nothing."""
         # Find phi and the logits that extraction read in the traced program.
         program, rows, outputs = self._program, original.rows, tuple(self.outputs)
@@ -403,7 +403,7 @@ class TorchExporter:
         # logit.
         settled = original.settled
         logits = _find(program, reader.values, settled.shown(original.made), "logits")
-        features: tuple[Found, ...] = ()
+        features: tuple[ValuePlace, ...] = ()
         if merge.forecaster.networks is not None and original.features is not None:
             features = _find(program, reader.values, original.features, "features")
         # Trace the merged module, save it, load it again and check it.
@@ -438,12 +438,12 @@ class TorchExporter:
                 [to_numpy(answer[name]) for name in (*outputs, *added)],
                 lambda stored: _of_stored(merge.forecaster, stored),
             )
-        return Exported(merge.output, outputs, added, None, agreement)
+        return ExportReport(merge.output, outputs, added, None, agreement)
 
 
 def _find(
     program: Program, values: Mapping[str, Tensor], expected: Float32s, what: str
-) -> tuple[Found, ...]:
+) -> tuple[ValuePlace, ...]:
     nodes = find_values(values, expected)
     if not nodes:
         raise CovcalError(

@@ -75,7 +75,7 @@ DEFAULTS = PickSettings()
 
 
 @dataclass(frozen=True)
-class Picked:
+class PickReport:
     """The drawn rows, and the accuracy's expected interval once they are labelled."""
 
     sheet: Sheet
@@ -109,7 +109,7 @@ def pick(
     predictions: bool = False,
     force: bool = False,
     progress: ProgressCallback | None = None,
-) -> Picked:
+) -> PickReport:
     """Draw rows to label and write their sheet; the same input and seed draw the same rows.
 
     Parameters
@@ -117,7 +117,7 @@ def pick(
     path : str or Path
         A features or adapted file with a target.
     output : str or Path, optional
-        The CSV to write. None: nothing is written, and `Picked.sheet` holds the rows.
+        The CSV to write. None: nothing is written, and `PickReport.sheet` holds the rows.
     settings : PickSettings
     calibration : str or Path, optional
         The cal.json whose confidence becomes the score of the rows.
@@ -220,7 +220,7 @@ def pick(
         batches = [*_variances_before(before, of_before), (n, variance)]
         of_all = Z * _combined_deviation(batches) / population
         at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
-        return Picked(
+        return PickReport(
             sheet,
             classes,
             len(before.rows),

@@ -12,7 +12,7 @@ from scipy.special import softmax
 from covcal_cli.estimators.atc import atc
 from covcal_cli.estimators.consensus import weighted_accuracy
 from covcal_cli.estimators.doc import agreement, doc, mean_confidence
-from covcal_cli.estimators.inputs import Aligned, EstimatorInputs
+from covcal_cli.estimators.inputs import AlignedForecasters, EstimatorInputs
 from tests.estimators.made_inputs import made_inputs
 
 Floats = NDArray[np.float64]
@@ -78,7 +78,7 @@ def test_agreement_is_the_source_accuracy_less_the_fall(seed: int) -> None:
     own, source = rng.integers(5, size=(3, 50)), rng.integers(5, size=(3, inputs.n_source))
     own[:, :40] = inputs.target_predictions[:40]
     source[:, :550] = inputs.source_predictions[:550]
-    aligned = Aligned(inputs.source_logits, inputs.target_logits, source, own)
+    aligned = AlignedForecasters(inputs.source_logits, inputs.target_logits, source, own)
     on_target = [float((member == inputs.target_predictions).mean()) for member in own]
     on_source = [float((member == inputs.source_predictions).mean()) for member in source]
     expected = inputs.source_correct.mean() + np.mean(on_target) - np.mean(on_source)

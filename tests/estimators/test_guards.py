@@ -12,7 +12,7 @@ import pytest
 from covcal_cli.estimators import guards
 from covcal_cli.estimators.consensus import Estimates, combined
 from covcal_cli.estimators.inputs import (
-    Aligned,
+    AlignedForecasters,
     Estimate,
     EstimatorInputs,
     from_variance,
@@ -177,7 +177,9 @@ def test_all_estimates_are_there() -> None:
     """With aligned forecasters and weights there are eight estimates."""
     inputs, _ = made_inputs(weighted=True)
     own = inputs.source_predictions[None], inputs.target_predictions[None]
-    full = replace(inputs, aligned=Aligned(inputs.source_logits, inputs.target_logits, *own))
+    full = replace(
+        inputs, aligned=AlignedForecasters(inputs.source_logits, inputs.target_logits, *own)
+    )
     estimates = Estimates(full)
     names = [estimate.name for estimate in estimates.values()]
     assert names == list(estimates)

@@ -26,8 +26,8 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import (
     LOGITS_ONLY,
-    Exposed,
     Linear,
+    TensorRead,
     describe,
     has_fixed_weights,
     layer_output,
@@ -60,12 +60,12 @@ class Head:
 
     layer: str  # operator and name, such as "Gemm fc2"; empty without a linear layer
     # The tensors whose rows, side by side, are phi; empty if the user wants no features.
-    features: tuple[Exposed, ...]
+    features: tuple[TensorRead, ...]
     # W, shape (K, d), with constant scales folded in, and b, shape (K,). Both are None if the
     # logits are not affine in phi.
     weight: Float64s | None
     bias: Float64s | None
-    logits: Exposed  # the last tensor that is affine in phi
+    logits: TensorRead  # the last tensor that is affine in phi
     step: float  # the largest error of the logits from rounding to stored integers
     tail_step: float  # the same for the outputs
     follower: str | None  # the operator that reads the logits, such as "Softmax"
@@ -92,7 +92,7 @@ def choose_head(
         head = _scores_alone(graph, output)
     if tensor is None:
         return replace(head, features=(), weight=None, bias=None)
-    features = Exposed(tensor)
+    features = TensorRead(tensor)
     if head.features == (features,):
         return head
     if tensor in graph.input_names:
@@ -190,7 +190,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
         features=(),
         weight=None,
         bias=None,
-        logits=Exposed(tensor),
+        logits=TensorRead(tensor),
         step=0.0,
         tail_step=tail_step(graph, tensor, choice.tensor),
         follower=follower,
@@ -225,7 +225,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
 def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
     if len(linears) > 1:
         features, at = sum_of_heads(graph, linears, choice.tensor)
-        logits = Exposed(at.tensor)
+        logits = TensorRead(at.tensor)
     else:
         (linear,) = linears
         features = (linear.features,)
@@ -234,7 +234,7 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
             logits = linear.features.then_affine(linear.weight, linear.bias)
         else:
             at = walk_forward(graph, linear, linear.output, choice.tensor)
-            logits = Exposed(at.tensor)
+            logits = TensorRead(at.tensor)
     if at.quantised is not None:
         zero = [at.quantised.zero_point] if at.quantised.zero_point else []
         logits = logits.then("DequantizeLinear", at.quantised.scale, *zero)
@@ -320,7 +320,7 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
 
 def sum_of_heads(
     graph: OnnxGraph, linears: list[Linear], output: str
-) -> tuple[tuple[Exposed, ...], Position]:
+) -> tuple[tuple[TensorRead, ...], Position]:
     """Return phi and the last tensor before `output` that is a weighted sum of the heads."""
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(

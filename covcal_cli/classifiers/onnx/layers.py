@@ -1,6 +1,6 @@
 """Read a linear layer of an ONNX graph: what it reads, and its weights.
 
-`Linear` holds the weights of a layer, over floats or quantised numbers. `Exposed` is a tensor to
+`Linear` holds the weights of a layer, over floats or quantised numbers. `TensorRead` is a tensor to
 read from the model.
 """
 
@@ -32,7 +32,7 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 
 @dataclass(frozen=True)
-class Exposed:
+class TensorRead:
     """A tensor to read from the model. It may need nodes that the model does not have."""
 
     tensor: str
@@ -44,13 +44,13 @@ class Exposed:
         """The tensor of the model, for people."""
         return self.source or self.tensor
 
-    def then(self, op: str, *inputs: str, **attributes: Any) -> "Exposed":
+    def then(self, op: str, *inputs: str, **attributes: Any) -> "TensorRead":
         """Return the output of one more node that reads this tensor."""
         output = f"{self.name}__covcal_{len(self.nodes)}_{op}"
         node = helper.make_node(op, [self.tensor, *inputs], [output], **attributes)
-        return Exposed(output, (*self.nodes, node), self.name)
+        return TensorRead(output, (*self.nodes, node), self.name)
 
-    def then_affine(self, weight: Float64s, bias: Float64s) -> "Exposed":
+    def then_affine(self, weight: Float64s, bias: Float64s) -> "TensorRead":
         """Return phi W^T + b in float32, where this tensor is phi."""
         floats = self.then("Cast", to=onnx.TensorProto.FLOAT)
         constants = [
@@ -62,13 +62,13 @@ class Exposed:
             )
             for name, value in (("weight", weight.T), ("bias", bias))
         ]
-        ready = Exposed(floats.tensor, (*floats.nodes, *constants), floats.source)
+        ready = TensorRead(floats.tensor, (*floats.nodes, *constants), floats.source)
         product = ready.then("MatMul", constants[0].output[0])
         return product.then("Add", constants[1].output[0])
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantisation:
     """The names of the scale and the zero point that turn integers of a tensor into numbers."""
 
     scale: str
@@ -80,13 +80,13 @@ class Linear:
     """One layer: logits = phi W^T + b."""
 
     layer: str  # operator and name, such as "Gemm fc2"
-    features: Exposed  # phi
+    features: TensorRead  # phi
     # The tensor with the layer's results; None if the operator also applies an activation, so that
     # the results are not in the graph.
     output: str | None
     weight: Float64s  # W, shape (K, d)
     bias: Float64s  # b, shape (K,); zeros if the layer has no bias
-    quantised: Quantised | None = None  # how to read `output` if it holds integers
+    quantised: Quantisation | None = None  # how to read `output` if it holds integers
     # A scale that the model computes from its input, by which `output` must still be multiplied.
     pending: str | None = None
 
@@ -152,7 +152,7 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         )
     return Linear(
         layer=describe(node),
-        features=Exposed(node.input[0]),
+        features=TensorRead(node.input[0]),
         output=None if is_activated else node.output[0],
         weight=attributes.get("alpha", 1.0) * weight,
         bias=attributes.get("beta", 1.0) * bias,
@@ -217,7 +217,7 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     sigmoids = attributes.get("post_transform", b"NONE") == b"LOGISTIC"
     if len(weight) == 2 and sigmoids and np.array_equal(weight[0], -weight[1]):
         weight, bias = weight / 2, bias / 2
-    features = Exposed(node.input[0])
+    features = TensorRead(node.input[0])
     return Linear(describe(node), features, None, weight, bias)
 
 
@@ -245,22 +245,22 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         )
     if kind == "MatMulIntegerToFloat":
         read, weights, read_scale, scale, read_zero, zero, bias = names[:7]
-        features = _dequantised(read, Quantised(read_scale, read_zero))
+        features = _dequantised(read, Quantisation(read_scale, read_zero))
         return _float_result(graph, node, features, (weights, scale, zero), _constant(graph, bias))
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
     # The other three operators store their result as integers with a scale of its own.
     read, read_scale, read_zero, weights, scale, zero = names[:6]
-    result, bias = Quantised(names[6], names[7]), names[8]
+    result, bias = Quantisation(names[6], names[7]), names[8]
     if kind == "QGemm":
-        result, bias = Quantised(names[7], names[8]), names[6]
+        result, bias = Quantisation(names[7], names[8]), names[6]
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
     # The unit of a bias is that of the products: the scale of the input times that of the weights.
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
     return Linear(
         layer=describe(node),
-        features=_dequantised(read, Quantised(read_scale, read_zero)),
+        features=_dequantised(read, Quantisation(read_scale, read_zero)),
         output=node.output[0],
         weight=alpha * weight,
         bias=_constant(graph, bias) * unit,
@@ -276,7 +276,7 @@ def step_of(graph: OnnxGraph, scale: str) -> float:
 def _float_result(
     graph: OnnxGraph,
     node: onnx.NodeProto,
-    features: Exposed,
+    features: TensorRead,
     stored: tuple[str, str, str],
     bias: Float64s,
 ) -> Linear:
@@ -298,20 +298,20 @@ def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) ->
     dynamic = maker.op_type == "DynamicQuantizeLinear"
     scale = maker.output[1] if dynamic else maker.input[1]
     weight, _ = _dequantise(graph, weights, "", zero, first=_columns_first(node))
-    features = _dequantised(read, Quantised(scale, read_zero))
+    features = _dequantised(read, Quantisation(scale, read_zero))
     return Linear(describe(node), features, node.output[0], weight, np.zeros(1), pending=scale)
 
 
-def _dequantised(tensor: str, how: Quantised) -> Exposed:
+def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
     zero = [how.zero_point] if how.zero_point else []
-    return Exposed(tensor).then("DequantizeLinear", how.scale, *zero)
+    return TensorRead(tensor).then("DequantizeLinear", how.scale, *zero)
 
 
-def _quantise_again(tensor: str) -> Exposed:
+def _quantise_again(tensor: str) -> TensorRead:
     """Return `tensor` as a layer that quantises its own input reads it."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
-    integers = Exposed(names[0], (node,), tensor)
+    integers = TensorRead(names[0], (node,), tensor)
     return integers.then("DequantizeLinear", names[1], names[2])
 
 

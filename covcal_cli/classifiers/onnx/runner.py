@@ -16,7 +16,7 @@ from onnx import helper
 from covcal_cli.arrays import AnyArray, Float64s, Floats, Inputs, ModelInput
 from covcal_cli.classifiers.classifier import require_fit
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
-from covcal_cli.classifiers.onnx.layers import Exposed
+from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError, one_line
 
 _OUT_OF_TABLE = "out of data bounds"  # what ONNX Runtime says of an embedding's index
@@ -122,7 +122,9 @@ class Runner:
         return np.asarray(value)
 
 
-def exposing(model: onnx.ModelProto, tensors: Sequence[Exposed], outputs: Sequence[str]) -> bytes:
+def exposing(
+    model: onnx.ModelProto, tensors: Sequence[TensorRead], outputs: Sequence[str]
+) -> bytes:
     """Return a copy of the model, serialised, with `tensors` and `outputs` among its outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -12,7 +12,7 @@ import onnx
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
-from covcal_cli.classifiers.onnx.layers import Linear, Quantised, attributes_of, step_of
+from covcal_cli.classifiers.onnx.layers import Linear, Quantisation, attributes_of, step_of
 from covcal_cli.errors import CovcalError
 
 _ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
@@ -38,7 +38,7 @@ class Position:
     weight: Float64s  # shape (K, d)
     bias: Float64s  # shape (K,)
     step: float = 0.0  # the largest error from rounding to stored integers
-    quantised: Quantised | None = None  # how to read it if it holds integers
+    quantised: Quantisation | None = None  # how to read it if it holds integers
     pending: str | None = None  # a scale by which a later node must multiply it
     follower: str | None = None  # the operator that reads it and is not affine
     is_flat: bool = False  # whether its second axis holds the classes, not tokens
@@ -206,7 +206,7 @@ def _requantised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positi
         )
         at = replace(at, bias=at.bias + (value - zeros) * steps)
     step = at.step + step_of(graph, scale)
-    return replace(at, tensor=result, quantised=Quantised(scale, zero), step=step)
+    return replace(at, tensor=result, quantised=Quantisation(scale, zero), step=step)
 
 
 def _normalised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:

@@ -32,7 +32,7 @@ _EXPORT = f"save it with torch.export.save, which keeps what it takes, or {OUTPU
 
 
 @dataclass(frozen=True)
-class Fed:
+class InputGuess:
     """The inputs of a module, and rows that it runs on."""
 
     inputs: tuple[ModelInput, ...]
@@ -54,7 +54,7 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
-def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> Fed:
+def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> InputGuess:
     """Find the inputs of a module by running it.
 
     `where` is the model, for errors. `holders` are the function and the module, whose attributes
@@ -89,7 +89,7 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
     raise CovcalError(f"{where}: {what}: {remedy}")
 
 
-def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> Fed:
+def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> InputGuess:
     inputs = tuple(
         ModelInput(
             names[index] if index < len(names) else f"input{index}",
@@ -99,7 +99,7 @@ def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> Fed:
         for index, (row, shape) in enumerate(zip(guess.rows, guess.shapes, strict=True))
     )
     described = " and ".join(f"{value.name} {value.describe()}" for value in inputs)
-    return Fed(inputs, guess.rows, (f"the input is read as {described}, {guess.source}",))
+    return InputGuess(inputs, guess.rows, (f"the input is read as {described}, {guess.source}",))
 
 
 def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
