@@ -2,10 +2,10 @@
 
 The rule. T_s is the temperature of ``temp``. `estimators.consensus` estimates the accuracy on the
 target and holds all constants of the estimate. The choice is ``consensus``: the T of at least the
-floor whose mean target confidence is that accuracy. If the mean confidence at T_s is within 3
-points of it, the choice is ``temp``, or ``none`` if T_s is below the floor. The floor is 1, or T_s
-where T_s is below 1 and rests on at least 10 source errors. An estimate alone is not enough
-evidence to raise confidence.
+floor whose mean target confidence is that accuracy. If the estimate does not show that the mean
+confidence at T_s is wrong (`consensus.reason_to_keep`), the choice is ``temp``, or ``none`` if T_s
+is below the floor. The floor is 1, or T_s where T_s is below 1 and rests on at least 10 source
+errors. An estimate alone is not enough evidence to raise confidence.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` where the checks of COT's
 estimate pass, else ``prior``. Bayes' rule corrects for the frequencies whatever else shifts. On 91
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from covcal_cli.calibrate.methods import BBSE_PRIOR, METHODS
 from covcal_cli.calibrate.problem import MethodFit, Problem
-from covcal_cli.estimators.consensus import SAME
+from covcal_cli.estimators.consensus import reason_to_keep
 from covcal_cli.formats.calibration import Candidate
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS_OF_FLOOR
@@ -70,17 +70,15 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     confidence = float(problem.inputs.target_confidence.mean())
     floor = problem.least_temperature("original")
     estimated = f"The estimated accuracy is {accuracy:.1%}"
-    if abs(confidence - accuracy) >= SAME:
+    kept = reason_to_keep(problem.inputs, problem.accuracy)
+    if kept is None:
         side, change = ("below", "raised") if confidence > accuracy else ("above", "lowered")
         result = f"so T is {change} until the mean confidence equals it."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"but T is at least {floor:.3g} without labels."
         after = f"the mean confidence of {confidence:.1%} after temperature scaling"
         return _CONSENSUS, f"{estimated}, {side} {after}, {result}"
-    same = (
-        f"{estimated}, within {100 * SAME:.0f} points of the mean confidence of {confidence:.1%} "
-        "after temperature scaling"
-    )
+    same = f"{estimated}, {kept}"
     if temperature >= floor:
         return _TEMP, f"{same}, so T is that of temp."
     return _NONE, (
@@ -138,7 +136,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
         if chosen:
             return {
                 _NONE: "chosen: too few source errors to raise confidence",
-                _TEMP: f"chosen: within {100 * SAME:.0f} points of the estimate",
+                _TEMP: "chosen: the estimate does not show that its confidence is wrong",
             }.get(
                 name,
                 "chosen: its confidence is the estimate"

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
+from covcal_cli.estimators.guards import clusters_know_classes, shift_within_classes
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
 from covcal_cli.maths.masks import masked
+from covcal_cli.records import Guard
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
 MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
@@ -28,6 +30,9 @@ _NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
 # A point belongs mostly to one cluster if that centre is nearer than K - 1 others by this much in
 # cosine. The sharpness of the softmax over cosines is log K divided by it.
 _WIDTH = 0.115
+LEAST_ROWS_OF_CLASS = 5  # of the source, to know where its rows lie
+_LEAST_SPREAD = 1e-3  # of the spread of all logits within classes
+_LARGEST_MOVE = 1e6  # JSON has no infinity
 ASSUMPTION = (
     "rows of a class stay together, nearest to where that class lies on the source, once each "
     "domain's logits are standardised"
@@ -63,7 +68,8 @@ def clustering(inputs: EstimatorInputs, *, fixed: bool) -> Estimate:
     accuracy = float(right.mean() + on_source.mean() - on_target.mean())
     variance = variance_of_mean(right[chosen] + on_source) + variance_of_mean(on_target)
     if not fixed:
-        return from_variance(CLUSTERING, accuracy, variance, ASSUMPTION)
+        guards = (clusters_know_classes(float(on_source.mean())),)
+        return from_variance(CLUSTERING, accuracy, variance, ASSUMPTION, guards)
     assumption = f"{ASSUMPTION}, and the class frequencies are about the source's"
     return from_variance(FIXED_CLUSTERING, accuracy, variance, assumption)
 
@@ -87,12 +93,70 @@ def strays(logits: Floats, centres: Centres, shares: Float64s | None) -> Float64
     return np.asarray(clustered != logits.argmax(axis=1), dtype=np.float64)
 
 
-def _directions(logits: Floats) -> Float32s:
-    """Standardise rows to length 1, shape (n, K); a masked class counts as its row's mean."""
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of the predicted classes lie: the mean and the spread of every logit."""
+
+    classes: Labels  # (m,), ascending; the classes that are predicted for at least a few rows
+    counts: Labels  # (m,), their rows
+    means: Float64s  # (m, K)
+    spreads: Float64s  # (m, K)
+    rows: int  # of all classes
+
+
+def places(logits: Floats, at_least: int = 1) -> Places:
+    """Return the places of the classes that are predicted for `at_least` rows, logits (n, K)."""
+    values, predictions = _centred(logits), logits.argmax(axis=1)
+    counts = np.bincount(predictions, minlength=logits.shape[1])
+    classes = np.flatnonzero(counts >= at_least)
+    groups = [values[predictions == number] for number in classes]
+    shape = (len(classes), logits.shape[1])
+    means = np.array([group.mean(axis=0) for group in groups]).reshape(shape)
+    spreads = np.array([group.std(axis=0) for group in groups]).reshape(shape)
+    return Places(classes, counts[classes], means, spreads, len(values))
+
+
+def move(source: Places, target: Places) -> float:
+    """Return how far the rows of each predicted class have moved, in standard deviations.
+
+    It is the root mean square over the target's rows and the logits. The part that sampling
+    explains is subtracted. Classes with fewer than 5 source rows are left out. If they hold most of
+    the target's rows, nothing is known, and the result is the largest possible.
+    """
+    known = source.counts >= LEAST_ROWS_OF_CLASS
+    at = np.flatnonzero(known & np.isin(source.classes, target.classes))
+    of_target = np.isin(target.classes, source.classes[at])
+    counts = target.counts[of_target]
+    if 2 * counts.sum() < target.rows:
+        return _LARGEST_MOVE
+    spreads = source.spreads[at]
+    # A logit that is the same in all rows of a class still has a scale.
+    spreads = np.maximum(spreads, _LEAST_SPREAD * math.sqrt(float((source.spreads**2).mean())))
+    away = target.means[of_target] - source.means[at]
+    squares = np.divide(away, spreads, out=np.zeros_like(away), where=spreads > 0) ** 2
+    noise = 1 / source.counts[at] + 1 / counts
+    square = float(counts @ (squares.mean(axis=1) - noise)) / max(1, int(counts.sum()))
+    return min(math.sqrt(max(square, 0.0)), _LARGEST_MOVE)
+
+
+def change_within_classes(inputs: EstimatorInputs) -> Guard:
+    """Check that rows of the predicted classes have moved between the domains."""
+    source = places(inputs.source_logits, LEAST_ROWS_OF_CLASS)
+    return shift_within_classes(move(source, places(inputs.target_logits)))
+
+
+def _centred(logits: Floats) -> Float64s:
+    """Return logits less their row's mean, (n, K); a masked class counts as its row's mean."""
     out = masked(logits)
     values = np.where(out, 0.0, logits).astype(np.float64)
     values -= (values.sum(axis=1) / (~out).sum(axis=1))[:, None]
     values[out] = 0.0
+    return values
+
+
+def _directions(logits: Floats) -> Float32s:
+    """Standardise rows to length 1, shape (n, K)."""
+    values = _centred(logits)
     values -= values.mean(axis=0)
     spreads = values.std(axis=0)
     values /= np.where(spreads > 0, spreads, 1.0)

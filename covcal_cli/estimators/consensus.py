@@ -4,32 +4,52 @@ The rule of the combined estimate. Its constants are here, in `clusters` and in 
 chosen on the half *choose* of the research benchmark.
 
 1. The rule uses these estimators:
-   - Where the check `fall in confidence` passes, ATC and both clusterings. That is: the confidence
-     falls, or it rises by more than class frequencies explain, or most labels would have to change.
-     For two classes ATC and COT are used, because the logits then hold only one number.
-   - Where it fails, DoC alone. Perhaps only the class frequencies changed, and all other estimators
-     take that for errors.
-   - Where the class frequencies are given, COT, which then knows them. If its checks fail, the rule
-     uses agreement, or else DoC.
+   - Where the accuracy fell, ATC and both clusterings. For two classes it uses DoC, ATC and COT,
+     because the logits then hold only one number. The accuracy fell if three checks pass:
+     `fall in confidence` (the confidence falls, or it rises by more than class frequencies explain,
+     or most labels would have to change), and for more than two classes `shift within classes` (the
+     rows of each predicted class moved) and `source clusters` (clustering finds the classes of the
+     source).
+   - Otherwise DoC alone. Perhaps only the class frequencies changed, and the other estimators take
+     that for errors. Or the classes form no clusters.
+   - Where the class frequencies are given, COT, which then knows them. If its checks fail, the
+     rule uses agreement, or else DoC.
 2. The accuracy is A = A_v - 1.2 (A_v - m), with m the median of the estimators used. They all look
    at the same confusions, so they mostly miss the same errors.
-3. The interval reaches 0.2 |A_v - A| + 6 points to both sides, plus sampling error. Where the check
-   fails, it also contains what the estimators that are not used would give.
-4. Estimators that differ by 10 points or more disagree: a check that fails.
+3. The interval reaches to both sides: 4 points (7 for two classes), a tenth of the distance between
+   the lowest and the highest estimator, 0.15 times the share of predicted labels that would have to
+   change to be as on the source, and the sampling error. Where perhaps only the class frequencies
+   changed, it also contains what the other estimators would give.
+4. `temp` keeps its T if its mean target confidence is within 3 points of A, or within the sampling
+   error of A, or if the interval is 50 points wide or wider.
+5. Checks fail where estimators differ by 20 points or more, where sampling moves A by over 12
+   points, and where two classes leave no independent evidence for a change.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.estimators.atc import atc
-from covcal_cli.estimators.clusters import CLUSTERING, FIXED_CLUSTERING, clustering
+from covcal_cli.estimators.clusters import (
+    CLUSTERING,
+    FIXED_CLUSTERING,
+    change_within_classes,
+    clustering,
+)
 from covcal_cli.estimators.cot import confidence_change, cot
 from covcal_cli.estimators.doc import agreement, doc, mean_confidence
-from covcal_cli.estimators.guards import ess_count, ess_share
+from covcal_cli.estimators.guards import (
+    FALL_IN_CONFIDENCE,
+    SHIFT_WITHIN_CLASSES,
+    enough_rows,
+    ess_count,
+    ess_share,
+)
 from covcal_cli.estimators.inputs import (
     Estimate,
     EstimatorInputs,
@@ -41,19 +61,26 @@ from covcal_cli.estimators.inputs import (
 from covcal_cli.records import Guard
 
 FACTOR = 1.2
-MAX_DISAGREEMENT = 0.1
+MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"  # the name of a check that the posterior by labels reads
 # ``temp`` keeps its T where its mean target confidence is this near to the accuracy (`auto`).
 SAME = 0.03
 # How far the mean target confidence may lie below the accuracy without a warning.
 MAX_BELOW = 0.05
-_PER_FALL, _LEAST = 0.2, 0.06
+_PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
+_LEAST, _LEAST_OF_TWO = 0.04, 0.07
 REACH = (
     "rule-of-thumb range, not a confidence interval; it contained the true accuracy on 86 % of 64 "
     "test shifts"
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
-_TWO = ("atc", "cot")
+_TWO = ("doc", "atc", "cot")
+# Why only DoC is used, by the first check that failed.
+_DOC_BECAUSE = {
+    FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
+    SHIFT_WITHIN_CLASSES: "the rows of the predicted classes have not moved",
+}
+_NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
@@ -96,56 +123,114 @@ class Estimates(Mapping[str, Estimate]):
     @cached_property
     def combined(self) -> Estimate:
         """The estimate to act on, by the rule above."""
-        fall = confidence_change(self._inputs) if self._prior is None else None
-        return combined(self._inputs, self, fall)
+        inputs = self._inputs
+        if self._prior is not None:
+            cot_or_other = self["cot"]
+            if not cot_or_other.trusted:
+                cot_or_other = self["agreement"] if "agreement" in self else self["doc"]
+            return consensus(inputs, [cot_or_other], [])
+        checks = [confidence_change(inputs)]
+        if inputs.n_classes > 2:
+            checks += [change_within_classes(inputs), *self[CLUSTERING].guards]
+        return combined(inputs, self, checks)
 
 
 def combined(
-    inputs: EstimatorInputs, estimates: Mapping[str, Estimate], fall: Guard | None
+    inputs: EstimatorInputs,
+    estimates: Mapping[str, Estimate],
+    checks: Sequence[Guard],
+    drift: float | None = None,
 ) -> Estimate:
-    """Return the estimate to act on, by the rule above.
+    """Return the estimate to act on where the class frequencies are not given.
 
-    `fall` is the check `fall in confidence`, or None where the class frequencies are given.
+    Parameters
+    ----------
+    inputs, estimates
+        What was estimated from, and the estimators by name. One that is missing is not used.
+    checks
+        The accuracy fell if all of them pass.
+    drift
+        The share of predicted labels that would have to change, by default that of `inputs`.
     """
-    if fall is None:
-        cot_or_doc = estimates.get("agreement") or estimates["doc"]
-        return consensus(inputs, [estimates["cot"] if estimates["cot"].trusted else cot_or_doc], [])
+    doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY
     others = [estimates[name] for name in names if name in estimates]
-    if fall.passed:
-        return consensus(inputs, others, [])
-    return consensus(inputs, [estimates["doc"]], others)
+    failed = [guard.name for guard in checks if not guard.passed]
+    if failed:
+        others = [estimate for estimate in others if estimate.name != "doc"]
+        reason = _DOC_BECAUSE.get(failed[0], _NO_CLUSTERS)
+        estimate = consensus(inputs, doc_alone, others, drift=drift, reason=reason)
+    else:
+        unused = doc_alone if inputs.n_classes > 2 else []
+        estimate = consensus(inputs, others, unused, drift=drift)
+    if inputs.n_classes > 2:
+        return estimate
+    confidence = float(inputs.target_confidence.mean())
+    guard = independent_evidence(estimate.accuracy, confidence)
+    return replace(estimate, guards=(*estimate.guards, guard))
 
 
 def consensus(
-    inputs: EstimatorInputs, used: Sequence[Estimate], unused: Sequence[Estimate]
+    inputs: EstimatorInputs,
+    used: Sequence[Estimate],
+    unused: Sequence[Estimate],
+    *,
+    drift: float | None = None,
+    reason: str = "",
 ) -> Estimate:
     """Combine the `used` estimates by the rule above; the `unused` ones only widen the interval."""
-    source_accuracy = float(inputs.source_correct.mean())
-    accuracy = _extrapolated(source_accuracy, used)
-    error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
-    variance = error * (1 - error) / inputs.n_source
-    variance += accuracy * (1 - accuracy) / inputs.n_target
-    reach = _PER_FALL * abs(source_accuracy - accuracy) + _LEAST + Z * math.sqrt(variance)
+    accuracy = _extrapolated(inputs, used)
+    every = [*used, *unused]
+    sampling = _sampling(inputs, accuracy)
+    distance = disagreement(every)
+    reach = (_LEAST_OF_TWO if inputs.n_classes == 2 else _LEAST) + sampling
+    reach += _PER_DISTANCE * distance.value
+    reach += _PER_DRIFT * (inputs.predicted_drift if drift is None else drift)
     ends = [max(accuracy - reach, 0.0), min(accuracy + reach, 1.0)]
-    if unused:
-        ends.append(_extrapolated(source_accuracy, unused))
+    if reason in _DOC_BECAUSE.values():
+        ends.append(_extrapolated(inputs, unused))
     names = ", ".join(estimate.name for estimate in used)
     median = f"by the median of {names}" if len(used) > 1 else f"by {names}"
+    because = f" (used because {reason})" if reason else ""
     return Estimate(
         "combined",
         accuracy,
         min(ends),
         max(ends),
-        f"the accuracy changes {FACTOR} times as much from source to target as {median}",
-        (disagreement([*used, *unused]),),
+        f"the accuracy changes {FACTOR} times as much from source to target as {median}{because}",
+        (distance, enough_rows(sampling)),
         REACH,
     )
 
 
-def _extrapolated(source_accuracy: float, estimates: Sequence[Estimate]) -> float:
+def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
+    """Return why the estimate does not show that the confidence of `temp` is wrong, or None."""
+    confidence = float(inputs.target_confidence.mean())
+    distance = abs(confidence - estimate.accuracy)
+    after = f"the mean confidence of {confidence:.1%} after temperature scaling"
+    if distance < SAME:
+        return f"within {100 * SAME:.0f} points of {after}"
+    sampling = _sampling(inputs, estimate.accuracy)
+    if distance < sampling:
+        return f"within its sampling error of {100 * sampling:.1f} points of {after}"
+    if not estimate.bounds:
+        return f"but its range of {estimate.low:.0%} to {estimate.high:.0%} is too wide to act on"
+    return None
+
+
+def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> float:
+    """Return the accuracy by the median of some estimates, with the factor."""
+    source_accuracy = float(inputs.source_correct.mean())
     middle = float(np.median([estimate.accuracy for estimate in estimates]))
     return float(np.clip(source_accuracy - FACTOR * (source_accuracy - middle), 0.0, 1.0))
+
+
+def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
+    """Return the sampling error (95 %) of an accuracy that source errors and target rows give."""
+    error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
+    variance = error * (1 - error) / inputs.n_source
+    variance += accuracy * (1 - accuracy) / inputs.n_target
+    return Z * math.sqrt(variance)
 
 
 def under_confidence(accuracy: float, confidence: float) -> Guard:
@@ -164,7 +249,7 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
 
 
 def disagreement(estimates: Sequence[Estimate]) -> Guard:
-    """Check that all estimates lie within 10 points of each other."""
+    """Check that all estimates lie within 20 points of each other."""
     lowest, highest = (
         choose(estimates, key=lambda estimate: estimate.accuracy) for choose in (min, max)
     )
@@ -180,6 +265,24 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
         "change in class frequencies: label some target rows with covcal pick"
     )
     return Guard(DISAGREE, distance, MAX_DISAGREEMENT, passed, text)
+
+
+def independent_evidence(accuracy: float, confidence: float) -> Guard:
+    """Check, for two classes, that the accuracy is near the mean target confidence.
+
+    With two classes all estimators read the same number, so they agree easily.
+    """
+    distance = abs(accuracy - confidence)
+    passed = distance < SAME
+    text = f"the estimated accuracy is {100 * distance:.1f} points from the mean confidence of "
+    text += f"{confidence:.1%} after temperature scaling"
+    text += (
+        ""
+        if passed
+        else ". With two classes all estimators read the same number, so nothing else confirms "
+        "the difference: label some target rows with covcal pick"
+    )
+    return Guard("independent evidence", distance, SAME, passed, text)
 
 
 WEIGHTING_ASSUMPTION = (

@@ -76,9 +76,8 @@ def confidence_change(inputs: EstimatorInputs) -> Guard:
     """Check that the mean confidence falls, or that class frequencies cannot explain the shift."""
     source, target = inputs.source_confidence, inputs.target_confidence
     noise = math.sqrt(variance_of_mean(source) + variance_of_mean(target))
-    before, after = inputs.predicted_shares()
-    drift = 0.5 * float(np.abs(before - after).sum())
-    return fall_in_confidence(float(source.mean() - target.mean()), noise, drift)
+    fall = float(source.mean() - target.mean())
+    return fall_in_confidence(fall, noise, inputs.predicted_drift)
 
 
 def _prior_weights(prior: Float64s, inputs: EstimatorInputs) -> Float64s:

@@ -18,8 +18,12 @@ MIN_SOURCE_ERRORS = 20
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_PLAUSIBLE_RISE = 0.15
-FALL_IN_CONFIDENCE = "fall in confidence"  # the consensus reads the check of this name
+FALL_IN_CONFIDENCE = "fall in confidence"  # the names of checks that the consensus reads
+SHIFT_WITHIN_CLASSES = "shift within classes"
 SOURCE_ERRORS = "source errors"  # the name of the check of `enough_errors`
+MIN_MOVE = 0.3
+MAX_STRAYS = 0.5
+MAX_SAMPLING = 0.12
 MAX_PRIOR_NOISE = 1 / 3
 MAX_HALF_WIDTH = 0.055
 MIN_ESS_SHARE = 0.05
@@ -81,6 +85,43 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     doubt = "" if passed else ": perhaps only the class frequencies changed"
     text = f"the mean confidence {verdict}{doubt}"
     return Guard(FALL_IN_CONFIDENCE, sigmas, MIN_SIGMA, passed, text)
+
+
+def shift_within_classes(move: float) -> Guard:
+    """Check that more than the class frequencies has changed: rows of a class moved.
+
+    Other class frequencies change how many rows of a class there are, but not where these rows lie.
+    `move` is how far the mean logits of the rows predicted as a class lie from the source's, in
+    standard deviations of the source's rows.
+    """
+    passed = move >= MIN_MOVE
+    text = (
+        f"the rows of each predicted class have moved by {_told_apart(move, MIN_MOVE, 2)} standard "
+        f"deviations (at least {MIN_MOVE} for a shift within classes)"
+    )
+    text += "" if passed else ": perhaps only the class frequencies changed"
+    return Guard(SHIFT_WITHIN_CLASSES, move, MIN_MOVE, passed, text)
+
+
+def clusters_know_classes(strays: float) -> Guard:
+    """Check that clustering finds the predicted class of at least half of the source's rows."""
+    passed = strays <= MAX_STRAYS
+    text = (
+        f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another class "
+        f"(at most {MAX_STRAYS:.0%})"
+    )
+    text += "" if passed else ": the classes form no clusters, so do not use this estimate"
+    return Guard("source clusters", strays, MAX_STRAYS, passed, text)
+
+
+def enough_rows(sampling: float) -> Guard:
+    """Check that sampling alone moves the combined estimate by at most 12 points."""
+    passed = sampling <= MAX_SAMPLING
+    points = _told_apart(100 * sampling, 100 * MAX_SAMPLING, 1)
+    text = f"sampling moves the estimate by {points} points either way"
+    text += f" (at most {100 * MAX_SAMPLING:.0f})"
+    text += "" if passed else ": give more target rows, or more labelled source rows"
+    return Guard("rows", sampling, MAX_SAMPLING, passed, text)
 
 
 def precise(half_width: float) -> Guard:

@@ -141,6 +141,12 @@ class EstimatorInputs:
         )
         return source, target
 
+    @property
+    def predicted_drift(self) -> float:
+        """The share of predicted labels that would have to change to be as on the source."""
+        before, after = self.predicted_shares()
+        return 0.5 * float(np.abs(before - after).sum())
+
 
 def read_inputs(
     file: FeatureFile, temperature: float, *, source_weights: Float64s | None = None, seed: int = 0

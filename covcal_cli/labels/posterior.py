@@ -43,6 +43,7 @@ from covcal_cli.maths.odds import logit, sigmoid, top_log_odds
 from covcal_cli.maths.scaling import Scaling
 
 AGREEING, CONTRADICTING = 0.03, 0.08
+_MAX_AGREEING = 0.1  # the distance between estimators that agree
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
 MAX_FRAME = 1000  # most rows over which confidences are averaged
@@ -117,7 +118,7 @@ def posterior(
 
 
 def _width(prior: Estimate) -> float:
-    return CONTRADICTING if DISAGREE in prior.failed else AGREEING
+    return CONTRADICTING if prior.guard(DISAGREE).value >= _MAX_AGREEING else AGREEING
 
 
 def _odds(logits: Floats, log_t: float) -> Float64s:

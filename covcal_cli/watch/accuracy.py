@@ -20,11 +20,18 @@ from covcal_cli.estimators.clusters import (
     FIXED_CLUSTERING,
     MOST_ROWS,
     Centres,
+    Places,
+    move,
+    places,
     strays,
 )
-from covcal_cli.estimators.consensus import Estimates, consensus
+from covcal_cli.estimators.consensus import DISAGREE, Estimates, combined
 from covcal_cli.estimators.doc import doc
-from covcal_cli.estimators.guards import fall_in_confidence
+from covcal_cli.estimators.guards import (
+    clusters_know_classes,
+    fall_in_confidence,
+    shift_within_classes,
+)
 from covcal_cli.estimators.inputs import (
     MAX_ROWS,
     MAX_VALUES,
@@ -37,6 +44,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.maths.odds import top_log_odds
+from covcal_cli.records import Guard
 from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
@@ -66,7 +74,7 @@ class SourceRows:
         else:
             estimate = self._from_sketch(self.sketch, logits)
             of = "the sketch of the calibration's source rows"
-        contradicted = not all(guard.passed for guard in estimate.guards)
+        contradicted = DISAGREE in estimate.failed
         return PeriodAccuracy(estimate.accuracy, estimate.low, estimate.high, of, contradicted)
 
     def _from_sketch(self, sketch: Reference, logits: Floats) -> Estimate:
@@ -76,15 +84,16 @@ class SourceRows:
         inputs = EstimatorInputs(self.logits, self.labels, rows, self.temperature)
         source, target = inputs.source_confidence, inputs.target_confidence
         predicted = shares(logits.argmax(axis=1), n_classes)
+        drift = 0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum())
         fall = fall_in_confidence(
             float(source.mean() - target.mean()),
             math.sqrt(variance_of_mean(source) + variance_of_mean(target)),
-            0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum()),
+            drift,
         )
-        others = [atc(inputs), *_by_strays(sketch, logits)]
-        if fall.passed:
-            return consensus(inputs, others, [])
-        return consensus(inputs, [doc(inputs)], others)
+        estimates = [doc(inputs), atc(inputs), *_by_strays(sketch, logits)]
+        by_name = {estimate.name: estimate for estimate in estimates}
+        checks = [fall, *_checks_of_classes(sketch, logits)]
+        return combined(inputs, by_name, checks, drift)
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
@@ -110,6 +119,23 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     labels = np.repeat([0, 1], [right, wrong])
     logits = _top_against_rest(odds, n_classes, reference.temperature)
     return SourceRows(logits, labels, reference, reference.temperature, frequencies)
+
+
+def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
+    """Yield the checks of the combined estimate that need more than two classes."""
+    clusters, of_source = sketch.source.clusters, sketch.source.places
+    if clusters is None or logits.shape[1] == 2:
+        return
+    if of_source is not None:
+        source = Places(
+            np.array(of_source.classes),
+            np.array(of_source.counts),
+            of_source.means.values.astype(np.float64),
+            of_source.spreads.values.astype(np.float64),
+            sum(of_source.counts),
+        )
+        yield shift_within_classes(move(source, places(logits)))
+    yield clusters_know_classes(clusters.strays)
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:

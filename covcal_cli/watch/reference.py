@@ -202,6 +202,26 @@ class Clusters:
 
 
 @dataclass(frozen=True)
+class ClassPlaces:
+    """Where the logits of the source rows of each predicted class lie."""
+
+    classes: tuple[int, ...]  # (m,), the classes that are predicted for at least a few rows
+    counts: tuple[int, ...]  # (m,), their rows
+    means: Packed  # (m, K), of every logit less its row's mean
+    spreads: Packed  # (m, K), standard deviations
+
+    def __post_init__(self) -> None:
+        shape = self.means.shape
+        _require(len(shape) == 2 and self.spreads.shape == shape, "the places differ in size")
+        lengths = {len(self.classes), len(self.counts), shape[0]}
+        _require(len(lengths) == 1, "the places differ in length")
+        is_sorted = list(self.classes) == sorted(set(self.classes))
+        _require(is_sorted and set(self.classes) <= set(range(shape[1])), "a place has no class")
+        _require(min(self.counts, default=1) >= 1, "a place has no rows")
+        _require((self.spreads.values >= 0).all(), "a spread of the places is negative")
+
+
+@dataclass(frozen=True)
 class SourceSketch:
     """Log odds and class frequencies of the labelled source validation rows."""
 
@@ -211,6 +231,7 @@ class SourceSketch:
     wrong_odds: Packed
     predicted: Packed  # (K,), how often each class is predicted
     clusters: Clusters | None  # None where there are very many classes
+    places: ClassPlaces | None = None  # None where there are many classes, or two
 
     def __post_init__(self) -> None:
         _require(min(self.right, self.wrong) >= 0, "a number of source rows is negative")
@@ -221,6 +242,9 @@ class SourceSketch:
         clusters = self.clusters
         same = clusters is None or clusters.shares.shape == self.predicted.shape
         _require(same, "the clusters have the wrong number of classes")
+        places = self.places
+        wide = places is None or places.means.shape[1:] == self.predicted.shape
+        _require(wide, "the places have the wrong number of classes")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.estimators.clusters import MOST_ROWS, class_centres, strays
+from covcal_cli.estimators.clusters import (
+    LEAST_ROWS_OF_CLASS,
+    MOST_ROWS,
+    class_centres,
+    places,
+    strays,
+)
 from covcal_cli.estimators.inputs import (
     ESTIMATED,
     MAX_ROWS,
@@ -34,6 +40,7 @@ from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
     Axes,
+    ClassPlaces,
     Clusters,
     Coordinates,
     Moments,
@@ -47,6 +54,7 @@ from covcal_cli.watch.reference import (
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data hold no clusters
+_MOST_CLASSES_PLACED = 50  # with more classes, the reference data hold no places of classes
 _MOST_CLASSES = 10  # classes that have a signal
 _QUANTILES = 257
 _MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers in all axes, including means and scales
@@ -121,6 +129,7 @@ def reference_of(
             wrong_odds=quantiles(odds[~right]),
             predicted=Packed.of(shares(predictions, source.n_classes)),
             clusters=_clusters(logits, labels),
+            places=_places(logits),
         ),
     )
 
@@ -142,6 +151,15 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
         strays=float(strays(logits, centres, None).mean()),
         held_strays=float(strays(logits, centres, fixed_shares).mean()),
     )
+
+
+def _places(logits: Floats) -> ClassPlaces | None:
+    """Return where the rows of each predicted class lie; None for many classes or two."""
+    if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
+        return None
+    of = places(logits, LEAST_ROWS_OF_CLASS)
+    numbers, counts = tuple(of.classes.tolist()), tuple(of.counts.tolist())
+    return ClassPlaces(numbers, counts, Packed.of(of.means), Packed.of(of.spreads))
 
 
 def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:

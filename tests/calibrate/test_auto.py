@@ -14,8 +14,8 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.methods import checks_of
 from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.estimators import consensus
-from covcal_cli.estimators.consensus import Estimates
-from covcal_cli.estimators.inputs import read_inputs
+from covcal_cli.estimators.consensus import Estimates, reason_to_keep
+from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, read_inputs
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
@@ -193,7 +193,7 @@ def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
     members = target["aligned_logits"][:, read].astype(np.float64)
     aligned = logsumexp(members - logsumexp(members, axis=2, keepdims=True), axis=0)
     labels, every = original.argmax(axis=1), np.arange(read.sum())
-    accuracy = estimated_accuracy(path)
+    accuracy = estimate_of(path)[1].accuracy
     for candidate in found.candidates:
         asked = calibrate(path, CalibrateSettings(method=candidate.method))
         assert candidate.temperature == asked.forecaster_temperature
@@ -213,12 +213,12 @@ def test_candidates_by_hand(tmp_path: Path, moved: float) -> None:
     assert chosen == [found.method_used] == ["consensus" if moved else "temp"]
 
 
-def estimated_accuracy(path: Path) -> float:
-    """Return the combined estimate from the library's parts."""
+def estimate_of(path: Path) -> tuple[EstimatorInputs, Estimate]:
+    """Return the combined estimate, and what it was made from, by the library's parts."""
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     with FeatureFile(path) as file:
         inputs = read_inputs(file, plain)
-    return Estimates(inputs).combined.accuracy
+    return inputs, Estimates(inputs).combined
 
 
 def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
     assert f"too high by about {gap:.0f} points" in texts["Confidence"]
     assert texts["Temperature"].endswith("method consensus (chosen by auto)")
     assert texts["Reason"] == calibration.reason
-    assert texts["Checks"] == "3 of 4 passed; failed: estimators disagree"
+    assert texts["Checks"] == "4 of 5 passed; failed: estimators disagree"
     assert "covcal inspect cal.json shows all candidates and checks" in done.err
     assert "effective sample size" not in done.out + done.err
 
@@ -291,8 +291,8 @@ def test_the_reason_beside_every_candidate_is_true(
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     for candidate in calibration.candidates:
         assert candidate.expected_ece is not None
-        if candidate.why == "chosen: within 3 points of the estimate":
-            assert candidate.expected_ece < 0.03
+        if candidate.why == "chosen: the estimate does not show that its confidence is wrong":
+            assert reason_to_keep(*estimate_of(path)) is not None
         elif candidate.why == "chosen: its confidence is the estimate":
             assert candidate.matched
         elif candidate.why == "chosen: too few source errors to raise confidence":

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from covcal_cli.estimators import guards
-from covcal_cli.estimators.consensus import Estimates, combined
+from covcal_cli.estimators.clusters import change_within_classes
+from covcal_cli.estimators.consensus import Estimates, combined, reason_to_keep
 from covcal_cli.estimators.inputs import (
     AlignedForecasters,
     Estimate,
@@ -68,6 +69,21 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
         "perhaps only the class frequencies changed",
     ),
     (lambda: guards.precise(0.05), lambda: guards.precise(0.06), "6.0 points either way"),
+    (
+        lambda: guards.shift_within_classes(0.3),
+        lambda: guards.shift_within_classes(0.2),
+        "moved by 0.20 standard deviations",
+    ),
+    (
+        lambda: guards.clusters_know_classes(0.5),
+        lambda: guards.clusters_know_classes(0.6),
+        "60.0% of the source's rows end in the cluster of another class",
+    ),
+    (
+        lambda: guards.enough_rows(0.12),
+        lambda: guards.enough_rows(0.15),
+        "15.0 points either way (at most 12): give more target rows",
+    ),
     (
         lambda: guards.enough_errors(20, 100),
         lambda: guards.enough_errors(19, 100),
@@ -199,22 +215,20 @@ CLUSTERINGS = ["clustering", "clustering with fixed class shares"]
 
 
 @pytest.mark.parametrize(
-    ("classes", "falls", "used", "unused"),
+    ("classes", "failed", "used", "unused"),
     [
-        (5, True, ["atc", *CLUSTERINGS], []),
-        (5, False, ["doc"], ["atc", *CLUSTERINGS]),
-        (5, None, ["cot"], []),
-        (2, True, ["atc", "cot"], []),
-        (2, False, ["doc"], ["atc", "cot"]),
+        (5, "", ["atc", *CLUSTERINGS], ["doc"]),
+        (5, "fall in confidence", ["doc"], ["atc", *CLUSTERINGS]),
+        (5, "shift within classes", ["doc"], ["atc", *CLUSTERINGS]),
+        (5, "source clusters", ["doc"], ["atc", *CLUSTERINGS]),
+        (2, "", ["doc", "atc", "cot"], []),
+        (2, "fall in confidence", ["doc"], ["atc", "cot"]),
     ],
 )
 def test_combined_is_the_rule(
-    classes: int, falls: bool | None, used: list[str], unused: list[str]
+    classes: int, failed: str, used: list[str], unused: list[str]
 ) -> None:
-    """By hand: the estimators used, 1.2 times the fall, the interval, and the disagreement.
-
-    `falls` is whether the confidence falls, and None where the class frequencies are given.
-    """
+    """By hand: the estimators used, 1.2 times the fall, the interval, and the disagreement."""
     inputs, _ = made_inputs(classes=classes)
     values = {"cot": 0.5, "atc": 0.66, "doc": 0.7}
     values |= dict(zip(CLUSTERINGS, (0.62, 0.57), strict=True))
@@ -222,8 +236,13 @@ def test_combined_is_the_rule(
         name: Estimate(name, value, value, value, "-", (guards.precise(0.0),))
         for name, value in values.items()
     }
-    fall = None if falls is None else guards.fall_in_confidence(0.1 if falls else 0.0, 0.01, 0.0)
-    found = combined(inputs, estimates, fall)
+    checks = [
+        guards.fall_in_confidence(0.0 if failed == "fall in confidence" else 0.1, 0.01, 0.0),
+        guards.shift_within_classes(0.29 if failed == "shift within classes" else 0.3),
+        guards.clusters_know_classes(0.51 if failed == "source clusters" else 0.5),
+    ]
+    assert [guard.name for guard in checks if not guard.passed] == ([failed] if failed else [])
+    found = combined(inputs, estimates, checks[: 1 if classes == 2 else 3], drift=0.2)
     right = float(inputs.source_correct.mean())
 
     def corrected(some: list[str]) -> float:
@@ -234,15 +253,58 @@ def test_combined_is_the_rule(
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     noise = error * (1 - error) / inputs.n_source
     noise += accuracy * (1 - accuracy) / inputs.n_target
-    reach = 0.2 * abs(right - accuracy) + 0.06 + 1.959964 * noise**0.5
-    lowest = min([accuracy - reach, *([corrected(unused)] if unused else [])])
+    everyone = [values[name] for name in [*used, *unused]]
+    distance = max(everyone) - min(everyone)
+    reach = 0.1 * distance + (0.07 if classes == 2 else 0.04) + 0.15 * 0.2 + 1.959964 * noise**0.5
+    ambiguous = failed in ("fall in confidence", "shift within classes")
+    lowest = min([accuracy - reach, *([corrected(unused)] if ambiguous else [])])
     assert found.low == pytest.approx(lowest)
     assert found.high == pytest.approx(accuracy + reach)
-    everyone = [values[name] for name in [*used, *unused]]
     guard = found.guard("estimators disagree")
-    assert guard.value == pytest.approx(max(everyone) - min(everyone))
-    assert guard.passed == (len(everyone) == 1 or guard.value < 0.1)
+    assert guard.value == pytest.approx(distance)
+    assert guard.passed == (distance < 0.2)
     assert ("label some target rows" in guard.sentence) != guard.passed
+    assert found.guard("rows").value == pytest.approx(1.959964 * noise**0.5)
+    assert ("independent evidence" in [guard.name for guard in found.guards]) == (classes == 2)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_given_class_frequencies_leave_cot_alone_in_the_rule(
+    monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    """COT knows the frequencies; where its checks fail, DoC takes its place."""
+    inputs, _ = made_inputs()
+    estimates = Estimates(inputs, inputs.source_prior)
+    check = guards.precise(0.0 if trusted else 1.0)
+    monkeypatch.setitem(estimates._computed, "cot", replace(estimates["cot"], guards=(check,)))
+    used = estimates["cot" if trusted else "doc"]
+    right = float(inputs.source_correct.mean())
+    assert estimates.combined.accuracy == pytest.approx(right - 1.2 * (right - used.accuracy))
+    assert f"as by {used.name}" in estimates.combined.assumption
+
+
+def test_rows_of_a_class_that_only_became_frequent_have_not_moved() -> None:
+    """A class that makes up most of the target is no shift within classes; a moved class is one."""
+    source, labels = made_rows(3000, classes=4, moved=0.0, seed=1)
+    mostly = np.array([0.85, 0.05, 0.05, 0.05])
+    frequent, _ = made_rows(2000, classes=4, moved=0.0, seed=2, prior=mostly)
+    moved, _ = made_rows(2000, classes=4, moved=0.6, seed=3)
+    for target, passed in ((frequent, False), (moved, True)):
+        inputs = EstimatorInputs(source, labels, target, 2.0)
+        assert change_within_classes(inputs).passed == passed
+        louder = EstimatorInputs(1e-6 * source, labels, 1e-6 * target, 2e-6)
+        value = change_within_classes(louder).value
+        assert value == pytest.approx(change_within_classes(inputs).value, rel=1e-6)
+
+
+def test_classes_that_the_source_does_not_show_count_as_moved() -> None:
+    """If most target rows have a class with under five source rows, nothing is known."""
+    source, labels = made_rows(400, classes=4, moved=0.0, seed=1)
+    rare = source.argmax(axis=1) != 0
+    target, _ = made_rows(400, classes=4, moved=0.0, seed=2)
+    of_first = source[~rare], labels[~rare]
+    inputs = EstimatorInputs(*of_first, target[target.argmax(axis=1) > 0], 2.0)
+    assert change_within_classes(inputs).passed
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -260,3 +322,20 @@ def test_combined_on_made_shifts(seed: int) -> None:
         assert found.low <= true <= found.high
         if moved == 0.0:
             assert found.accuracy == pytest.approx(true, abs=0.03)
+
+
+@pytest.mark.parametrize("rows", [15, 30, 60])
+def test_few_target_rows_of_a_calibrated_classifier_change_nothing(rows: int) -> None:
+    """Nothing shifted and T = 1 is right: the estimate is never reason enough to leave it."""
+    for seed in range(20):
+        rng = np.random.default_rng([seed, rows])
+        logits = rng.normal(size=(600 + rows, 5)) * 2.2
+        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        drawn = rng.random(len(chances))[:, None] > np.cumsum(chances, axis=1)
+        labels = drawn.sum(axis=1).clip(0, 4)
+        inputs = EstimatorInputs(logits[:600], labels[:600], logits[600:], 1.0)
+        estimate = Estimates(inputs).combined
+        assert reason_to_keep(inputs, estimate) is not None
+        assert estimate.guard("rows").passed == (estimate.guard("rows").value <= 0.12)
+        assert rows == 60 or "rows" in estimate.failed
