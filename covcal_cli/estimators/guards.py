@@ -87,6 +87,11 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     return Guard(FALL_IN_CONFIDENCE, sigmas, MIN_SIGMA, passed, text)
 
 
+def could_be_frequencies(fall: Guard) -> bool:
+    """Return whether the check `fall in confidence` leaves class frequencies as an explanation."""
+    return fall.threshold == MIN_SIGMA
+
+
 def shift_within_classes(move: float) -> Guard:
     """Check that more than the class frequencies has changed: rows of a class moved.
 

@@ -147,7 +147,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
     assert "no check available" in next(line for line in table if line.startswith("| confidence"))
     # What the intervals are: no noise of sampling where there is more.
     assert found.estimates[0].interval in text
-    assert "86 % of 64 test shifts" in found.estimates[0].interval
+    assert "90 % of 144 test shifts" in found.estimates[0].interval
     assert {one.interval for one in found.estimates[1:]} == {"95 % sampling error only"}
 
 

@@ -268,6 +268,23 @@ def test_combined_is_the_rule(
     assert ("independent evidence" in [guard.name for guard in found.guards]) == (classes == 2)
 
 
+@pytest.mark.parametrize(("fall", "drift"), [(-0.4, 0.1), (0.0, 0.6)])
+def test_a_shift_that_frequencies_cannot_explain_needs_no_more_checks(
+    fall: float, drift: float
+) -> None:
+    """The confidence rises by 40 points, or most labels change: DoC alone would be absurd."""
+    inputs, _ = made_inputs()
+    estimates = Estimates(inputs)
+    checks = [
+        guards.fall_in_confidence(fall, 0.01, drift),
+        guards.shift_within_classes(0.0),
+        guards.clusters_know_classes(1.0),
+    ]
+    found = combined(inputs, estimates, checks)
+    assert found.accuracy == combined(inputs, estimates, checks[:1]).accuracy
+    assert "by the median of atc" in found.assumption
+
+
 @pytest.mark.parametrize("trusted", [True, False])
 def test_given_class_frequencies_leave_cot_alone_in_the_rule(
     monkeypatch: pytest.MonkeyPatch, trusted: bool
