@@ -38,6 +38,14 @@ def report(
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Resamples for the intervals; 0: no intervals.")
     ] = 1000,
+    decision: Annotated[
+        Path | None,
+        typer.Option(
+            "--decide",
+            metavar="DECIDE.JSON",
+            help="Draw the error against the share of rows that this decision accepts.",
+        ),
+    ] = None,
     networks: Networks = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
     seed: Seed = 0,
@@ -54,6 +62,7 @@ def report(
       covcal report
       covcal report adapted.h5 -c cal.json -o report.html
       covcal report adapted.h5 -c cal.json -c temp.json --bootstrap 2000
+      covcal report --decide decide.json
     """
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.forecast.forecaster import split_names
@@ -86,6 +95,7 @@ def report(
         ),
         names=names,
         networks=networks,
+        decision=decision,
         force=force,
     )
     for text in (*notes, *content.notes):

@@ -11,6 +11,7 @@ from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import as_word
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FEATURES_FILE, ONE_TABLE, OPTIONS
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
@@ -42,6 +43,8 @@ class ReportContent:
     settings: EvaluateSettings
     networks: Path | None  # the file of --networks
     notes: tuple[str, ...]  # notes for the reader about the rows and the estimate
+    decision: Decision | None = None
+    decided: Path | None = None  # the file of the decision
     names: tuple[str, ...] = ()  # NAME of -c NAME=FILE, or empty, per document
 
     @property
@@ -89,6 +92,8 @@ def commands(content: ReportContent) -> list[str]:
     )
     if content.networks is not None:
         options += f" --networks {as_word(content.networks)}"
+    if content.decided is not None:
+        options += f" --decide {as_word(content.decided)}"
     if content.settings.allow_other_preprocessing:
         options += " --allow-other-preprocessing"
     if content.evaluation is not None:

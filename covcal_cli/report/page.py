@@ -12,6 +12,7 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.evaluate.bins import SMALL_GROUP
 from covcal_cli.evaluate.metrics import Metrics
+from covcal_cli.report.acceptance import acceptance
 from covcal_cli.report.content import ReportContent, commands
 from covcal_cli.report.tables import (
     candidates_table,
@@ -189,6 +190,7 @@ def page(content: ReportContent) -> str:
         f'<p class="origin">{safe(_origin(content))}</p>',
         _verdict_box(result),
         "" if content.reading is None else f"<p>{safe(content.reading)}</p>",
+        *_accepted(content),
         *_measured(content),
         *_estimated(content),
         *_calibrations(content),
@@ -213,6 +215,16 @@ def _verdict_box(result: Verdict) -> str:
         f'<div class="verdict {result.tone}"><strong>{safe(result.headline)}.</strong>'
         f"{sentences}</div>"
     )
+
+
+def _accepted(content: ReportContent) -> Iterable[str]:
+    if content.decision is None:
+        return
+    measured = None if content.evaluation is None else content.evaluation.decision
+    metrics = None
+    if content.evaluation is not None and measured is not None:
+        metrics = content.evaluation.metrics[measured.calibration]
+    yield section("Rows to accept", acceptance(content.decision, measured, metrics))
 
 
 def _measured(content: ReportContent) -> Iterable[str]:

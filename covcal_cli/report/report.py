@@ -11,6 +11,7 @@ from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
 from covcal_cli.forecast.forecaster import read_named, source_accuracy
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.report.content import DEFAULTS, ReportContent
@@ -25,6 +26,7 @@ def report(
     *,
     names: Sequence[str] = (),
     networks: str | Path | None = None,
+    decision: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
@@ -45,6 +47,8 @@ def report(
         As for `evaluate`.
     names : sequence of str
         Names of the calibrations. `read_named` chooses a name where one is empty or missing.
+    decision : str or Path, optional
+        A decide.json that was made with one of the calibrations.
 
     Raises
     ------
@@ -58,7 +62,9 @@ def report(
         raise CovcalError(f"{output}: a report is a web page: give -o a name that ends in .html")
     if not files:
         raise CovcalError("a report needs at least one calibration: give it with -c cal.json")
-    check_output(output, force=force, inputs=[path, *files])
+    decided = None if decision is None else Path(decision)
+    check_output(output, force=force, inputs=[path, *files, *([decided] if decided else [])])
+    accepting = None if decided is None else read_decision(decided, *files)
     calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
         attributes = _attributes(file)
@@ -71,7 +77,9 @@ def report(
     # Measure if there are labels, and estimate if there are enough rows.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
-        evaluation = evaluate(path, calibrations, settings, documents=files, networks=networks)
+        evaluation = evaluate(
+            path, calibrations, settings, documents=files, networks=networks, decision=decided
+        )
     estimation: Estimation | None = None
     notes = () if evaluation is None else evaluation.notes
     with suppress(TooFewRowsError):
@@ -96,6 +104,8 @@ def report(
         settings=settings,
         networks=networks,
         notes=notes,
+        decision=accepting,
+        decided=decided,
         names=tuple(names),
     )
     write_text(output, page(content), force=force)

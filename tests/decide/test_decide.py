@@ -340,3 +340,23 @@ def test_the_demo_leads_to_a_promise_that_apply_and_export_share(tmp_path: Path)
     (exported,) = session.run(["accept"], {session.get_inputs()[0].name: pixels})
     np.testing.assert_array_equal(exported, accept)
     assert 0 < accept.mean() < 1
+
+
+def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None:
+    covcal("decide", "--error", 0.2, "--set", 0.9, "-q", cwd=folder).require_success()
+    report = ("report", "--decide", "decide.json", "--bootstrap", 0, "-q", "-f")
+    covcal(*report, cwd=folder).require_success()
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    metrics = printed_json("evaluate", "--decide", "decide.json", "-q", cwd=folder)["decision"]
+    assert "<h2>Rows to accept</h2>" in page
+    assert "limit 20 %" in page
+    assert f"{100 * metrics['accepted_error']:.2f} % of these are wrong" in page
+    assert "--decide decide.json" in page[page.index("Make this page again") :]
+    # Without labels there is a curve, and nothing measured.
+    with h5py.File(folder / "features.h5", "r+") as file:
+        file["target/labels"][:] = -1
+    report = ("report", "features.h5", "-c", "cal.json", *report[1:])
+    covcal(*report, cwd=folder).require_success()
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "limit 20 %" in page
+    assert "of these are wrong" not in page
