@@ -132,11 +132,14 @@ def estimate_file(problem: Problem, metrics: Sequence[Wanted] = ()) -> Estimatio
         fit = LabelledFit(file, draw, problem)
         unlabelled = replace(estimates[0], name="without labels")
         estimates = (fit.accuracy, fit.by_labels, unlabelled, *every)
+        of_classes = fit.metrics(file, metrics)
         notes += draw.notes
-    offsets = None if problem.prior is None else problem.prior_offsets
+    else:
+        offsets = None if problem.prior is None else problem.prior_offsets
+        of_classes = expected_metrics(inputs, estimates[0], metrics, file.classes, offsets)
     return Estimation(
         estimates=estimates,
-        metrics=expected_metrics(inputs, estimates[0], metrics, file.classes, offsets),
+        metrics=of_classes,
         used_target_labels=draw is not None,
         labelled_rows=None if draw is None else draw.recorded(file.require_target()),
         guards=tuple(guards),

@@ -5,6 +5,7 @@ or random rows with known labels, as many as you asked for. cal.json names the r
 ``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,15 @@ from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.calibrate.settings import EstimateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import sentences_of_failed
-from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.estimators.inputs import Estimate, most_rows
+from covcal_cli.estimators.metrics import MetricEstimate, Wanted
 from covcal_cli.files import as_word
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.labels.accuracy import LEVEL, accuracy_by_labels
 from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.metrics import metrics_by_labels
 from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
 from covcal_cli.maths.odds import confidences
@@ -123,6 +126,20 @@ class LabelledFit:
             "ece_low": low,
             "ece_high": high,
         }
+
+    def metrics(self, file: FeatureFile, wanted: Sequence[Wanted]) -> tuple[MetricEstimate, ...]:
+        """Return metrics of each class by the labels."""
+        target = file.require_target()
+        frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
+        return metrics_by_labels(
+            self.draw,
+            target.logits(frame),
+            self.logits,
+            self._scaling,
+            self.accuracy,
+            wanted,
+            file.classes,
+        )
 
     def history(self) -> list[str]:
         """Say what each batch of labels changed."""

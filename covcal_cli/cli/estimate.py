@@ -54,8 +54,8 @@ def estimate(
         typer.Option(
             metavar="METRIC[:CLASS],...",
             help="More metrics, of every class or of one, such as f1,recall:fraud: precision, "
-            "recall, f1, specificity, auroc, average_precision, balanced_accuracy, accuracy, or "
-            "all. The class macro is the mean over classes.",
+            "recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. The class macro "
+            "is the mean over classes.",
         ),
     ] = None,
     target_prior: TargetPrior = "source",

@@ -148,6 +148,11 @@ class EstimatorInputs:
         return 0.5 * float(np.abs(before - after).sum())
 
 
+def most_rows(classes: int) -> int:
+    """Return how many rows of a domain are read at most."""
+    return min(MAX_ROWS, MAX_VALUES // classes)
+
+
 def read_inputs(
     file: FeatureFile, temperature: float, *, source_weights: Float64s | None = None, seed: int = 0
 ) -> EstimatorInputs:
@@ -162,7 +167,7 @@ def read_inputs(
     rows = source.require_rows("validation")
     labels = source.labels(rows)
     rows, labels = rows[labels >= 0], labels[labels >= 0]
-    most = min(MAX_ROWS, MAX_VALUES // source.n_classes)
+    most = most_rows(source.n_classes)
     chosen = thinned(np.arange(len(rows)), most, seed)
     target_rows = target.drawn(most, seed, *ESTIMATED)
     source_rows = rows[chosen]

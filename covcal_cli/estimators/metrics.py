@@ -5,7 +5,7 @@ class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Bia
 The offsets b are 0 unless the user gives class frequencies. T lies halfway, in log T, between T_s
 and the T that matches the estimated accuracy. On the 158 shifts of the half *choose*, the matched T
 itself gives larger errors (AUROC .052 instead of .044, F1 .075 instead of .070), and so does T_s.
-AUROC and average precision rank rows by the classifier's own probabilities.
+The AUROC ranks rows by the classifier's own probabilities.
 
 The range of a metric contains its values at both ends of the accuracy's interval, with T matched to
 each end. It is widened on both sides by sqrt(o^2 + s^2). Here s is 1.96 times the sampling error of
@@ -16,6 +16,7 @@ odds and labels are independent between classes.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class MetricEstimate:
     low: Share | None
     high: Share | None
     rows: NonNegative  # rows that decide: of the class, or predicted as it; the smaller number
-    interval: str = METRIC_RANGE
+    interval: str  # says what the range is
 
 
 def parse_metrics(text: str) -> tuple[Wanted, ...]:
@@ -71,8 +72,28 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A metric with what moves it; the spread of a mean follows from those of its parts."""
+class Interval:
+    """A metric with its range."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Spread(Protocol):
+    """A metric with what moves it."""
+
+    @property
+    def interval(self) -> Interval:
+        """The metric with its range."""
+
+    def mean(self, others: Sequence[Self]) -> Self:
+        """Return the mean of this metric and others."""
+
+
+@dataclass(frozen=True)
+class ExpectedSpread:
+    """A metric of the expected confusion matrix."""
 
     value: float
     ends: tuple[float, ...]  # the metric at both ends of the accuracy's interval
@@ -80,11 +101,21 @@ class Spread:
     above: float
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The range."""
+    def interval(self) -> Interval:
+        """The metric with its range."""
         around = (self.value, *self.ends)
-        low, high = min(around) - self.below**0.5, max(around) + self.above**0.5
-        return float(np.clip(low, 0, 1)), float(np.clip(high, 0, 1))
+        return Interval(self.value, min(around) - self.below**0.5, max(around) + self.above**0.5)
+
+    def mean(self, others: Sequence[Self]) -> "ExpectedSpread":
+        """Return the mean; the errors of odds and labels are independent."""
+        parts = (self, *others)
+        count = len(parts)
+        return ExpectedSpread(
+            sum(part.value for part in parts) / count,
+            tuple(sum(end) / count for end in zip(*(part.ends for part in parts), strict=True)),
+            sum(part.below for part in parts) / count**2,
+            sum(part.above for part in parts) / count**2,
+        )
 
 
 def expected_metrics(
@@ -132,7 +163,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
-) -> tuple[float, Spread | None]:
+) -> tuple[float, ExpectedSpread | None]:
     """Return the rows that decide a metric, and its spread if they are enough."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
@@ -141,7 +172,7 @@ def _spread(
     value, slope = metric.function(middle)
     noise = Z**2 * float(slope**2 @ (middle.members * (1 - middle.members)))
     shifts = [metric.function(of)[0] - value for of in moved]
-    return rows, Spread(
+    return rows, ExpectedSpread(
         value,
         tuple(metric.function(of)[0] for of in ends),
         min(0.0, *shifts) ** 2 + noise,
@@ -158,6 +189,7 @@ def selected(
     accuracy: Estimate,
     rows: int,
     spreads: Spreads,
+    kind: str = METRIC_RANGE,
 ) -> Iterator[MetricEstimate]:
     """Yield the wanted metrics: for each metric first its mean over classes, then its classes.
 
@@ -174,6 +206,8 @@ def selected(
     spreads : function
         Returns the named metrics of a class, each with the rows that decide it, and with its
         spread where these are enough.
+    kind : str
+        Says what the ranges are.
 
     Raises
     ------
@@ -199,34 +233,26 @@ def selected(
     for metric, of in wanted:
         if metric == ACCURACY:
             ends = accuracy.accuracy, accuracy.low, accuracy.high
-            yield MetricEstimate(metric, None, *ends, rows)
+            yield MetricEstimate(metric, None, *ends, rows, kind)
         elif of in numbers:
-            yield _estimate(metric, of, *found[metric, numbers[of]])
+            yield _estimate(metric, of, *found[metric, numbers[of]], kind)
         else:
             name = {BALANCED: "recall"}.get(metric, metric)
             if of is not None or metric == BALANCED or len(classes) > 2:
-                spread = _mean([found[name, number][1] for number in numbers.values()])
-                yield _estimate(metric, None, rows, spread)
+                parts = [found[name, number][1] for number in numbers.values()]
+                known = [spread for spread in parts if spread is not None]
+                mean = known[0].mean(known[1:]) if known else None
+                yield _estimate(metric, None, rows, mean, kind)
             if of is None and metric != BALANCED:
                 for label, number in numbers.items():
-                    yield _estimate(metric, label, *found[metric, number])
+                    yield _estimate(metric, label, *found[metric, number], kind)
 
 
-def _mean(spreads: Sequence[Spread | None]) -> Spread | None:
-    """Return the mean over the classes with a number; None if there is no such class."""
-    parts = [spread for spread in spreads if spread is not None]
-    if not parts:
-        return None
-    count = len(parts)
-    return Spread(
-        sum(part.value for part in parts) / count,
-        tuple(sum(end) / count for end in zip(*(part.ends for part in parts), strict=True)),
-        sum(part.below for part in parts) / count**2,
-        sum(part.above for part in parts) / count**2,
-    )
-
-
-def _estimate(metric: str, name: str | None, rows: float, spread: Spread | None) -> MetricEstimate:
+def _estimate(
+    metric: str, name: str | None, rows: float, spread: Spread | None, kind: str
+) -> MetricEstimate:
     if spread is None:
-        return MetricEstimate(metric, name, None, None, None, rows)
-    return MetricEstimate(metric, name, float(np.clip(spread.value, 0, 1)), *spread.interval, rows)
+        return MetricEstimate(metric, name, None, None, None, rows, kind)
+    interval = spread.interval
+    value, low, high = np.clip([interval.value, interval.low, interval.high], 0, 1).tolist()
+    return MetricEstimate(metric, name, value, low, high, rows, kind)

@@ -118,22 +118,10 @@ def _auroc(rows: ClassRows) -> Derivative:
     return value, slope[rows.ranks]
 
 
-def _average_precision(rows: ClassRows) -> Derivative:
-    """Mean over the rows of the class of the precision among rows of at least the same rank."""
-    positives = rows.by_rank(rows.members)
-    above = np.cumsum(rows.by_rank(rows.mass)[::-1])[::-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        precision = np.where(above > 0, np.cumsum(positives[::-1])[::-1] / above, 0.0)
-        later = np.cumsum(np.where(above > 0, positives / above, 0.0))
-    value = float(positives @ precision) / rows.positives
-    return value, ((precision + later - value) / rows.positives)[rows.ranks]
-
-
 CLASS_METRICS: Mapping[str, ClassMetric] = {
     "precision": ClassMetric(_precision, ("predicted",)),
     "recall": ClassMetric(_recall, ("positives",)),
     "f1": ClassMetric(_f1, ("predicted", "positives")),
     "specificity": ClassMetric(_specificity, ("negatives",)),
     "auroc": ClassMetric(_auroc, ("positives", "negatives")),
-    "average_precision": ClassMetric(_average_precision, ("positives", "negatives")),
 }

@@ -26,9 +26,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "auroc": lambda labels, _hard, scores, weights: sklearn.roc_auc_score(
         labels, scores, sample_weight=weights
     ),
-    "average_precision": lambda labels, _hard, scores, weights: sklearn.average_precision_score(
-        labels, scores, sample_weight=weights
-    ),
 }
 
 

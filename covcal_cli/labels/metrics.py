@@ -1,0 +1,140 @@
+"""Estimate precision, recall and other metrics of each class from labels of a known design.
+
+Every row of the frame has a probability p of the class, by the temperature and the offset that
+`posterior` fits to the labels. A drawn row stands for w_i rows, and y_i is 1 if its label is the
+class, else 0. Each cell of the confusion matrix is then a difference estimate (Cassel, Särndal &
+Wretman 1976): the sum of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A
+metric is a function of these sums. With its derivative g_i by row i, its variance is (delta method;
+Särndal, Swensson & Wretman 1992, section 5.5)
+
+    V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
+
+with v_i of the design (`Draw.variances`). The interval is Wilson's (1927) for the number of rows
+that gives a share this variance. A metric needs `LEAST_LABELS` labelled rows of each kind that it
+is a share of.
+
+On 50 shifts of the half *choose* (50 to 500 labels, 3 draws each), these intervals contained the
+metric of all rows in 91 to 97 % of cases. With the squares (y_i - p_i)^2 in place of p_i (1 - p_i)
+it was 76 to 98 % before the limit `_MOST_GAIN`, because a few rows without an error prove little.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Floats
+from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.estimators.metrics import Interval, MetricEstimate, Spread, Wanted, selected
+from covcal_cli.labels.accuracy import LEVEL
+from covcal_cli.labels.draws import Draw
+from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, ranks_of
+from covcal_cli.maths.odds import probabilities, short_percent, wilson
+from covcal_cli.maths.scaling import Scaling
+from covcal_cli.maths.softmax import with_offsets
+
+LEAST_LABELS = 5
+# A share of so many labelled rows counts as one of at most four times as many: the probabilities
+# that the sums start from are not surer than that.
+_MOST_GAIN = 4
+_KIND = f"Ranges of metrics are {short_percent(LEVEL)} intervals by labels."
+
+
+@dataclass(frozen=True)
+class LabelSpread:
+    """A metric by labels, with its errors in the drawn rows."""
+
+    value: float
+    labels: int  # labelled rows that decide
+    design: Float64s  # v n / (n - 1), (n,)
+    # E(g y) and E(g^2 y) under p, (n,): in a mean over classes, the classes of a row exclude each
+    # other.
+    first: Float64s
+    second: Float64s
+
+    @property
+    def interval(self) -> Interval:
+        """The metric with its interval."""
+        variance = float(self.design @ (self.second - self.first**2))
+        value = float(np.clip(self.value, 0, 1))
+        if variance <= 0:  # every row is labelled
+            return Interval(value, value, value)
+        nearest = 0.5 / (self.labels + 1)
+        inside = float(np.clip(value, nearest, 1 - nearest))
+        size = min(inside * (1 - inside) / variance, _MOST_GAIN * self.labels)
+        return Interval(value, *wilson(value, size, LEVEL))
+
+    def mean(self, others: Sequence[Self]) -> "LabelSpread":
+        """Return the mean over classes."""
+        parts = (self, *others)
+        count = len(parts)
+        return LabelSpread(
+            sum(part.value for part in parts) / count,
+            sum(part.labels for part in parts),
+            self.design,
+            np.asarray(sum(part.first for part in parts) / count),
+            np.asarray(sum(part.second for part in parts) / count**2),
+        )
+
+
+def metrics_by_labels(
+    draw: Draw,
+    frame: Floats,
+    drawn: Floats,
+    scaling: Scaling,
+    accuracy: Estimate,
+    wanted: Sequence[Wanted],
+    classes: Sequence[str],
+) -> tuple[MetricEstimate, ...]:
+    """Estimate metrics on the rows that a draw was made from.
+
+    Parameters
+    ----------
+    draw : Draw
+        The labelled rows.
+    frame, drawn : arrays of shape (m, K) and (n, K)
+        The classifier's logits of rows that represent the frame, and of the drawn rows.
+    scaling : Scaling
+        The fit to the labels.
+    accuracy : Estimate
+        The accuracy by the labels.
+    wanted : sequence of pairs
+        Metrics and classes, as in `expected_metrics`.
+    classes : sequence of str
+    """
+    if not wanted:
+        return ()
+    m, n, logits = len(frame), len(drawn), np.concatenate([frame, drawn])
+    moved = with_offsets(logits, scaling.temperature, scaling.offsets, scaling.of_label)
+    chances, odds = probabilities(moved, scaling.temperature), class_odds(logits)
+    predictions = logits.argmax(axis=1)
+    mass = np.repeat([draw.population / m, 0.0], [m, n])
+    design = draw.variances * n / max(n - 1, 1)
+
+    def spreads(label: int, names: Sequence[str]) -> dict[str, tuple[float, Spread | None]]:
+        is_class, is_predicted = draw.labels == label, predictions == label
+        chance = chances[label, m:]
+        members = chances[label] * mass
+        members[m:] = draw.weights * (is_class - chance)
+        rows = ClassRows(is_predicted, ranks_of(odds[label]), members, mass)
+        counts = {
+            "predicted": int(is_predicted[m:].sum()),
+            "positives": int(is_class.sum()),
+            "negatives": int((~is_class).sum()),
+        }
+        found: dict[str, tuple[float, Spread | None]] = {}
+        for name in names:
+            metric = CLASS_METRICS[name]
+            labels = min(counts[need] for need in metric.needs)
+            # The estimated sums may be near 0 or below where the labels contradict p.
+            least = min(getattr(rows, need) for need in metric.needs)
+            found[name] = labels, None
+            if labels >= LEAST_LABELS and least >= 1:
+                value, slope = metric.function(rows)
+                slope = slope[m:]
+                moments = slope * chance, slope**2 * chance
+                found[name] = labels, LabelSpread(value, labels, design, *moments)
+        return found
+
+    return tuple(selected(wanted, classes, accuracy, n, spreads, _KIND))
