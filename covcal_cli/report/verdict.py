@@ -150,9 +150,14 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
         gap = MeanGap.of(evaluation.metrics[calibration].bins, evaluation.level)
         sentences.append(
             f"{whose}, the calibration error (ECE) is {ece_sentence(ece)} "
-            f"({short_percent(evaluation.level)} interval). On average: {gap.sentence}."
+            f"({short_percent(evaluation.level)} interval). {_average(gap)}."
         )
     return sentences
+
+
+def _average(gap: MeanGap) -> str:
+    sentence = gap.sentence
+    return f"On average it is {sentence}" if gap.direction else sentence[:1].upper() + sentence[1:]
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
