@@ -34,7 +34,7 @@ from covcal_cli.files import check_output
 
 Columns = Mapping[str, NDArray[Any]]
 NUMBERS = ("features", "logits")
-BATCHES_PER_PIECE = 8  # enough to decode ahead of the model, few enough to do again
+BATCHES_PER_PIECE = 8  # enough rows to decode ahead of the model, and few enough to repeat
 
 
 class Piece(TypedDict):
@@ -126,9 +126,9 @@ def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piec
 
 
 class Join:
-    """Puts what workers return into its place in the spools, whatever order it comes in.
+    """Puts the rows that workers return into their places in the spools, in any order.
 
-    A spool is filled from the front; what comes early waits in memory.
+    A spool is filled from the front; rows that come early wait in memory.
     """
 
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
@@ -144,7 +144,7 @@ class Join:
         Raises
         ------
         CovcalError
-            If a worker read another row than the one asked for.
+            If a worker read a different row.
         """
         for run in _runs(block):
             self._waiting[str(run["domain"][0]), int(run["position"][0])] = run
@@ -253,7 +253,7 @@ def extract_with_ray(
     model = Path(model).resolve() if Path(model).exists() else model
     source, target = (path and path.resolve() for path in (source, target))
     threads = settings.threads or available_cores()
-    settings = replace(settings, threads=threads)  # the same for all, whatever each node has
+    settings = replace(settings, threads=threads)  # the same number on every node
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=force, inputs=given)
     plan = prepare(model, source, target, settings)

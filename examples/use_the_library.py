@@ -1,4 +1,4 @@
-"""covcal from Python: on files what the commands do, and a calibrator for arrays in memory.
+"""covcal from Python: functions on files, like the commands, and a calibrator for arrays.
 
     python examples/use_the_library.py FEATURES.H5
 
@@ -15,7 +15,7 @@ import covcal_cli.api as covcal
 
 
 def on_a_file(features: Path, folder: Path) -> None:
-    """Calibrate and estimate without target labels, write rows, judge where labels are known."""
+    """Calibrate and estimate without target labels, write rows, and evaluate with labels."""
     calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="auto"))
     print(calibration.reason)
     expected = covcal.estimate(features).estimates[0]
@@ -31,7 +31,7 @@ def on_a_file(features: Path, folder: Path) -> None:
 
 
 def on_arrays() -> None:
-    """Calibrate a classifier that is twice too sure, whose logits never were in a file."""
+    """Calibrate a classifier with logits twice too large, given as arrays."""
     rng = np.random.default_rng(0)
     source, target = 2 * rng.normal(size=(2, 2000, 5))
     labels = (source / 2 + rng.gumbel(size=source.shape)).argmax(axis=1)

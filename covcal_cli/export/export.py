@@ -161,7 +161,7 @@ def _as_extracted(
     # phi is needed only if there are networks.
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
-        outputs = outputs[:1]  # no name says which of several outputs is right
+        outputs = outputs[:1]  # no name tells which of several outputs to use
     refusal: CovcalError | None = None
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:

@@ -43,15 +43,15 @@ from covcal_cli.watch.watch import WatchSettings, watch
 
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8
-KEPT = 1000  # target rows that a year's calibration is made on, four fifths of them to train on
-TOLERANCE = 1e-4  # of the network's training
+KEPT = 1000  # target rows of a year's calibration; four fifths are training rows
+TOLERANCE = 1e-4  # steps of the network's training
 THRESHOLD = WatchSettings().threshold
 RULES = ("covcal", "confidence", "AUC > 0.6", "reference weeks")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a world as the network sees them."""
+    """Rows of one data set, with the network's features and logits."""
 
     features: Floats
     logits: Floats
@@ -143,7 +143,7 @@ def _favoured(times: float) -> Float64s:
     return shares
 
 
-# By week since the drift began, from 0 on: the world, and how much likelier classes have become.
+# For each week since the drift began: the rows, and the factors of the class frequencies.
 DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
     "rotation, 1 degree a week": lambda week: (digits(min(week + 1, 40)), None),
     "prior, 10 % a week": lambda week: (digits(0), _favoured(1.1 ** (week + 1))),
@@ -161,7 +161,7 @@ class Standard:
 
     calibration: Calibration
     reference: Reference
-    confidence: Float64s  # of its target rows
+    confidence: Float64s  # labels of its target rows
 
 
 def calibrated(rng: np.random.Generator, folder: Path) -> Standard:

@@ -10,7 +10,7 @@ from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
 from covcal_cli.compare.tables import Grid, harm_heads
 
-TOLERANCE = 0.03  # of ECE above the better baseline, within which auto needs no warning
+TOLERANCE = 0.03  # auto needs no warning if its ECE is this near to the better baseline
 CAPTION = (
     "Mean ECE in percent. *ratio*: the mean of auto divided by the better mean of none and temp. "
     "The estimate: its mean error, the share of intervals that contain the true accuracy, and "

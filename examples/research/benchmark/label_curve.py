@@ -62,7 +62,7 @@ METHODS = {
     LABELLED: "`pick` and `calibrate`",
     TRUE: "T matched to the true accuracy",
 }
-MAX_TEST = 6000  # most test rows of an ECE
+MAX_TEST = 6000  # the most test rows that an ECE is computed from
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Point:
     half: str
     labels: int
     ece: dict[str, float]  # by method
-    error: dict[str, float]  # of the accuracy, by method
-    covered: float | None = None  # share of the intervals by `labelled` that contain it
+    error: dict[str, float]  # error of the accuracy, by method
+    covered: float | None = None  # share of the intervals by `labelled` that contain the accuracy
     width: float | None = None  # mean width of these intervals
     wilson: float | None = None  # mean width of Wilson's intervals for random rows
 
@@ -84,7 +84,7 @@ class Point:
 class _Target:
     """The target of one file: the rows to draw from, and the test rows."""
 
-    logits: Float32s  # of the rows to draw from
+    logits: Float32s  # confidence of the rows to draw from
     labels: Labels
     right: Float64s  # whether the classifier is right
     forecast: Float64s  # probability that it is right, by ``covcal pick``

@@ -32,9 +32,9 @@ _RANGE = 3e-3, 3e2
 class Truth:
     """Accuracies and ceilings of one run, by its labels."""
 
-    source_accuracy: float  # of the classifier on source validation rows
+    source_accuracy: float  # accuracy of the classifier on source validation rows
     prior_drift: float  # total variation between the class frequencies of source and target
-    accuracy: float  # on the target's training and validation rows, which the estimators read
+    accuracy: float  # accuracy on the target rows that the estimators read
     test_accuracy: float
     oracle_temperature: float
     oracle_ece: float
@@ -48,7 +48,7 @@ class Results:
 
     state: str  # "without-adapt", or the preset of adapt
     comparison: Comparison
-    truths: Mapping[str, tuple[Truth, ...]]  # by shift, one per seed
+    truths: Mapping[str, tuple[Truth, ...]]  # truths of each shift, one per seed
 
     def of(self, shifts: Collection[str]) -> "Results":
         """Return the results of some of the shifts."""

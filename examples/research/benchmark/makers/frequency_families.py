@@ -18,7 +18,7 @@ _LOAN = (
     "all_util total_bal_il num_il_tl"
 )
 
-# By name: the table, whose target is its source, and the query of a target with other rows.
+# By name: a table whose target has the source's rows, and the query of a target with other rows.
 _CHOOSE = {
     "diamonds": (
         Table(

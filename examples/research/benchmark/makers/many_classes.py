@@ -10,7 +10,7 @@ from benchmark.makers.packages import folder_of, package, translations
 from benchmark.makers.tables import Table, table_family, table_shift
 from benchmark.makers.texts import Texts, text_shift
 
-_FEWEST = 80  # texts of a language
+_FEWEST = 80  # number of texts of a language
 _FLIGHT = "distance air_time sched_dep_time dep_delay carrier arr_delay"
 
 

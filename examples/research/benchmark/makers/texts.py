@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmark.makers.classifiers import TREES, Classifier, Maker, classified, fixed, split_pair
 from benchmark.makers.packages import folder_of, package, translations
 
-_MOST = 4000  # the most texts of a domain
+_MOST = 4000  # the largest number of texts of a domain
 _COLUMNS = 1500
 LANGUAGES = ("cs", "da", "de", "es", "fi", "fr", "hu", "it", "nl", "pl")
 

@@ -17,8 +17,8 @@ FOREST, NEIGHBOURS, SMOOTHED, RIDGE = "forest", "neighbours", "smoothed", "ridge
 UNSURE = (FOREST, NEIGHBOURS, SMOOTHED, RIDGE)
 # Returns the features, or None where only logits are known, and the logits of rows.
 Model = Callable[[Any], tuple[Values | None, Values]]
-_SMALLEST = 1e-4  # probability: forests and neighbours also give 0
-_COPIES = 5  # of a row for smoothed labels
+_SMALLEST = 1e-4  # the least probability, because forests and neighbours also give 0
+_COPIES = 5  # copies of a row for smoothed labels
 
 
 def trained_model(classifier: str, inputs: Any, labels: Values) -> Model:

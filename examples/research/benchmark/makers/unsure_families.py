@@ -32,7 +32,7 @@ _YOUTH = (
     "strength_training_7d school_night_hours_sleep"
 )
 
-# By the name of the data: the table of its source, and the queries of its targets.
+# For each data set, the table of its source and the queries of its targets.
 _CHOOSE_TABLES = {
     "diamonds": (
         Table("ggplot2/diamonds", "cut", _CUT, "color in ['D', 'E', 'F']", "", FOREST),

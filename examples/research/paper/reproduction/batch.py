@@ -24,7 +24,7 @@ _PER_MEMBER = ("aligned_logits", "aligned_domain_logits")
 def adapt_in_one_batch(
     features: Path, outputs: Sequence[Path], settings: AdaptSettings
 ) -> float | None:
-    """Adapt as many members as `outputs`, each written as if it were the file of its own seed.
+    """Adapt one member per output, and write each member as the file of its own seed.
 
     Returns the seconds it took, None where all were there already.
     """

@@ -21,7 +21,7 @@ Values = NDArray[Any]
 
 
 class MissingDataError(Exception):
-    """A data set is not where it was looked for; the message says what is wanted and from where."""
+    """A data set is missing; the message says which files to put where."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LabelledRows:
     x: Values  # (n, ...): images as uint8, or features as float32
     y: Labels  # (n,)
     split: Values  # (n,) uint8: 0 train, 1 validation, 2 test
-    origin: str  # in words: what was read, and how many rows
+    origin: str  # the files and the number of rows, in words
     official: bool  # whether these are all rows of the official data set
 
 
@@ -44,13 +44,13 @@ _IDX = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 _WANTED = {
     "mnist": "mnist.npz (train_x, train_y, test_x, test_y), or the four IDX files "
     "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-    "t10k-labels-idx1-ubyte, gzipped or not. They are usually had from "
-    "yann.lecun.com/exdb/mnist or with torchvision.datasets.MNIST",
+    "t10k-labels-idx1-ubyte, gzipped or not. Their usual source is "
+    "yann.lecun.com/exdb/mnist or torchvision.datasets.MNIST",
     "usps": "usps.npz (train_x, train_y, test_x, test_y), usps.h5 (train/data, train/target, "
-    "test/data, test/target), or usps.bz2 and usps.t.bz2. The .h5 is usually had from Kaggle "
-    "(usps-dataset), the .bz2 from the LIBSVM data page or with torchvision.datasets.USPS",
-    "svhn": "svhn.npz (x, y, split), or train_32x32.mat and test_32x32.mat. They are usually had "
-    "from ufldl.stanford.edu/housenumbers or with torchvision.datasets.SVHN",
+    "test/data, test/target), or usps.bz2 and usps.t.bz2. The .h5 usually comes from Kaggle "
+    "(usps-dataset), the .bz2 from the LIBSVM data page or torchvision.datasets.USPS",
+    "svhn": "svhn.npz (x, y, split), or train_32x32.mat and test_32x32.mat. Their usual source is "
+    "ufldl.stanford.edu/housenumbers or torchvision.datasets.SVHN",
 }
 
 
@@ -73,7 +73,7 @@ def find_digits(name: str, data: Path) -> Reader:
     Raises
     ------
     MissingDataError
-        Naming the files that would do and where they are usually had.
+        If the files are missing; the message names them and their usual source.
     """
     name, _, unseen = name.partition("-")
     folders = [

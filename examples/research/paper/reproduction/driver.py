@@ -21,21 +21,21 @@ from reproduction.table import markdown
 
 @dataclass(frozen=True)
 class Request:
-    """What to reproduce."""
+    """The experiments to reproduce."""
 
     data: Path  # folder to read from
     output: Path  # folder to write to
-    shifts: tuple[str, ...] = ()  # names in `SHIFTS`; empty: all whose data is there
+    shifts: tuple[str, ...] = ()  # names in `SHIFTS`; empty: all shifts whose data are there
     seeds: int = 10  # runs with seeds 0, 1, ... of every method that involves chance
-    # How to adapt; None: only none and temp, without any training.
+    # The settings of adapt; None: only none and temp, without training.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
-    batched: bool = False  # all seeds as members of one run, instead of each on its own
+    batched: bool = False  # whether all seeds are members of one run
     office31_model: Path | None = None
-    jobs: int = 1  # processes at a time
+    jobs: int = 1  # number of processes at a time
 
     @property
     def settings(self) -> CompareSettings:
-        """What is asked of ``covcal compare``."""
+        """The settings for ``covcal compare``."""
         if self.adapt is None:
             return CompareSettings(methods=METHODS[:2], seeds=1, adapt=None, jobs=self.jobs)
         adapt = replace(self.adapt, members=1) if self.batched else self.adapt
@@ -50,7 +50,7 @@ class Request:
 
 
 def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
-    """Run what was asked for and write table.md, table.csv and the figures.
+    """Run the experiments, and write table.md, table.csv and the figures.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
 
 
 def tell(text: str) -> None:
-    """Print a sign of life to stderr."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -109,7 +109,7 @@ def _available(request: Request, data: Data) -> list[str]:
             found.append(name)
         except MissingDataError as error:
             missing[name] = str(error)
-    # Shifts that share a data set say the same: said once.
+    # Shifts that share a data set lack the same files: say so once.
     lines = [
         f"{', '.join(n for n, other in missing.items() if other == text)}: {text}"
         for text in dict.fromkeys(missing.values())

@@ -37,12 +37,12 @@ class Extracted:
 
 
 def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
-    """Find both domains and the classifier of a shift, reading nothing.
+    """Find the files of both domains and of the classifier, without reading them.
 
     Raises
     ------
     MissingDataError
-        Naming what is missing and where it is usually had.
+        If files are missing; the message names them and their usual source.
     """
     if shift.model is None:
         source, target = (
@@ -91,7 +91,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
 
 
 def comparability(shift: Shift, source: LabelledRows, target: LabelledRows) -> str:
-    """Say in a few words whether a row can be compared one to one with the paper's."""
+    """Say in a few words whether a row has the same data and classifier as the paper's."""
     if shift.name not in PAPER:
         return "not in the paper"
     if STAND_IN in source.origin:

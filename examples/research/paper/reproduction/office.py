@@ -43,24 +43,24 @@ def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reade
     Raises
     ------
     MissingDataError
-        Naming what is wanted and where it is usually had.
+        If files are missing; the message names them and their usual source.
     """
     if model is None:
         path = data / STAND_IN
         if path.is_file():
             return lambda: _stand_in(path, name)
         raise MissingDataError(
-            f"Office-Caltech10 is not in {data}: it wants {STAND_IN} (NAME_x, NAME_y for "
-            f"{', '.join(DOMAINS)}), the features of any image network; the images are usually "
-            "had from the pages of Gong et al. 2012 (GFK). Or give Office31 and --office31-model"
+            f"Office-Caltech10 is not in {data}: put there {STAND_IN} (NAME_x, NAME_y for "
+            f"{', '.join(DOMAINS)}), the features of any image network; the pages of "
+            "Gong et al. 2012 (GFK) have the images. Or give Office31 and --office31-model"
         )
     folders = [data / base / name for base in ("", "office31", "Office31")]
     found = next((f for f in folders if f.is_dir()), None)
     if found is None or not model.is_file():
         lacking = f"the model {model}" if found else f"the folder {name} in {data}"
         raise MissingDataError(
-            f"Office31 lacks {lacking}: it wants amazon, dslr and webcam as folders of class "
-            "folders (usually had from Saenko et al. 2010's page, 'Domain Adaptation Project'), "
+            f"Office31 lacks {lacking}: give amazon, dslr and webcam as folders of class "
+            "folders (from the page 'Domain Adaptation Project' of Saenko et al. 2010), "
             "and a ResNet-50 in ONNX, such as torchvision's after torch.onnx.export"
         )
     images = found / "images" if (found / "images").is_dir() else found

@@ -9,7 +9,7 @@ METHODS = ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp")
 class Shift:
     """A source, a target and a classifier."""
 
-    name: str  # as in the paper's table, such as "M-U"
+    name: str  # the name in the paper's table, such as "M-U"
     source: str  # a digit data set as `datasets.find_digits` names it, or an Office domain
     target: str
     model: str | None  # the file below ``models``; None: a linear head on given features
@@ -19,7 +19,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Published:
-    """A cell of the paper's Table 1 in percent; None: not known to us."""
+    """A cell of the paper's Table 1 in percent; None if the papers give no number."""
 
     ece: float  # mean over ten runs
     sd: float | None = None  # its standard deviation
@@ -106,6 +106,6 @@ PAPER: dict[str, dict[str, Published]] = {
     }.items()
 }
 
-# What the paper's running-time table prints for a shift, and the total in its source. The table's
+# The time in the paper's running-time table, and the total in its source. The table's
 # labels are swapped: the second number is the overhead, and the total is the sum of both.
 PAPER_SECONDS = {"D-A": (9576, 9016, 18591)}
