@@ -15,11 +15,15 @@
 
 The names in `__all__` are public and keep their meaning within a major version; results may gain
 fields. Everything else in the package is private and may change. Importing this module is cheap,
-because a name loads its packages when it is first used.
+because a name loads its packages when it is first used. A wrong argument is a `CovcalError` that
+names it.
 """
 
 from importlib import import_module
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
+
+from covcal_cli.arguments import checked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,6 +117,7 @@ _HOMES = {
 }
 
 
+@checked
 def calibrate(
     path: "str | Path",
     settings: "CalibrateSettings | None" = None,
@@ -150,6 +155,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"covcal's API has no {name!r}: it has {', '.join(__all__)}")
     value = getattr(import_module(f"covcal_cli.{_HOMES[name]}"), name)
+    if isfunction(value):
+        value = checked(value)
     globals()[name] = value
     return value
 

@@ -1,5 +1,6 @@
 """The errors that a user can cause, with messages that say what to do."""
 
+import errno
 import unicodedata
 
 # The remedy for a model that covcal cannot open or run, such as a pickle or a model that reads
@@ -12,6 +13,14 @@ OUTPUTS_AS_TABLE = (
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
 _LONGEST = 1000  # characters in a message
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+    errno.ENOENT: "check the path",
+    errno.ENAMETOOLONG: "pass a shorter one",
+    errno.EBADF: "open it, or name a file with -o",
+}
 
 
 def printable(text: str) -> str:
@@ -91,3 +100,10 @@ def one_line(error: BaseException, limit: int | None = None) -> str:
     """Return an error's message without line breaks, cut to `limit` characters."""
     text = printable(" ".join(str(error).split()))
     return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def explained(error: OSError) -> str:
+    """Return the message of an error of the system: the file, what is wrong, and the remedy."""
+    reason = (error.strerror or str(error)).lower()
+    remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
+    return message(f"{error.filename or 'the output'}: {reason}: {remedy}")

@@ -36,6 +36,7 @@ from typing import (
     get_type_hints,
 )
 
+from covcal_cli.arguments import ArgumentError
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
@@ -223,7 +224,11 @@ def line_text(content: Document | Mapping[str, Any], path: Path) -> str:
 def write_document(content: Document | Mapping[str, Any], path: str | Path, *, force: bool) -> None:
     """Write a document or its keys, with the digest, completely or not at all."""
     path = Path(path)
-    write_text(path, document_text(content, path) + "\n", force=force)
+    try:
+        text = document_text(content, path)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{path}: the content is not JSON ({error})") from error
+    write_text(path, text + "\n", force=force)
 
 
 # Reading.

@@ -62,8 +62,9 @@ class TestNames:
         typed = {
             alias.name
             for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covcal_cli")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covcal_cli.")
             for alias in node.names
+            if alias.name != "checked"
         }
         assert typed == set(covcal.__all__) == set(dir(covcal))
         for name in covcal.__all__:
@@ -121,7 +122,7 @@ class TestFiles:
             (covcal.EstimateSettings, {"seed": -1}, "seed must be at least 0, not -1"),
             (covcal.EvaluateSettings, {"split": "tset"}, "no split 'tset': take train"),
             (covcal.EvaluateSettings, {"predictions": "orig"}, "no kind of predictions 'orig'"),
-            (covcal.EvaluateSettings, {"bins": 0}, "bins must be at least 1, not 0"),
+            (covcal.EvaluateSettings, {"bins": 0}, "bins must be from 1 to 10000, not 0"),
             (covcal.EvaluateSettings, {"resamples": -3}, "resamples must be at least 0"),
             (covcal.EvaluateSettings, {"seed": -1}, "seed must be at least 0"),
             (covcal.ApplySettings, {"domain": "targt"}, "no domain 'targt': take target, source"),
@@ -144,6 +145,97 @@ class TestFiles:
         calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="temp"))
         with pytest.raises(covcal.CovcalError, match="none is the uncalibrated classifier"):
             covcal.evaluate(features, {"none": calibration})
+
+
+class TestArgumentTypes:
+    """A wrong argument is a `CovcalError` that names it, never an error of a library."""
+
+    @pytest.mark.parametrize(
+        ("make", "wrong", "message"),
+        [
+            (covcal.Calibrator, {"labels": 50}, "unexpected keyword argument 'labels'; its argu"),
+            (covcal.CalibrateSettings, {"sed": 0}, "CalibrateSettings: .* 'sed'; its arguments"),
+            (covcal.CalibrateSettings, {"method": 5}, "method must be a text, not 5 of type int"),
+            (covcal.CalibrateSettings, {"seed": 1.5}, "seed must be a whole number, not 1.5"),
+            (covcal.CalibrateSettings, {"seed": True}, "seed must be a whole number, not True"),
+            (covcal.CalibrateSettings, {"allow_limit": 1}, "must be True or False, not 1"),
+            (
+                covcal.CalibrateSettings,
+                {"prior_shares": (0.5, "x")},
+                "in which every item is a numb",
+            ),
+            (covcal.EvaluateSettings, {"metrics": "ece"}, "a list in which every item is a text"),
+            (covcal.EvaluateSettings, {"by": 3}, "by must be a text or None, not 3"),
+            (covcal.EvaluateSettings, {"bins": 10**30}, "bins must be from 1 to 10000"),
+            (covcal.ExtractSettings, {"fractions": (1, 0)}, "fractions must be 3 values"),
+            (covcal.ExtractSettings, {"selection": 5}, "selection must be Selection, not 5"),
+            (covcal.PickSettings, {"splits": [b"test"]}, "splits must be a list in which"),
+            (covcal.AdaptSettings, {"threads": "2"}, "threads must be a whole number, not '2'"),
+            (covcal.CompareSettings, {"adapt": "yes"}, "adapt must be AdaptSettings or None"),
+            (covcal.calibrate, {"path": 5}, "path must be a text or a path, not 5 of type int"),
+            (covcal.calibrate, {"path": "f", "settings": 1}, "must be CalibrateSettings or None"),
+            (
+                covcal.report,
+                {"path": "f", "documents": "cal.json", "output": "r"},
+                "must be a list",
+            ),
+            (
+                covcal.evaluate,
+                {"path": "f", "calibrations": {"a": "b"}},
+                "a dict in which every value is",
+            ),
+            (covcal.apply, {"path": "f", "document": "c"}, "missing a required argument: 'output'"),
+            (covcal.estimate, {"path": None}, "path must be a text or a path, not None"),
+            (covcal.random_labels, {"path": "f", "n": 1.0}, "n must be a whole number, not 1.0"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, make: Any, wrong: dict[str, Any], message: str) -> None:
+        with pytest.raises(covcal.CovcalError, match=message):
+            make(**wrong)
+
+    @pytest.mark.parametrize("name", ["a\0b", "\ud800", "a" * 5000])
+    def test_names_that_no_file_has_are_refused(self, name: str, tmp_path: Path) -> None:
+        for make in (covcal.read_calibration, covcal.estimate, covcal.random_labels):
+            arguments = (name, 5) if make is covcal.random_labels else (name,)
+            with pytest.raises(covcal.CovcalError, match=r"no name of a file has|too long"):
+                make(*arguments)
+        with pytest.raises(covcal.CovcalError, match="the content is not JSON"):
+            covcal.write_document({"a": object()}, tmp_path / "a.json", force=False)
+
+    def test_numbers_of_numpy_and_lists_are_taken(self) -> None:
+        settings = covcal.EvaluateSettings(seed=np.int64(3), level=np.float32(0.5), metrics=["ece"])  # type: ignore[arg-type]
+        assert (type(settings.seed), type(settings.level)) == (int, float)
+        assert settings.metrics == ("ece",)
+
+    @pytest.mark.parametrize("name", ["probabilities", "labels", "classes"])
+    @pytest.mark.parametrize(
+        "wrong", ["auto", None, 5, [[1], [2, 3]], {"a": 1}, np.eye(3, dtype=complex), np.zeros(0),
+                  np.full(3, None), np.zeros(3, dtype="M8[s]"), np.zeros(3, dtype=[("a", float)])],
+    )  # fmt: skip
+    def test_arrays_that_are_none_are_named(self, name: str, wrong: Any) -> None:
+        arrays: dict[str, Any] = {"probabilities": np.eye(3)}
+        arrays |= {"labels": np.arange(3), "classes": np.arange(3)}
+        assert covcal.ece(**arrays) == 0
+        if (name, wrong is None) == ("classes", True):
+            return
+        for call in (covcal.ece, covcal.reliability_diagram):
+            with pytest.raises(
+                covcal.CovcalError, match=f"^{name} must|^{name}: row 0|^{name} are"
+            ):
+                call(**arrays | {name: wrong})
+
+    @pytest.mark.parametrize("bins", [0, -1, 10**30])
+    def test_bins_have_limits(self, bins: int) -> None:
+        with pytest.raises(covcal.CovcalError, match="bins must be from 1 to 10000"):
+            covcal.ece(np.eye(3), np.arange(3), bins=bins)
+
+    def test_complex_logits_are_refused(self) -> None:
+        source, labels, target = arrays()
+        with pytest.raises(covcal.CovcalError, match="source_logits must be real numbers"):
+            covcal.Calibrator("temp").fit(source.astype(complex), labels, target)
+        fitted = covcal.Calibrator("temp").fit(source, labels, target)
+        with pytest.raises(covcal.CovcalError, match=r"labels must be of shape \(600,\)"):
+            fitted.score(source, labels[:5])
 
 
 class TestCalibrator:
@@ -542,7 +634,7 @@ class TestArguments:
         ("labels", "message"),
         [
             (np.r_[np.nan, np.zeros(599)], "source_labels: row 0 is nan"),
-            (np.array([None, "a"] * 300, dtype=object), "of one type, not of NoneType, str"),
+            (np.array([None, "a"] * 300, dtype=object), "of one type, not NoneType, str"),
             (np.array(["a", "b", "\udcff"] * 200), "not Unicode text"),
         ],
     )
@@ -610,7 +702,7 @@ class TestMetrics:
         ("probabilities", "labels", "message"),
         [
             (np.full((4, 2), 0.7), np.zeros(4, int), "row 0 has 1.4"),
-            (np.full((4, 2), 0.5), np.full(4, 2), "row 0 is 2, which is not a class"),
+            (np.full((4, 2), 0.5), np.full(4, 2), "row 0 is 2, which is none of the classes 0, 1"),
             (np.full((4, 2), 0.5), np.zeros(3, int), r"labels must be of shape \(4,\)"),
         ],
     )

@@ -33,8 +33,8 @@ HOMES = {
 # The parts from the ground up: one imports what lies below it, never its neighbours.
 FLOORS = (
     ("errors", "progress"),
-    ("arrays", "files"),
-    ("maths", "records", "hdf5"),
+    ("arguments", "arrays", "files"),
+    ("array_arguments", "maths", "records", "hdf5"),
     ("formats",),
     ("classifiers", "data", "demo", "forecast"),
     ("estimators",),

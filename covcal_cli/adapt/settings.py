@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from math import tanh
 from typing import Literal
 
+from covcal_cli.arguments import checked_settings
 from covcal_cli.errors import CovcalError
 
 PRESETS = ("default", "paper")
@@ -188,6 +189,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
     )
 
 
+@checked_settings
 @dataclass(frozen=True, kw_only=True)
 class AdaptSettings:
     """The options of ``covcal adapt``."""

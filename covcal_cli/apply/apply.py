@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
+from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import Float32s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, sha256_of
@@ -31,6 +32,7 @@ _BLOCK_VALUES = 1 << 20
 _FEW_CLASSES = 32
 
 
+@checked_settings
 @dataclass(frozen=True, kw_only=True)
 class ApplySettings:
     """The settings of ``covcal apply``."""

@@ -19,7 +19,14 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
+from covcal_cli.arguments import ArgumentError, checked_names
+from covcal_cli.array_arguments import array_of, class_numbers, labels_of, numbers_of
+from covcal_cli.arrays import (
+    UNKNOWN_LABEL,
+    AnyArray,
+    Float64s,
+    Labels,
+)
 from covcal_cli.calibrate.calibrate import calibrate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import Problem
@@ -96,6 +103,7 @@ class Calibrator:
         The whole result, as cal.json holds it.
     """
 
+    @checked_names
     def __init__(
         self,
         method: str = AUTO,
@@ -109,6 +117,7 @@ class Calibrator:
         self.method, self.loss, self.target_prior = method, loss, target_prior
         self.max_weight, self.seed, self.allow_limit = max_weight, seed, allow_limit
 
+    @checked_names
     def fit(
         self,
         source_logits: ArrayLike,
@@ -134,22 +143,22 @@ class Calibrator:
 
         Raises
         ------
-        ValueError
-            If shapes, values or labels do not fit together, or the method needs more than logits.
         CovcalError
-            If there are too few rows, the prior cannot be read, or T is at a limit.
+            If shapes, values or labels do not fit together, or the method needs more than logits;
+            then it is a ValueError too. If there are too few rows, the prior cannot be read, or T
+            is at a limit.
         """
         columns = _columns(source_logits)
         source = _logits(source_logits, "source_logits")
         target = source[:0] if target_logits is None else _logits(target_logits, "target_logits")
         if source.shape[1] != target.shape[1]:
-            raise ValueError(
+            raise ArgumentError(
                 f"source_logits have {source.shape[1]} classes and target_logits {target.shape[1]}"
             )
         _require_columns(columns, target_logits, "source_logits")
         for values, name in ((source_logits, "source_logits"), (target_logits, "target_logits")):
             if values is not None:
-                _require_logits(_plain(values), name)
+                _require_logits(numbers_of(values, name), name)
         labels, names = _labels(source_labels, source.shape, classes, columns)
         try:
             calibration, estimate = self._fitted(source, labels, target, names)
@@ -164,7 +173,9 @@ class Calibrator:
         self.method_, self.reason_ = calibration.method_used, _in_python(calibration.reason)
         self.notes_ = tuple(map(_in_python, calibration.notes))
         self.classes_: AnyArray = names
-        self.n_features_in_ = 1 if np.ndim(_plain(source_logits)) == 1 else source.shape[1]
+        self.n_features_in_ = (
+            1 if np.ndim(array_of(source_logits, "source_logits")) == 1 else source.shape[1]
+        )
         self._set_columns(columns)
         for text in calibration.warnings:
             warnings.warn(_in_python(text), stacklevel=2)
@@ -192,7 +203,9 @@ class Calibrator:
         A temperature does not change it. To compare calibrations, pass ``scoring="neg_log_loss"``
         to scikit-learn.
         """
-        return float(np.mean(self.predict(logits) == np.asarray(labels)))
+        rows = self._rows(logits)
+        numbers = class_numbers(labels_of(labels, "labels", len(rows)), self.classes_, "labels")
+        return float(np.mean(rows.argmax(axis=1) == numbers))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters, as scikit-learn's ``clone`` asks."""
@@ -203,7 +216,9 @@ class Calibrator:
         """Change parameters."""
         unknown = sorted(set(values) - set(_parameters()))
         if unknown:
-            raise ValueError(f"Calibrator has no {unknown[0]}: it has {', '.join(_parameters())}")
+            raise ArgumentError(
+                f"Calibrator has no {unknown[0]}: it has {', '.join(_parameters())}"
+            )
         for name, value in values.items():
             setattr(self, name, value)
         return self
@@ -237,8 +252,6 @@ class Calibrator:
         self, source: Float64s, labels: Labels, target: Float64s, names: AnyArray
     ) -> tuple[Calibration, Estimate | None]:
         """Return the calibration, and the estimate of the accuracy."""
-        if not isinstance(self.seed, int | np.integer):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
         prior, shares = _prior(self.target_prior, names)
         settings = CalibrateSettings(
             method=self.method,
@@ -246,7 +259,7 @@ class Calibrator:
             target_prior=prior,
             prior_shares=shares,
             max_weight=self.max_weight,
-            seed=int(self.seed),
+            seed=self.seed,
             allow_limit=self.allow_limit,
         )
         self._require_only_logits()
@@ -264,11 +277,11 @@ class Calibrator:
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = _logits(logits, "logits")
         if rows.shape[1] != len(self.classes_):
-            raise ValueError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
+            raise ArgumentError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
         names: AnyArray | None = getattr(self, "feature_names_in_", None)
         columns = None if names is None else names.tolist()
         _require_columns(columns, logits, "the logits that were passed to fit")
-        _require_logits(_plain(logits), "logits")
+        _require_logits(numbers_of(logits, "logits"), "logits")
         return rows
 
     def _set_columns(self, columns: list[Any] | None) -> None:
@@ -282,7 +295,7 @@ class Calibrator:
             return
         method = METHODS[self.method]
         if method.forecaster != "original" or "importance weights" in method.needs:
-            raise ValueError(
+            raise ArgumentError(
                 f"method {method.name} needs more than logits: extract and adapt files, and use "
                 "covcal.calibrate"
             )
@@ -344,15 +357,6 @@ class NotFittedYetError(ValueError, AttributeError):
     """A calibrator was used before `fit`."""
 
 
-def _plain(values: Any) -> AnyArray:
-    """Return a NumPy array of an array, a list, a data frame, or a torch tensor with gradients."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        if "bfloat16" in str(values.dtype):
-            values = values.float()
-    return np.asarray(values)
-
-
 def _columns(values: Any) -> list[Any] | None:
     """Return the columns of a data frame, else None."""
     columns = getattr(values, "columns", None)
@@ -385,25 +389,24 @@ def _form(rows: Float64s) -> OutputEvidence:
 
 def _logits(values: ArrayLike, name: str) -> Float64s:
     """Return logits as (n, K) float64; for one number z per row, the logits 0 and z."""
-    try:
-        rows = _plain(values).astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numbers ({error})") from error
+    rows = numbers_of(values, name)
     single = rows.ndim == 1
     if single:
         rows = rows[:, None]
     if rows.ndim != 2 or len(rows) == 0 or (rows.shape[1] < 2 and not single):
-        raise ValueError(f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}")
+        raise ArgumentError(
+            f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}"
+        )
     both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
     bad = np.flatnonzero(~valid_rows(both))
     if len(bad):
-        raise ValueError(f"{name}: row {bad[0]} is not finite")
+        raise ArgumentError(f"{name}: row {bad[0]} is not finite")
     return both
 
 
-def _require_logits(values: AnyArray, name: str) -> None:
+def _require_logits(values: Float64s, name: str) -> None:
     """Refuse probabilities in any form: the judge of ``covcal extract`` decides."""
-    rows = np.asarray(values[:, None] if values.ndim == 1 else values, dtype=np.float64)
+    rows = values[:, None] if values.ndim == 1 else values
     evidence = _form(rows)
     form, fact = evidence.form, evidence.fact
     if form != "probabilities" and rows.min() == rows.max():  # equal logits do not tell the form
@@ -411,17 +414,17 @@ def _require_logits(values: AnyArray, name: str) -> None:
     if form in DISTRIBUTIONS:
         scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
         added = f"add {-evidence.lowest:g} to each, " if evidence.lowest else ""
-        raise ValueError(f"{name}: {fact}: {added}{scaled}give np.log of them")
+        raise ArgumentError(f"{name}: {fact}: {added}{scaled}give np.log of them")
     if form == "negated":
-        raise ValueError(f"{name}: {fact}: divide each row by its sum, and give np.log of them")
+        raise ArgumentError(f"{name}: {fact}: divide each row by its sum, and give np.log of them")
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
-        raise ValueError(
+        raise ArgumentError(
             f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct it, and give "
             "np.log of probabilities"
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
-        raise ValueError(
+        raise ArgumentError(
             f"{name}: {fact}, which logits do not: give np.log of probabilities, or "
             "np.log(p / (1 - p)) of sigmoids"
         )
@@ -434,19 +437,10 @@ def _labels(
     columns: Sequence[Any] | None,
 ) -> tuple[Labels, AnyArray]:
     """Return the class number of every row, and the classes in the order of the logits."""
-    labels, (n, k) = _plain(values), shape
-    if labels.shape != (n,):
-        raise ValueError(f"source_labels must be of shape ({n},), not {labels.shape}")
-    if labels.dtype.kind == "O" and len(kinds := {type(label) for label in labels}) > 1:
-        names_of_kinds = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ValueError(f"source_labels must be of one type, not of {names_of_kinds}")
-    if labels.dtype.kind == "f":
-        damaged = np.flatnonzero(~np.isfinite(labels))
-        if len(damaged):
-            raise ValueError(f"source_labels: row {damaged[0]} is {labels[damaged[0]]}")
-        if (labels == np.rint(labels)).all():
-            labels = labels.astype(np.int64)
-    names = None if classes is None else _plain(classes)
+    n, k = shape
+    labels = labels_of(values, "source_labels", n)
+    given = None if classes is None else array_of(classes, "classes")
+    names = None if given is None else labels_of(given, "classes", given.size)
     if names is None and columns and set(np.unique(labels).tolist()) <= set(columns):
         names = np.array(columns)
     elif names is None and labels.dtype.kind in "iub":
@@ -454,21 +448,11 @@ def _labels(
     elif names is None:
         names = np.unique(labels)
     if names.shape != (k,) or len(np.unique(names)) < k:
-        raise ValueError(
+        raise ArgumentError(
             f"there are {k} logits a row and {len(np.unique(names))} classes: give classes, in the "
             "order of the logits"
         )
-    order = np.argsort(names)
-    places = np.searchsorted(names[order], labels).clip(0, k - 1)
-    numbers: Labels = order[places].astype(np.int64)
-    strange = np.flatnonzero(names[numbers] != labels)
-    if len(strange):
-        listed = ", ".join(map(str, names[:5])) + (", ..." if k > 5 else "")
-        raise ValueError(
-            f"source_labels: row {strange[0]} is {labels[strange[0]]!s}, which is none of the "
-            f"classes {listed}: give classes, in the order of the logits"
-        )
-    return numbers, names
+    return class_numbers(labels, names, "source_labels"), names
 
 
 def _texts(names: AnyArray) -> list[str]:
@@ -476,7 +460,7 @@ def _texts(names: AnyArray) -> list[str]:
     texts = [str(name) for name in names]
     for text in texts:
         if not text.isprintable() and any(0xD800 <= ord(letter) < 0xE000 for letter in text):
-            raise ValueError(f"class {text!r} is not Unicode text: rename it")
+            raise ArgumentError(f"class {text!r} is not Unicode text: rename it")
     return texts
 
 
@@ -491,15 +475,15 @@ def _prior(
         unknown = [name for name in value if name not in names.tolist()]
         if missing or unknown:
             text = f"has no share for {missing[0]}" if missing else f"has the class {unknown[0]}"
-            raise ValueError(f"target_prior {text}: give a share for each of the classes")
+            raise ArgumentError(f"target_prior {text}: give a share for each of the classes")
         value = [value[name] for name in names.tolist()]
-    shares = np.asarray(_plain(value), dtype=np.float64)
+    shares = numbers_of(value, "target_prior")
     if shares.shape != names.shape or not (shares >= 0).all():
-        raise ValueError(
+        raise ArgumentError(
             f"target_prior must hold a share of at least 0 for each of {len(names)} classes"
         )
     if not abs(shares.sum() - 1) < _PRIOR_TOLERANCE:
-        raise ValueError(f"target_prior sums to {shares.sum():.6g}, not to 1")
+        raise ArgumentError(f"target_prior sums to {shares.sum():.6g}, not to 1")
     return "given", tuple((shares / shares.sum()).tolist())
 
 
@@ -532,7 +516,8 @@ class CalibratedClassifier:
         not trained on. An unfitted classifier is copied, trained on two thirds of the rows, and
         calibrated on the other third.
         """
-        labels = np.asarray(y)
+        labels = array_of(y, "y")
+        labels = labels_of(labels, "y", labels.size)
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())
         if hasattr(self.estimator, "classes_"):
             self.estimator_: Any = self.estimator
@@ -561,7 +546,8 @@ class CalibratedClassifier:
 
     def score(self, X: Any, y: ArrayLike) -> float:
         """Return the accuracy."""
-        return float(np.mean(self.predict(X) == np.asarray(y)))
+        predicted = self.predict(X)
+        return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters, as scikit-learn's ``clone`` asks."""
@@ -572,7 +558,7 @@ class CalibratedClassifier:
         """Change parameters."""
         for name, value in values.items():
             if name not in ("estimator", "calibrator"):
-                raise ValueError(f"there is no {name}: set estimator or calibrator")
+                raise ArgumentError(f"there is no {name}: set estimator or calibrator")
             setattr(self, name, value)
         return self
 

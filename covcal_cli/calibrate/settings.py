@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from covcal_cli.arguments import checked_settings
 from covcal_cli.calibrate.methods import (
     AUTO,
     AUTO_LABELS,
@@ -22,6 +23,7 @@ NO_PRIOR = (
 )
 
 
+@checked_settings
 @dataclass(frozen=True, kw_only=True)
 class EstimateSettings:
     """The settings of ``covcal estimate``, which every method reads too."""
@@ -60,6 +62,7 @@ class EstimateSettings:
         )
 
 
+@checked_settings
 @dataclass(frozen=True, kw_only=True)
 class CalibrateSettings(EstimateSettings):
     """The settings of ``covcal calibrate``."""

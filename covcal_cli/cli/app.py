@@ -40,20 +40,13 @@ from covcal_cli.errors import (
     LimitExceededError,
     StoppedError,
     UnusedOptionError,
+    explained,
     message,
 )
 
 # The base class of click's errors; typer may bundle its own copy of click.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
 _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
-_REMEDIES = {
-    errno.ENOSPC: "free some space",
-    errno.EACCES: "check its permissions",
-    errno.EPERM: "check its permissions",
-    errno.ENOENT: "check the path",
-    errno.ENAMETOOLONG: "pass a shorter one",
-    errno.EBADF: "open it, or name a file with -o",
-}
 _RENAMED = {"calibrate-labelled": "calibrate --labels N"}
 _COMPLETE = "_COVCAL_COMPLETE"  # environment variable with which a shell asks for completions
 _LARGEST_INTEGER = 2**31 - 1  # the largest value of an option, such as a seed or a number of rows
@@ -295,7 +288,7 @@ def _ended(error: BaseException) -> int:
         needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
         text = f"this needs {name}: pip install {needed}"
     elif isinstance(error, OSError):
-        text = _explained(error)
+        text = explained(error)
     elif isinstance(error, MemoryError):
         text = f"out of memory ({message(str(error) or 'no figures')}): {_LESS_MEMORY}"
     else:
@@ -317,13 +310,6 @@ def _suggesting(text: str) -> str:
     choices = {choice.lower(): choice for choice in re.findall("'([^']*)'", match[2])}
     like = get_close_matches(match[1].lower(), choices, n=1)
     return f"{text.rstrip('.')}: did you mean {choices[like[0]]}?" if like else text
-
-
-def _explained(error: OSError) -> str:
-    """Turn an error of the system into covcal's form: file, problem, remedy."""
-    reason = (error.strerror or str(error)).lower()
-    remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
-    return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
 
 def main() -> None:

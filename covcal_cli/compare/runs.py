@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from covcal_cli.adapt.settings import AdaptSettings
+from covcal_cli.arguments import checked_settings
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
@@ -56,6 +57,7 @@ _ROUNDING = 1e-6  # rounding by which a metric may leave its range
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+@checked_settings
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings:
     """Options of ``covcal compare``."""

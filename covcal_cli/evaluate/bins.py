@@ -11,13 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.errors import CovcalError
 from covcal_cli.records import at
 
 # The metrics that are mean losses of the confidence as a forecast of whether the label is right.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
+MAX_BINS = 10_000
 SMALL_GROUP = 100  # rows; the ECE of a smaller group is mostly the noise of its bins
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50
+
+
+def check_bins(bins: int) -> None:
+    """Raise `CovcalError` for a number of bins that is too small or too large."""
+    if not 1 <= bins <= MAX_BINS:
+        raise CovcalError(f"bins must be from 1 to {MAX_BINS}, not {bins}")
 
 
 def bin_edges(bins: int) -> Float64s:

@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from covcal_cli.arguments import ArgumentError
+from covcal_cli.array_arguments import class_numbers, labels_of, numbers_of
 from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.bins import GroupBins, ReliabilityBins, bin_edges, confidence_block, ratio
+from covcal_cli.evaluate.bins import (
+    GroupBins,
+    ReliabilityBins,
+    bin_edges,
+    check_bins,
+    confidence_block,
+    ratio,
+)
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.output_form import OutputEvidence
@@ -192,9 +201,10 @@ def ece(
 
     Raises
     ------
-    ValueError
+    CovcalError
         If the rows are not probabilities, or a label is not among the classes.
     """
+    check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)
     counts, predictions = GroupBins(bins), rows.argmax(axis=1)
     confidence = rows[np.arange(len(rows)), predictions]
@@ -217,6 +227,7 @@ def reliability_diagram(
     The other parameters are those of `ece`. `force` replaces an existing file. The ending of the
     path decides the format: .png, .svg or .pdf.
     """
+    check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)
     with np.errstate(divide="ignore"):
         forecast = softmax(class_major(np.log(rows)), 1.0)
@@ -232,31 +243,21 @@ def _checked(
     probabilities: ArrayLike, labels: ArrayLike, classes: ArrayLike | None
 ) -> tuple[Float64s, Labels]:
     """Return probabilities (n, K) and class numbers (n,)."""
-    rows = np.asarray(probabilities, dtype=np.float64)
+    rows = numbers_of(probabilities, "probabilities")
     if rows.ndim == 1:
         rows = np.stack([1 - rows, rows], axis=1)
     if rows.ndim != 2 or len(rows) == 0:
-        raise ValueError(f"probabilities must be of shape (n, K), not {rows.shape}")
+        raise ArgumentError(f"probabilities must be of shape (n, K), not {rows.shape}")
     evidence = OutputEvidence()
     evidence.add(rows)
     clipped = evidence.form == "clipped" and evidence.low < evidence.high
     if evidence.form != "probabilities" and not clipped:
         off = evidence.first_outside or evidence.first_off or (0, float(rows[0].sum()))
-        raise ValueError(
+        raise ArgumentError(
             f"probabilities must lie between 0 and 1 and sum to 1 in every row: row {off[0]} has "
             f"{off[1]:.6g}"
         )
-    values, names = np.asarray(labels), np.arange(rows.shape[1])
+    names = np.arange(rows.shape[1])
     if classes is not None:
-        names = np.asarray(classes)
-    if values.shape != (len(rows),) or names.shape != (rows.shape[1],):
-        raise ValueError(
-            f"labels must be of shape ({len(rows)},) and classes of shape ({rows.shape[1]},), not "
-            f"{values.shape} and {names.shape}"
-        )
-    order = np.argsort(names)
-    numbers: Labels = order[np.searchsorted(names[order], values).clip(0, len(names) - 1)]
-    strange = np.flatnonzero(names[numbers] != values)
-    if len(strange):
-        raise ValueError(f"labels: row {strange[0]} is {values[strange[0]]}, which is not a class")
-    return rows, numbers
+        names = labels_of(classes, "classes", rows.shape[1])
+    return rows, class_numbers(labels_of(labels, "labels", len(rows)), names, "labels")

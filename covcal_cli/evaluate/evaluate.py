@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
-from covcal_cli.evaluate.bins import ConfidenceBlock, GroupBins, GroupMetrics
+from covcal_cli.evaluate.bins import ConfidenceBlock, GroupBins, GroupMetrics, check_bins
 from covcal_cli.evaluate.bootstrap import (
     GROUP_METRICS,
     LEVEL,
@@ -47,6 +48,7 @@ BY_CLASS, BY_PREDICTED = "class", "predicted"
 _CACHED_VALUES = 1 << 16  # float64 logits that stay in the processor's cache
 
 
+@checked_settings
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
     """Options of ``covcal evaluate`` on rows and metrics."""
@@ -69,7 +71,7 @@ class EvaluateSettings:
         require_one_of("kind of predictions", self.predictions, get_args(Predictions))
         for name in self.metrics:
             require_one_of("metric", name, METRICS)
-        require_at_least("bins", self.bins, 1)
+        check_bins(self.bins)
         require_at_least("resamples", self.resamples, 0)
         require_at_least("seed", self.seed, 0)
         if not 0 < self.level < 1:

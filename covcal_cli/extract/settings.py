@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import Rows
 from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
@@ -19,6 +20,7 @@ from covcal_cli.data.rows import (
 from covcal_cli.errors import CovcalError
 
 
+@checked_settings
 @dataclass(frozen=True)
 class Shard:
     """One of `count` parts of the chosen rows: every `count`-th row from row `index` on.
@@ -43,6 +45,7 @@ class Shard:
         return shard
 
 
+@checked_settings
 @dataclass(frozen=True)
 class Selection:
     """Which rows of each domain to extract: all, a random sample, the first rows, or a shard.
@@ -85,6 +88,7 @@ class Selection:
         return rows[self.shard.index - 1 :: self.shard.count]
 
 
+@checked_settings
 @dataclass(frozen=True)
 class ExtractSettings:
     """The settings of an extraction, the same for both domains."""

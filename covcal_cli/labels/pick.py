@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import AnyArray, Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, UnusedOptionError
 from covcal_cli.estimators.inputs import Z
@@ -55,6 +56,7 @@ _EXACT_ROWS = 1 << 20  # scores of more rows are stored in 32 bits
 _CHUNK = 1 << 18  # rows that are processed at a time
 
 
+@checked_settings
 @dataclass(frozen=True, kw_only=True)
 class PickSettings:
     """The settings of ``covcal pick``."""

@@ -1,0 +1,76 @@
+"""Read arrays that users of the Python API pass, or raise `ArgumentError` with their name."""
+
+from typing import Any
+
+import numpy as np
+
+from covcal_cli.arguments import ArgumentError
+from covcal_cli.arrays import AnyArray, Float64s, Labels
+
+_LABEL_TYPES = (int, float, str, bytes, np.generic)
+
+
+def array_of(values: Any, name: str) -> AnyArray:
+    """Return a NumPy array of an array, a list, a data frame, or a torch tensor with gradients."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if "bfloat16" in str(values.dtype):
+            values = values.float()
+    try:
+        array: AnyArray = np.asarray(values)
+    except (TypeError, ValueError) as error:  # rows of different lengths, for example
+        raise ArgumentError(f"{name} must be an array ({error})") from error
+    return array
+
+
+def numbers_of(values: Any, name: str) -> Float64s:
+    """Return an array of real numbers of any shape, as float64."""
+    array = array_of(values, name)
+    try:
+        if array.dtype.kind in "cmMV":  # complex numbers, times and records
+            raise TypeError(f"it holds {array.dtype}")
+        with np.errstate(over="ignore"):
+            numbers: Float64s = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} must be real numbers ({error})") from error
+    return numbers
+
+
+def labels_of(values: Any, name: str, n: int) -> AnyArray:
+    """Return the labels of n rows: class names or numbers, which are int64 if they are whole."""
+    labels = array_of(values, name)
+    if labels.shape != (n,):
+        raise ArgumentError(f"{name} must be of shape ({n},), not {labels.shape}")
+    kinds = {type(label) for label in labels.tolist()}
+    if len(kinds) > 1 or not all(issubclass(kind, _LABEL_TYPES) for kind in kinds):
+        listed = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ArgumentError(f"{name} must be class numbers or names, of one type, not {listed}")
+    if labels.dtype.kind == "f":
+        damaged = np.flatnonzero(~np.isfinite(labels))
+        if len(damaged):
+            raise ArgumentError(f"{name}: row {damaged[0]} is {labels[damaged[0]]}")
+        if (labels == np.rint(labels)).all():
+            labels = labels.astype(np.int64)
+    return labels
+
+
+def class_numbers(labels: AnyArray, classes: AnyArray, name: str) -> Labels:
+    """Return the index of each label among K different classes, shape (n,)."""
+    order, k = np.argsort(classes), len(classes)
+    if _are_numbers(labels) != _are_numbers(classes):
+        strange, numbers = np.arange(len(labels)), np.zeros(len(labels), dtype=np.int64)
+    else:
+        places = np.searchsorted(classes[order], labels).clip(0, k - 1)
+        numbers = order[places].astype(np.int64)
+        strange = np.flatnonzero(classes[numbers] != labels)
+    if len(strange):
+        listed = ", ".join(map(str, classes[:5])) + (", ..." if k > 5 else "")
+        raise ArgumentError(
+            f"{name}: row {strange[0]} is {labels[strange[0]]!s}, which is none of the classes "
+            f"{listed}: give classes, in the order of the columns"
+        )
+    return numbers
+
+
+def _are_numbers(values: AnyArray) -> bool:
+    return values.dtype.kind in "iufb"
