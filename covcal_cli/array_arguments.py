@@ -6,7 +6,11 @@ import numpy as np
 
 from covcal_cli.arguments import ArgumentError
 from covcal_cli.arrays import AnyArray, Float64s, Labels
+from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 
+# So many rows within [0, 1] are no logits: for several columns, and for one column.
+_FEW_BOUNDED = {True: 8, False: 50}
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
 
@@ -34,6 +38,67 @@ def numbers_of(values: Any, name: str) -> Float64s:
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"{name} must be real numbers ({error})") from error
     return numbers
+
+
+def whole_numbers_of(values: Any, name: str) -> Labels:
+    """Return an array of whole numbers, shape (n,), as int64."""
+    numbers = numbers_of(values, name)
+    if numbers.ndim != 1 or not (np.abs(numbers) < 2**53).all() or (numbers % 1).any():
+        raise ArgumentError(f"{name} must be a list of whole numbers")
+    return numbers.astype(np.int64)
+
+
+def form_of(rows: Float64s) -> OutputEvidence:
+    """Return what rows of logits show of their form."""
+    evidence = OutputEvidence()
+    if len(rows):
+        evidence.add(rows)
+    return evidence
+
+
+def logits_of(values: Any, name: str) -> Float64s:
+    """Return logits as (n, K) float64; for one number z per row, the logits 0 and z.
+
+    Probabilities in any form are refused: the judge of ``covcal extract`` decides.
+    """
+    rows = numbers_of(values, name)
+    single = rows.ndim == 1
+    if single:
+        rows = rows[:, None]
+    if rows.ndim != 2 or len(rows) == 0 or (rows.shape[1] < 2 and not single):
+        raise ArgumentError(
+            f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}"
+        )
+    both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
+    bad = np.flatnonzero(~valid_rows(both))
+    if len(bad):
+        raise ArgumentError(f"{name}: row {bad[0]} is not finite")
+    _require_logits(rows, name)
+    return both
+
+
+def _require_logits(rows: Float64s, name: str) -> None:
+    evidence = form_of(rows)
+    form, fact = evidence.form, evidence.fact
+    if form != "probabilities" and rows.min() == rows.max():  # equal logits do not tell the form
+        return
+    if form in DISTRIBUTIONS:
+        scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
+        added = f"add {-evidence.lowest:g} to each, " if evidence.lowest else ""
+        raise ArgumentError(f"{name}: {fact}: {added}{scaled}give np.log of them")
+    if form == "negated":
+        raise ArgumentError(f"{name}: {fact}: divide each row by its sum, and give np.log of them")
+    if form == "mixed":
+        row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
+        raise ArgumentError(
+            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct it, and give "
+            "np.log of probabilities"
+        )
+    if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
+        raise ArgumentError(
+            f"{name}: {fact}, which logits do not: give np.log of probabilities, or "
+            "np.log(p / (1 - p)) of sigmoids"
+        )
 
 
 def labels_of(values: Any, name: str, n: int) -> AnyArray:

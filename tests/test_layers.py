@@ -34,8 +34,8 @@ HOMES = {
 FLOORS = (
     ("errors", "progress"),
     ("arguments", "arrays", "files"),
-    ("array_arguments", "maths", "records", "hdf5"),
-    ("formats",),
+    ("maths", "records", "hdf5"),
+    ("array_arguments", "formats"),
     ("classifiers", "data", "demo", "forecast"),
     ("estimators",),
     ("labels",),

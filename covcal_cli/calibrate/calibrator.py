@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from covcal_cli.arguments import ArgumentError, checked_names
-from covcal_cli.array_arguments import array_of, class_numbers, labels_of, numbers_of
+from covcal_cli.array_arguments import (
+    array_of,
+    class_numbers,
+    form_of,
+    labels_of,
+    logits_of,
+    numbers_of,
+)
 from covcal_cli.arrays import (
     UNKNOWN_LABEL,
     AnyArray,
@@ -35,8 +42,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
-from covcal_cli.maths.masks import valid_rows
-from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence, log_probabilities
+from covcal_cli.maths.output_form import log_probabilities
 from covcal_cli.maths.softmax import class_major, to_float32
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
@@ -149,23 +155,20 @@ class Calibrator:
             is at a limit.
         """
         columns = _columns(source_logits)
-        source = _logits(source_logits, "source_logits")
-        target = source[:0] if target_logits is None else _logits(target_logits, "target_logits")
+        source = logits_of(source_logits, "source_logits")
+        target = source[:0] if target_logits is None else logits_of(target_logits, "target_logits")
         if source.shape[1] != target.shape[1]:
             raise ArgumentError(
                 f"source_logits have {source.shape[1]} classes and target_logits {target.shape[1]}"
             )
         _require_columns(columns, target_logits, "source_logits")
-        for values, name in ((source_logits, "source_logits"), (target_logits, "target_logits")):
-            if values is not None:
-                _require_logits(numbers_of(values, name), name)
         labels, names = _labels(source_labels, source.shape, classes, columns)
         try:
             calibration, estimate = self._fitted(source, labels, target, names)
         except CovcalError as error:
             raise type(error)(_in_python(str(error))) from error
         for array, name in ((source, "source_logits"), (target, "target_logits")):
-            for doubt in _form(array).doubts():
+            for doubt in form_of(array).doubts():
                 warnings.warn(f"{name}: {doubt}", stacklevel=2)
         self.calibration_: Calibration = calibration
         self.estimate_: Estimate | None = estimate
@@ -275,13 +278,12 @@ class Calibrator:
         """Return logits as (n, K); refuse them before a fit, or with other classes or columns."""
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
-        rows = _logits(logits, "logits")
+        rows = logits_of(logits, "logits")
         if rows.shape[1] != len(self.classes_):
             raise ArgumentError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
         names: AnyArray | None = getattr(self, "feature_names_in_", None)
         columns = None if names is None else names.tolist()
         _require_columns(columns, logits, "the logits that were passed to fit")
-        _require_logits(numbers_of(logits, "logits"), "logits")
         return rows
 
     def _set_columns(self, columns: list[Any] | None) -> None:
@@ -377,57 +379,6 @@ def _require_columns(expected: list[Any] | None, values: Any, where: str) -> Non
     if len(lines) == 1:
         lines.append("Feature names must be in the same order as they were in fit.")
     raise ValueError("\n".join(lines))
-
-
-def _form(rows: Float64s) -> OutputEvidence:
-    """Return what rows of logits show of their form."""
-    evidence = OutputEvidence()
-    if len(rows):
-        evidence.add(rows)
-    return evidence
-
-
-def _logits(values: ArrayLike, name: str) -> Float64s:
-    """Return logits as (n, K) float64; for one number z per row, the logits 0 and z."""
-    rows = numbers_of(values, name)
-    single = rows.ndim == 1
-    if single:
-        rows = rows[:, None]
-    if rows.ndim != 2 or len(rows) == 0 or (rows.shape[1] < 2 and not single):
-        raise ArgumentError(
-            f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}"
-        )
-    both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
-    bad = np.flatnonzero(~valid_rows(both))
-    if len(bad):
-        raise ArgumentError(f"{name}: row {bad[0]} is not finite")
-    return both
-
-
-def _require_logits(values: Float64s, name: str) -> None:
-    """Refuse probabilities in any form: the judge of ``covcal extract`` decides."""
-    rows = values[:, None] if values.ndim == 1 else values
-    evidence = _form(rows)
-    form, fact = evidence.form, evidence.fact
-    if form != "probabilities" and rows.min() == rows.max():  # equal logits do not tell the form
-        return
-    if form in DISTRIBUTIONS:
-        scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
-        added = f"add {-evidence.lowest:g} to each, " if evidence.lowest else ""
-        raise ArgumentError(f"{name}: {fact}: {added}{scaled}give np.log of them")
-    if form == "negated":
-        raise ArgumentError(f"{name}: {fact}: divide each row by its sum, and give np.log of them")
-    if form == "mixed":
-        row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
-        raise ArgumentError(
-            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct it, and give "
-            "np.log of probabilities"
-        )
-    if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
-        raise ArgumentError(
-            f"{name}: {fact}, which logits do not: give np.log of probabilities, or "
-            "np.log(p / (1 - p)) of sigmoids"
-        )
 
 
 def _labels(

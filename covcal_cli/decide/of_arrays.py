@@ -6,6 +6,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from covcal_cli.arguments import checked
+from covcal_cli.array_arguments import logits_of, whole_numbers_of
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide.curve import expected_errors, largest_share
 from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, true_scores
@@ -43,6 +45,7 @@ class Decision:
         A set has the likeliest class, and every class with at least this probability.
     """
 
+    @checked
     def __init__(
         self,
         error: float | None = None,
@@ -59,6 +62,7 @@ class Decision:
         self.error, self.coverage, self.certainty = error, coverage, certainty
         self.temperature = temperature
 
+    @checked
     def fit(
         self,
         logits: ArrayLike,
@@ -74,7 +78,7 @@ class Decision:
 
         Parameters
         ----------
-        logits : array of shape (n, K)
+        logits : array of shape (n, K), or (n,) for the second of two classes
         rows : array of shape (m,), optional
             Numbers of rows that were drawn at random from all n rows, each at most once.
         labels : array of shape (m,), optional
@@ -83,7 +87,7 @@ class Decision:
             The accuracy on the target, such as `Calibrator.estimate_`. Without labels, the
             threshold keeps to its low end. Without it the probabilities are believed.
         """
-        values = _logits(logits)
+        values = logits_of(logits, "logits")
         drawn, known = _labelled(rows, labels, values.shape)
         top = np.asarray(values.argmax(axis=1))
         shares = self._probabilities(values)
@@ -107,14 +111,14 @@ class Decision:
     def accept(self, logits: ArrayLike) -> Booleans:
         """Return which rows are accepted, shape (n,)."""
         self._require_fitted("threshold_", "error", self.error)
-        shares = self._probabilities(_logits(logits))
+        shares = self._probabilities(logits_of(logits, "logits"))
         return np.asarray(shares.max(axis=1) > self.threshold_)
 
     def sets(self, logits: ArrayLike) -> Booleans:
         """Return which classes are in the set of every row, shape (n, K)."""
         self._require_fitted("cut_", "coverage", self.coverage)
         rule = SetRule(self.coverage or 0.0, self.cut_, 1.0, 0, None)
-        return rule.members(self._probabilities(_logits(logits)))
+        return rule.members(self._probabilities(logits_of(logits, "logits")))
 
     def _beliefs(
         self, logits: Float64s, top: Labels, confidence: float, estimate: Estimate | None
@@ -159,20 +163,14 @@ class Decision:
         return np.ascontiguousarray(probabilities(logits, self.temperature).T)
 
 
-def _logits(logits: ArrayLike) -> Float64s:
-    """Return logits as an array, or refuse them."""
-    values = np.asarray(logits, dtype=np.float64)
-    if values.ndim != 2 or 0 in values.shape or not np.isfinite(values.max(axis=1)).all():
-        raise CovcalError("logits must be a table of numbers, one row each, one column a class")
-    return values
-
-
 def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
     """Return the numbers of the labelled rows and their labels, or refuse them."""
-    drawn = np.asarray([] if rows is None else rows, dtype=np.int64)
-    known = np.asarray([] if labels is None else labels, dtype=np.int64)
+    drawn, known = (
+        whole_numbers_of([] if values is None else values, name)
+        for values, name in ((rows, "rows"), (labels, "labels"))
+    )
     if drawn.shape != known.shape or len(np.unique(drawn)) < len(drawn):
         raise CovcalError("rows and labels must be one label for each row, and no row twice")
     for values, most, what in ((drawn, shape[0], "row"), (known, shape[1], "class")):

@@ -83,6 +83,11 @@ def base_calls() -> dict[str, tuple[Callable[..., Any], Arguments]]:
             .predict_proba(LOGITS)
         )
 
+    def decided(**arguments: Any) -> Any:
+        names = ("error", "coverage", "certainty", "temperature")
+        decision = covcal.Decision(**{name: arguments.pop(name) for name in names})
+        return decision.fit(**arguments).sets(LOGITS)
+
     def read(**arguments: Any) -> Any:
         return covcal.evaluate(features, {"temp": covcal.read_calibration(document)}, **arguments)
 
@@ -120,6 +125,8 @@ def base_calls() -> dict[str, tuple[Callable[..., Any], Arguments]]:
         "Calibrator.score": (lambda **data: predicted("score", **data),
             {"logits": LOGITS, "labels": LABELS}),
         "calibrated": (wrapped, {"y": LABELS}),
+        "Decision": (decided, {"error": 0.2, "coverage": 0.9, "certainty": 0.9, "temperature": 2.0,
+            "logits": LOGITS, "rows": np.arange(30), "labels": LABELS[:30], "estimate": None}),
         "ece": (covcal.ece, judged),
         "reliability_diagram": (covcal.reliability_diagram, judged | {"path": None, "title": "x",
             "force": False}),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 import covcal_cli.api as covcal
 from covcal_cli.arrays import Float64s, Labels
@@ -47,5 +48,11 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=0.1).fit(logits, [1], [4])
     with pytest.raises(covcal.CovcalError, match="fit it first"):
         covcal.Decision(error=0.1).accept(logits)
-    with pytest.raises(covcal.CovcalError, match="table of numbers"):
-        covcal.Decision(error=0.1).fit([1.0, 2.0])
+    with pytest.raises(covcal.CovcalError, match="logits must be of shape"):
+        covcal.Decision(error=0.1).fit(logits[None])
+    with pytest.raises(covcal.CovcalError, match=r"probabilities do: give np\.log of them"):
+        covcal.Decision(error=0.1).fit(softmax(logits, axis=1))
+    with pytest.raises(covcal.CovcalError, match="rows must be a list of whole numbers"):
+        covcal.Decision(error=0.1).fit(logits, [0.5], [1])
+    with pytest.raises(covcal.CovcalError, match="error must be a number or None, not 'x'"):
+        covcal.Decision(error="x")  # type: ignore[arg-type]
