@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
 
+_FEW = 20  # accepted rows of a group, below which its error is mostly noise
+
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
 
@@ -66,6 +68,14 @@ def decide(
         LabelsName,
         typer.Option(help="Labels to use: marked (by covcal label), none, or auto: marked if any."),
     ] = LabelsName.auto,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN|predicted",
+            help="Show the share accepted and the expected error of each group: by a column of "
+            "the file, or by predicted class.",
+        ),
+    ] = None,
     networks: NetworksOfFeatures = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -83,6 +93,7 @@ def decide(
       covcal decide --error 0.05
       covcal pick -n 80 --for decide.json
       covcal decide --error 0.05 --labels marked -f
+      covcal decide --error 0.05 --by hospital
       covcal decide adapted.h5 -c cal.json --set 0.9
     """
     from covcal_cli.decide.decide import DecideSettings
@@ -101,6 +112,7 @@ def decide(
             certain_sets=certainty is not None,
             these_rows=these_rows,
             labels=labels.value,
+            by=by,
         )
     console = Console(quiet=quiet, verbose=verbose)
     to_stdout = str(output) == "-"
@@ -125,7 +137,7 @@ def decide(
         console.result(document_text(decision, Path("decide.json")))
     else:
         write_document(decision, output, force=force)
-        console.screen(_answer(decision, str(output)))
+        console.screen(_answer(decision, str(output)) + _groups(decision))
     for text in (*notes, *decision.notes):
         console.note(text)
     if not to_stdout:
@@ -210,6 +222,28 @@ def _answer(decision: "Decision", output: str) -> str:
             f"{short_percent(rule.coverage)} of rows ({what})"
         )
     return aligned(facts)
+
+
+def _groups(decision: "Decision") -> str:
+    """Return a table of the groups, if they were asked for."""
+    from covcal_cli.cli.tables import text
+    from covcal_cli.report.tables import Table
+
+    if not decision.groups:
+        return ""
+    rows = []
+    for group in decision.groups:
+        point = group.accepted
+        cells = ["none", ""]
+        if point is not None:
+            spread = f"({_percent(point.low)} to {_percent(point.high)})"
+            cells = [_percent(point.share), f"{_percent(point.error)} {spread}"]
+            if point.share * group.rows < _FEW:
+                cells[1] = "too few rows"
+        rows.append([group.name, str(group.rows), *cells])
+    table = Table([decision.by or "", "rows", "accepted", "expected to be wrong"], rows)
+    note = "These are estimates. A promise is about all accepted rows together."
+    return f"\n\n{text(table)}\n{note}"
 
 
 def _offer(decision: "Decision", output: str) -> str:

@@ -1,52 +1,83 @@
 """The expected error of the rows with the highest confidence, for every share of the rows."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.arrays import Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.estimators.matched_temperature import match_accuracy
-from covcal_cli.formats.decision import CurvePoint
+from covcal_cli.formats.decision import CurvePoint, GroupPoint
 from covcal_cli.maths.odds import confidences
 
 _POINTS = 100
 
 
-def expected_errors(
+def confidence_range(
     logits: Floats,
     temperature: float,
     labels: Labels,
     accuracies: tuple[float, float] | None,
     *,
     can_move: bool = False,
-) -> tuple[CurvePoint, ...]:
-    """Return the expected error of the best rows of every share, with its range.
+) -> tuple[Float64s, Float64s, Float64s]:
+    """Return the confidence of rows at `temperature`, and at the lowest and highest accuracy.
 
-    Rows are ranked by the confidence of their `labels` at `temperature`, which is also the middle
-    of the range. Its ends have the temperatures whose mean confidence is the lowest and the highest
-    possible accuracy. Without `accuracies` there is no range. `can_move` says whether the top class
-    of the logits, shape (n, K), may differ from the label.
+    The last two have the temperatures whose mean confidence is the lowest and the highest possible
+    accuracy. Without `accuracies` all three are equal. `can_move` says whether the top class of the
+    logits, shape (n, K), may differ from the label.
     """
     own = confidences(logits, temperature, labels)
+    if accuracies is None:
+        return own, own, own
+    moved = labels if can_move else None
+    lowest, highest = (
+        confidences(logits, match_accuracy(logits, accuracy, moved).temperature, labels)
+        for accuracy in accuracies
+    )
+    return own, lowest, highest
+
+
+def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:
+    """Return the expected error of the best rows of every share, with its range.
+
+    Rows are ranked by their `own` confidence. All three are those of `confidence_range`.
+    """
     order = np.argsort(-own, kind="stable")
     shares = np.arange(1, _POINTS + 1) / _POINTS
     sizes = np.ceil(shares * len(own)).astype(np.int64)
+    means = [np.cumsum(1 - values[order])[sizes - 1] / sizes for values in (own, highest, lowest)]
+    columns = (np.clip(errors, 0, 1).tolist() for errors in means)
+    return tuple(_point(*errors) for errors in zip(shares.tolist(), *columns, strict=True))
 
-    def errors(confidence: Float64s) -> list[float]:
-        means = np.cumsum(1 - confidence[order])[sizes - 1] / sizes
-        values: list[float] = np.clip(means, 0, 1).tolist()
-        return values
 
-    def matched(accuracy: float) -> list[float]:
-        temperature = match_accuracy(logits, accuracy, labels if can_move else None).temperature
-        return errors(confidences(logits, temperature, labels))
+def errors_of_groups(
+    names: Sequence[str], numbers: Integers, accepted: Booleans, *confidence: Float64s
+) -> tuple[GroupPoint, ...]:
+    """Return the share accepted and the expected error of every group of rows.
 
-    middle = errors(own)
-    low, high = middle, middle
-    if accuracies is not None:
-        high, low = map(matched, accuracies)
-    return tuple(
-        CurvePoint(share, error, min(best, error), max(worst, error))
-        for share, error, best, worst in zip(shares.tolist(), middle, low, high, strict=True)
-    )
+    Parameters
+    ----------
+    names : sequence of str
+        Of the groups.
+    numbers : array of shape (n,)
+        The group of each row.
+    accepted : array of shape (n,)
+    confidence : three arrays of shape (n,)
+        Those of `confidence_range`.
+    """
+    own, lowest, highest = confidence
+    groups = []
+    for number, name in enumerate(names):
+        inside = numbers == number
+        taken, rows = inside & accepted, int(inside.sum())
+        errors = [float(1 - values[taken].mean()) for values in (own, highest, lowest)]
+        point = _point(float(taken.sum() / rows), *errors) if taken.any() else None
+        groups.append(GroupPoint(name, rows, point))
+    return tuple(groups)
+
+
+def _point(share: float, error: float, best: float, worst: float) -> CurvePoint:
+    return CurvePoint(share, error, min(best, error), max(worst, error))
 
 
 def largest_share(curve: tuple[CurvePoint, ...], error: float) -> float:

@@ -16,8 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Rows
-from covcal_cli.decide.curve import expected_errors, largest_share
+from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
+from covcal_cli.decide.curve import (
+    confidence_range,
+    errors_of_groups,
+    expected_errors,
+    largest_share,
+)
 from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, mean_size, true_scores
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
@@ -46,6 +51,7 @@ from covcal_cli.records import Input, require_one_of
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # of the rows that stand for all in the curve
+BY_PREDICTED, _MAX_GROUPS = "predicted", 100
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # labels to ask for
 _LEAST_SHARE = 0.005  # of the rows, for which a promise is worth labels
 _LIKELY = (0.8, 0.5)  # a chance that makes labels worth asking for, the better one first
@@ -62,9 +68,12 @@ class DecideSettings:
     certain_sets: bool = False  # whether the coverage of sets has the certainty too
     these_rows: bool = False  # whether the promise is about the rows of the file
     labels: str = "auto"  # "marked", "none", or "auto": marked ones if they can be used
+    by: str | None = None  # "predicted" or a column: adds the expected error of each group
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.by is not None and self.error is None:
+            raise CovcalError("--by shows the accepted rows of each group: give --error too")
         if self.error is None and self.coverage is None:
             raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
         for name in ("error", "coverage", "certainty"):
@@ -127,7 +136,9 @@ def decide(
         if settings.labels == "marked" and why_not is not None:
             raise CovcalError(f"{path}: {why_not}")
         uses_labels = settings.labels != "none" and why_not is None
-        curve = sample.expected_errors(estimate)
+        confidence = sample.confidence(estimate)
+        curve = expected_errors(*confidence)
+        groups = None if settings.by is None else _groups(target, settings.by, sample, file.classes)
         notes = [why_not] if why_not and draw.batches and settings.labels == "auto" else []
         if uses_labels and labelled.unlabelled:
             notes.append(
@@ -175,7 +186,34 @@ def decide(
             decision = _promised(decision, labelled.tested(ranking, settings), ranking)
         else:
             decision = _estimated(decision, ranking)
+        if groups is not None:
+            accepted = decision.accepts(confidence[0])
+            points = errors_of_groups(*groups, accepted, *confidence)
+            decision = replace(decision, by=settings.by, groups=points)
         return _with_offer(decision, ranking, level_of_look(settings.certainty, looks))
+
+
+def _groups(
+    target: Domain, by: str, sample: "_Sample", classes: Sequence[str]
+) -> tuple[Sequence[str], Integers]:
+    """Return the names of the groups of a column, and the group of each row of the sample."""
+    if by == BY_PREDICTED:
+        return classes, sample.labels
+    if by not in target.columns:
+        raise CovcalError(
+            f"{target.path} has no target column {by!r} to group by: take "
+            f"{', '.join([*target.columns, BY_PREDICTED])}"
+        )
+    values, numbers = np.unique(target.column(by, sample.rows), return_inverse=True)
+    if len(values) > _MAX_GROUPS:
+        raise CovcalError(
+            f"{target.path}: column {by!r} has {len(values)} values, so its groups would be few "
+            f"rows: group by a column with at most {_MAX_GROUPS}"
+        )
+    texts = [
+        value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()
+    ]
+    return texts, numbers.astype(np.int64)
 
 
 def _scores(
@@ -197,22 +235,22 @@ class _Sample:
         self, target: Domain, scaled: ScaledLogits, splits: Sequence[str], seed: int
     ) -> None:
         most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
-        rows = target.drawn(most, seed, *splits)
-        self._labels = target.logits(rows).argmax(axis=1)
-        logits, self._temperature = scaled.prepared(target, rows)
+        self.rows = target.drawn(most, seed, *splits)
+        self.labels = target.logits(self.rows).argmax(axis=1)
+        logits, self._temperature = scaled.prepared(target, self.rows)
         self._logits = logits.T
         self._can_move = scaled.scaling.can_move_the_top
 
     def cut(self, coverage: float, estimate: Estimate | None) -> float:
         """Return the cut of sets without labels."""
-        labels = self._labels if self._can_move else None
+        labels = self.labels if self._can_move else None
         return cut_without_labels(self._logits, self.probabilities, coverage, estimate, labels)
 
-    def expected_errors(self, estimate: Estimate | None) -> tuple[CurvePoint, ...]:
-        """Return the expected error of the best rows of every share, with its range."""
+    def confidence(self, estimate: Estimate | None) -> tuple[Float64s, Float64s, Float64s]:
+        """Return the confidence with its range, as `confidence_range` has it."""
         accuracies = None if estimate is None else (estimate.low, estimate.high)
-        return expected_errors(
-            self._logits, self._temperature, self._labels, accuracies, can_move=self._can_move
+        return confidence_range(
+            self._logits, self._temperature, self.labels, accuracies, can_move=self._can_move
         )
 
     @cached_property

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from covcal_cli.arguments import checked
 from covcal_cli.array_arguments import logits_of, whole_numbers_of
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
-from covcal_cli.decide.curve import expected_errors, largest_share
+from covcal_cli.decide.curve import confidence_range, expected_errors, largest_share
 from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, true_scores
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
@@ -98,7 +98,8 @@ class Decision:
             self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
         elif self.error is not None:
             range_ = None if estimate is None else (estimate.low, estimate.high)
-            curve = expected_errors(values, self.temperature, top, range_)
+            range_of = confidence_range(values, self.temperature, top, range_)
+            curve = expected_errors(*range_of)
             accepted = int(largest_share(curve, self.error) * len(scores))
             self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
         self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
@@ -126,10 +127,11 @@ class Decision:
         """Return the errors that are possible, by the estimate or by lower and lower accuracies."""
         if estimate is not None:
             range_ = estimate.low, estimate.high
-            return beliefs_of(expected_errors(logits, self.temperature, top, range_))
-        possible = [share * confidence for share in _POSSIBLE]
-        curves = [expected_errors(logits, self.temperature, top, (low, 1.0)) for low in possible]
-        return [beliefs_of(curve)[0] for curve in curves]
+            range_of = confidence_range(logits, self.temperature, top, range_)
+            return beliefs_of(expected_errors(*range_of))
+        possible = [(share * confidence, 1.0) for share in _POSSIBLE]
+        ranges = [confidence_range(logits, self.temperature, top, ends) for ends in possible]
+        return [beliefs_of(expected_errors(*range_of))[0] for range_of in ranges]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
         """Return the lowest threshold that the labels prove; 1 if they prove none.

@@ -38,6 +38,15 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
+class GroupPoint:
+    """The rows of one group, and what to expect of its accepted rows."""
+
+    name: str
+    rows: Count  # in the sample of rows that the curve is of
+    accepted: CurvePoint | None  # None: no row is
+
+
+@dataclass(frozen=True)
 class LabelUse:
     """The labels that a promise was tested with."""
 
@@ -89,6 +98,8 @@ class Decision(Document):
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # the data and the calibration
+    by: str | None = None  # the column of `groups`
+    groups: tuple[GroupPoint, ...] = ()
 
     def __post_init__(self) -> None:
         if self.error is not None and not 0 < self.error < 1:

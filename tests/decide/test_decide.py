@@ -355,8 +355,27 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     # Without labels there is a curve, and nothing measured.
     with h5py.File(folder / "features.h5", "r+") as file:
         file["target/labels"][:] = -1
-    report = ("report", "features.h5", "-c", "cal.json", *report[1:])
-    covcal(*report, cwd=folder).require_success()
+    covcal("report", "features.h5", "-c", "cal.json", *report[1:], cwd=folder).require_success()
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "limit 20 %" in page
     assert "of these are wrong" not in page
+
+
+def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> None:
+    command = ("decide", "--error", 0.2, "--by", "predicted")
+    decision = printed_json(*command, cwd=folder)
+    groups = decision["groups"]
+    assert len(groups) == 3
+    rows = sum(group["rows"] for group in groups)
+    assert rows == decision["rows"]
+    accepted = [group["accepted"]["share"] * group["rows"] for group in groups]
+    assert sum(accepted) / rows == pytest.approx(decision["share"], abs=0.005)
+    wrong = sum(
+        count * group["accepted"]["error"] for count, group in zip(accepted, groups, strict=True)
+    )
+    assert wrong / sum(accepted) == pytest.approx(decision["expected"]["error"], abs=0.01)
+    screen = covcal(*command, cwd=folder).require_success().out
+    assert "expected to be wrong" in screen
+    assert "all accepted rows together" in screen
+    done = covcal("decide", "--error", 0.2, "--by", "ward", "-fq", cwd=folder)
+    assert "no target column 'ward'" in done.error_line()

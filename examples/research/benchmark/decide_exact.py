@@ -10,6 +10,7 @@ the promise is broken.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -144,7 +145,7 @@ def _first_candidate(
             samplings.append(sampling(inclusion, count - taken, most))
         return samplings
 
-    def allowed(count: int, drawn: list[Sampling]) -> int:
+    def allowed(count: int, drawn: Sequence[Sampling]) -> int:
         return most_wrong(count, drawn, setting.error, level, these_rows=these_rows)
 
     most = max(region for _, _, region, _ in parts)
