@@ -58,8 +58,9 @@ def label(
     Either all labels are added or none. They are for calibrate, estimate and watch; evaluate does
     not read them. Calibrations and adapted files that were made before still belong to the file.
 
-    Several CSV files of the same rows complete each other. If two people label a row differently,
-    the command names the row, and --resolve decides.
+    Several CSV files of the same rows complete each other. The command prints how far people agree
+    (Cohen's kappa, or Fleiss' for more than two). If they label a row differently, it names the
+    row, and --resolve decides.
 
     \b
     Examples:
@@ -109,7 +110,10 @@ def label(
 
 
 def _summary(labelling: "Labelling") -> str:
-    """Return the number of added labels, and the agreement of two people."""
+    """Return the number of added labels, and how far labellers agree."""
+    from covcal_cli.errors import printable
+    from covcal_cli.labels.label import some_of
+
     rows = labelling.labelled + labelling.empty
     replaced = f", {labelling.replaced} replaced" if labelling.replaced else ""
     batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""
@@ -117,9 +121,12 @@ def _summary(labelling: "Labelling") -> str:
         f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of the {rows} rows "
         f"picked{batches} now have one"
     ]
-    if labelling.kappa is not None:
+    if (agreement := labelling.agreement) is not None:
+        people = "two" if agreement.labellers == 2 else f"at least two of {agreement.labellers}"
         lines.append(
-            f"Agreement  on {labelling.agreed} of {labelling.twice} rows that were labelled "
-            f"twice, Cohen's kappa {labelling.kappa:.2f}"
+            f"Agreement  on {agreement.agreed} of {agreement.rows} rows that {people} people "
+            f"labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
         )
+    if labelling.differing:
+        lines.append(f"Differ     {printable(some_of(labelling.differing))}")
     return "\n".join(lines)

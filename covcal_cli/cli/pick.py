@@ -73,6 +73,26 @@ def pick(
             help="Draw the rows whose labels make the promise of this decision most likely.",
         ),
     ] = None,
+    labellers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Write a CSV (and a page) for each of N people, who share the rows. Default: 1, "
+            "or 2 with --overlap.",
+            show_default=False,
+        ),
+    ] = None,
+    overlap: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Rows that all labellers get; covcal label prints how far they agree. Default: 10 "
+            "with several labellers.",
+            show_default=False,
+        ),
+    ] = None,
     predictions: Annotated[
         bool,
         typer.Option(
@@ -102,6 +122,7 @@ def pick(
       covcal pick -n 50
       covcal pick -n 60 --page label.html --images target/
       covcal pick adapted.h5 -n 50 -o to-label.csv --images target/
+      covcal pick -n 50 --labellers 2 --overlap 10 --page label.html
       covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
@@ -113,9 +134,18 @@ def pick(
     from covcal_cli.labels.sheet import sheet_text
 
     names = [name.value for name in split or []]
+    people = labellers or (2 if overlap else 1)
+    if people > 1 and str(output) == "-":
+        raise typer.BadParameter("several CSV files cannot be printed", param_hint="--labellers")
+    if overlap and people == 1:
+        raise typer.BadParameter("give at least --labellers 2", param_hint="--overlap")
     with usage():
         settings = PickSettings(
-            rows=count, seed=seed, splits=SPLITS if ALL in names else tuple(dict.fromkeys(names))
+            rows=count,
+            labellers=people,
+            overlap=min(10, count) if overlap is None and people > 1 else overlap or 0,
+            seed=seed,
+            splits=SPLITS if ALL in names else tuple(dict.fromkeys(names)),
         )
     if output.suffix.lower() in (".html", ".htm"):
         raise typer.BadParameter("is a sheet: for a page, pass --page", param_hint="--output")
@@ -140,7 +170,8 @@ def pick(
     if to_stdout:
         console.result(sheet_text(picked.sheet))
     else:
-        console.screen(_summary(picked, str(output) if page is None else str(page)))
+        files = [str(place) for place in picked.pages or [one.path for one in picked.sheets]]
+        console.screen(_summary(picked, " and ".join(files)))
         console.detail(f"the probabilities follow the {picked.sheet.batch.score}; seed {seed}")
     console.warn(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
@@ -157,13 +188,15 @@ def pick(
             "classifier's answer: --predictions shows it"
         )
     read = f"covcal label {as_word(path)}"
-    if not to_stdout:
-        read_csv = f"{read} {as_word(output)}"
-        following = f"fill in the column label, keep the other columns, then {read_csv}"
-        console.wrote(output, following if page is None else None)
-    if page is not None:
-        saved = as_word(picked.sheet.path.name)
-        console.wrote(page, f"open it in a browser, label, save {saved}, then {read} {saved}")
+    saved = " ".join(as_word(one.path.name) for one in picked.sheets)
+    outputs = " ".join(as_word(one.path) for one in picked.sheets)
+    what = "it" if people == 1 else "one each"
+    next_step = f"fill in the column label, keep the other columns, then {read} {outputs}"
+    if picked.pages:
+        next_step = f"open {what} in a browser, label, save {saved}, then {read} {saved}"
+    places = [*([] if to_stdout else [one.path for one in picked.sheets]), *picked.pages]
+    for place in places:
+        console.wrote(place, next_step if place == places[-1] else None)
 
 
 def _summary(picked: "PickReport", where: str) -> str:
@@ -184,6 +217,14 @@ def _summary(picked: "PickReport", where: str) -> str:
         f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"
     )
     classes = f"Classes   {printable(listed(picked.classes))}"
+    if len(picked.sheets) > 1:
+        share, sizes = picked.sheets[0].share, [len(sheet) for sheet in picked.sheets]
+        overlap = 0 if share is None else share.overlap
+        most = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
+        classes = (
+            f"Sharing   {most} rows for each of {len(sizes)} labellers, {overlap} of them the same "
+            f"for all\n{classes}"
+        )
     if region_of(batch.score) is not None:
         return f"{first}\nPromise   covcal decide tests it with them{before}\n{classes}"
     return "\n".join(

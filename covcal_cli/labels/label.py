@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from covcal_cli.arrays import UNKNOWN_LABEL, Rows
 from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import atomic_output, check_output, require_file
-from covcal_cli.formats.features import REMEDY, Domain, FeatureFile
+from covcal_cli.formats.features import REMEDY, FeatureFile
 from covcal_cli.labels.cells import kept_cells
 from covcal_cli.labels.draws import write_copy
 from covcal_cli.labels.picked_labels import draw_with_labels
@@ -33,6 +32,7 @@ from covcal_cli.labels.sheet import (
     require_cells_beside_rows,
     require_labels_beside_rows,
     with_batch,
+    with_batches,
 )
 from covcal_cli.records import require_one_of
 
@@ -40,6 +40,21 @@ RESOLVE = ("first", "last", "drop", "majority")
 _SHOWN = 5  # rows that a message names
 
 Votes = Mapping[int, Mapping[int, int]]  # the class that each labeller chose, by row and labeller
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far labellers agree on the rows that several of them labelled."""
+
+    rows: int
+    agreed: int  # rows with the same label by all
+    labellers: int
+    kappa: float
+
+    @property
+    def kappa_name(self) -> str:
+        """The name of the kappa for so many labellers."""
+        return "Cohen's kappa" if self.labellers == 2 else "Fleiss' kappa"
 
 
 @dataclass(frozen=True)
@@ -52,9 +67,8 @@ class Labelling:
     empty: int  # drawn rows without a label
     batches: int  # batches in which the rows were drawn
     for_decision: bool  # whether the last batch was drawn for a decision
-    twice: int = 0  # rows that several sheets label
-    agreed: int = 0  # those rows with the same label in all sheets
-    kappa: float | None = None  # Cohen's kappa on these rows; None if there are none
+    agreement: Agreement | None = None  # of several labellers; None if no row has two labels
+    differing: tuple[str, ...] = ()  # the rows in which labellers disagree, and their labels
 
 
 def label(
@@ -104,17 +118,19 @@ def label(
     with atomic_output(output, force=force or is_replaced) as written, FeatureFile(path) as file:
         draw = draw_with_labels(file)
         old = dict(zip(draw.rows.tolist(), draw.labels.tolist(), strict=True))
+        draw = with_batches(file, draw, read)
         votes: dict[int, dict[int, int]] = {}
         for number, sheet in enumerate(read):
             draw, rows = with_batch(file, draw, sheet)
-            classes_of_lines = _classes_of(file, sheet, rows)
+            may_be_empty = partial and sheet.share is not None
+            classes_of_lines = _classes_of(file, sheet, rows, may_be_empty=may_be_empty)
             for row, index in zip(rows.tolist(), classes_of_lines, strict=True):
                 votes_of_row = votes.setdefault(row, {})
                 if index != UNKNOWN_LABEL:
                     votes_of_row[number] = index
-        twice, agreed, kappa = _agreement(votes)
+        agreement = _agreement(votes, _labellers(read))
         sources = [path, *(sheet.path for sheet in read)]
-        new = _resolved(file.require_target(), file.classes, votes, old, sources, resolve, force)
+        new, differing = _resolved(file, votes, old, sources, resolve, agreement, force=force)
         dropped = sum(bool(votes_of_row) and row not in new for row, votes_of_row in votes.items())
         labels = {row: index for row, index in old.items() if row not in votes} | new
         empty = len(votes) - dropped - len(new)
@@ -138,15 +154,16 @@ def label(
             empty=len(values) - labelled,
             batches=len(draw.batches),
             for_decision=region_of(draw.batches[-1].score) is not None,
-            twice=twice,
-            agreed=agreed,
-            kappa=kappa,
+            agreement=agreement,
+            differing=differing,
         )
 
 
-def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
+def _classes_of(
+    file: FeatureFile, sheet: Sheet, rows: Rows, *, may_be_empty: bool = False
+) -> list[int]:
     """Return the class of every line of a sheet, `UNKNOWN_LABEL` if a label is empty."""
-    if not any(sheet.labels):
+    if not any(sheet.labels) and not may_be_empty:
         raise CovcalError(f"{sheet.path} has no labels yet: fill in the column label")
     order = np.argsort(rows)
     predicted = np.empty(len(rows), dtype=np.int64)
@@ -173,49 +190,90 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
     )
 
 
-def _agreement(votes: Votes) -> tuple[int, int, float | None]:
-    """Return the number of rows labelled twice, the number with equal labels, and Cohen's kappa.
+def _labellers(sheets: Sequence[Sheet]) -> list[int]:
+    """Return the labeller of each sheet: by its share, or by its place among those of its batch."""
+    taken: set[tuple[int, int]] = set()  # batch and labeller
+    labellers = []
+    for sheet in sheets:
+        labeller = 0 if sheet.share is None else sheet.share.labeller
+        while (sheet.number, labeller) in taken:  # two people may fill in copies of one sheet
+            labeller += 1
+        taken.add((sheet.number, labeller))
+        labellers.append(labeller)
+    return labellers
 
-    Kappa (1960) is the share of rows in which two people agree minus the share expected by chance,
-    divided by one minus that share. The expected share follows from how often each person uses each
-    class. For more than two people it is the mean over the pairs.
+
+def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
+    """Return how far labellers agree; None if no row has labels by several of them.
+
+    `labellers` are the people who filled in the sheets, by the number of the sheet.
+
+    Kappa is the share of pairs of labels that agree minus the share expected by chance, divided by
+    one minus that share. For two people, chance follows from how often each of them uses each class
+    (Cohen 1960). For more people, it follows from how often all of them do (Fleiss 1971).
     """
-    several = [known for known in votes.values() if len(known) > 1]
-    pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for known in several:
-        for first, second in combinations(sorted(known), 2):
-            pairs.setdefault((first, second), []).append((known[first], known[second]))
-    kappas = [_kappa(labels) for labels in pairs.values()]
-    agreed = sum(len(set(known.values())) == 1 for known in several)
-    return len(several), agreed, float(np.mean(kappas)) if kappas else None
+    several = [of_row for of_row in votes.values() if len(of_row) > 1]
+    if not several:
+        return None
+    people = {labellers[number] for of_row in several for number in of_row}
+    if len(people) == 2:
+        first = min(people)
+        pairs = []
+        for of_row in several:
+            (a, one), (_, other) = sorted(of_row.items(), key=lambda vote: labellers[vote[0]])[:2]
+            pairs.append((one, other) if labellers[a] == first else (other, one))
+        kappa = _cohens_kappa(pairs)
+    else:
+        kappa = _fleiss_kappa([Counter(of_row.values()) for of_row in several])
+    agreed = sum(len(set(of_row.values())) == 1 for of_row in several)
+    return Agreement(len(several), agreed, len(people), kappa)
 
 
-def _kappa(labels: Sequence[tuple[int, int]]) -> float:
+def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
     n = len(labels)
     first, second = (Counter(side) for side in zip(*labels, strict=True))
-    seen = sum(one == other for one, other in labels) / n
+    agreed = sum(one == other for one, other in labels) / n
     by_chance = sum(count * second[index] for index, count in first.items()) / n**2
-    return 1.0 if by_chance == 1 else (seen - by_chance) / (1 - by_chance)
+    return _kappa(agreed, by_chance)
+
+
+def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
+    """Return Fleiss' kappa of the counts of each class in each row, with two labels or more.
+
+    Rows may have different numbers of labels; each row counts alike.
+    """
+    sizes = [count.total() for count in counts]
+    pairs = [
+        (sum(k * k for k in count.values()) - size) / (size * (size - 1))
+        for count, size in zip(counts, sizes, strict=True)
+    ]
+    shares = [k / sum(sizes) for k in sum(counts, Counter[int]()).values()]
+    return _kappa(sum(pairs) / len(pairs), sum(share**2 for share in shares))
+
+
+def _kappa(agreed: float, by_chance: float) -> float:
+    return 1.0 if by_chance == 1 else (agreed - by_chance) / (1 - by_chance)
 
 
 def _resolved(
-    target: Domain,
-    classes: Sequence[str],
+    file: FeatureFile,
     votes: Votes,
     old: Mapping[int, int],
     sources: Sequence[Path],
     resolve: str | None,
+    agreement: Agreement | None,
+    *,
     force: bool,
-) -> dict[int, int]:
-    """Return the class of every labelled row of the sheets.
+) -> tuple[dict[int, int], tuple[str, ...]]:
+    """Return the class of every labelled row of the sheets, and the rows with several labels.
 
     `sources` are the file and the sheets. If the file has a label for a row, it counts as the first
     labeller, unless `force` lets the sheets replace it.
     """
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}
-    for row, known in votes.items():
-        by_source = [(sources[number + 1], index) for number, index in sorted(known.items())]
+    for row, of_row in votes.items():
+        by_source = [(sources[number + 1], index) for number, index in sorted(of_row.items())]
         if old.get(row, UNKNOWN_LABEL) != UNKNOWN_LABEL and not (by_source and force):
             by_source.insert(0, (sources[0], old[row]))
         counts = Counter(index for _, index in by_source).most_common()
@@ -225,44 +283,48 @@ def _resolved(
             continue
         if resolve == "majority" and len(counts) > 1:
             if counts[0][1] == counts[1][1]:
-                row_id = shown(target.ids(np.array([row], dtype=np.int64))[0])
+                ids = file.require_target().ids(np.array([row], dtype=np.int64))
                 raise CovcalError(
-                    f"no label of {row_id} has a majority ({_said(by_source, classes)}): give one "
-                    "more sheet, or pass --resolve first, last or drop"
+                    f"no label of {shown(ids[0])} has a majority "
+                    f"({_said(by_source, file.classes)}): give one more sheet, or pass --resolve "
+                    "first, last or drop"
                 )
             labels[row] = counts[0][0]
         else:
             labels[row] = by_source[0 if resolve == "first" else -1][1]
+    rows = np.array(sorted(differing), dtype=np.int64)
+    sentences = tuple(
+        f"{shown(row_id)} is {_said(differing[row], file.classes)}"
+        for row, row_id in zip(rows.tolist(), file.require_target().ids(rows), strict=True)
+    )
     if differing and resolve is None:
-        raise CovcalError(_disagreement(target, classes, votes, differing, sources[0]))
-    return labels
+        with_file = any(
+            source == sources[0] for by_source in differing.values() for source, _ in by_source
+        )
+        raise CovcalError(_disagreement(sentences, agreement, with_file=with_file))
+    return labels, sentences
 
 
 def _said(by_source: Sequence[tuple[Path, int]], classes: Sequence[str]) -> str:
     return ", ".join(f"{shown(classes[index])} in {source}" for source, index in by_source)
 
 
-def _disagreement(
-    target: Domain,
-    classes: Sequence[str],
-    votes: Votes,
-    differing: Mapping[int, Sequence[tuple[Path, int]]],
-    file: Path,
-) -> str:
+def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with_file: bool) -> str:
     """Return the message that names the rows in which labellers disagree."""
-    rows = sorted(differing)[:_SHOWN]
-    ids = target.ids(np.array(rows, dtype=np.int64))
-    named = "; ".join(
-        f"{shown(row_id)} is {_said(differing[row], classes)}"
-        for row, row_id in zip(rows, ids, strict=True)
+    beside = (
+        ""
+        if agreement is None
+        else f" of {agreement.rows} ({agreement.kappa_name} {agreement.kappa:.2f})"
     )
-    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-    twice, _, kappa = _agreement(votes)
-    beside = "" if kappa is None else f" of {twice} (Cohen's kappa {kappa:.2f})"
-    with_file = any(source == file for by_source in differing.values() for source, _ in by_source)
     force = ", or --force to replace the labels in the file" if with_file else ""
     return (
         f"labellers disagree on {len(differing)} row{'s' if len(differing) > 1 else ''}{beside}: "
-        f"{named}{more}: correct them, or pass --resolve {', '.join(RESOLVE[:-1])} or "
+        f"{some_of(differing)}: correct them, or pass --resolve {', '.join(RESOLVE[:-1])} or "
         f"{RESOLVE[-1]}{force}"
     )
+
+
+def some_of(differing: Sequence[str]) -> str:
+    """Return the first few rows in which labellers disagree."""
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    return f"{'; '.join(differing[:_SHOWN])}{more}"

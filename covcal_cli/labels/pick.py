@@ -37,6 +37,7 @@ from covcal_cli.labels.score import (
     score_blocks,
     words_of_region,
 )
+from covcal_cli.labels.shares import Share
 from covcal_cli.labels.sheet import (
     SHEET,
     Sheet,
@@ -44,7 +45,7 @@ from covcal_cli.labels.sheet import (
     read_sheet,
     rows_of,
     sheet_text,
-    with_batch,
+    with_batches,
 )
 from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
 from covcal_cli.progress import Progress, ProgressCallback, silent
@@ -62,12 +63,21 @@ class PickSettings:
     """The settings of ``covcal pick``."""
 
     rows: int = 50  # to draw
+    labellers: int = 1  # people who label rows, each on a sheet
+    overlap: int = 0  # rows that all labellers get
     seed: int = 0
     # Splits to draw from; by default those of earlier batches, else `_UNSEEN`.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_at_least("rows", self.rows, 1)
+        require_at_least("labellers", self.labellers, 1)
+        require_at_least("overlap", self.overlap, 0)
+        if self.overlap + (0 if self.overlap else self.labellers) > self.rows:
+            raise CovcalError(
+                f"{self.rows} rows are too few for {self.labellers} labellers with an overlap of "
+                f"{self.overlap}: pick more rows (-n)"
+            )
         require_at_least("seed", self.seed, 0)
         for name in self.splits:
             require_one_of("split", name, SPLITS)
@@ -80,7 +90,9 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and the accuracy's expected interval once they are labelled."""
 
-    sheet: Sheet
+    sheet: Sheet  # with all rows
+    sheets: tuple[Sheet, ...]  # of the labellers: the sheet itself if there is one labeller
+    pages: tuple[Path, ...]  # that were written, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels
     before: int  # rows drawn by earlier batches
     # Half of the 95 % interval of the accuracy on the rows of `splits`, if the scores are about
@@ -119,7 +131,8 @@ def pick(
     path : str or Path
         A features or adapted file with a target.
     output : str or Path, optional
-        The CSV to write. None: nothing is written, and `PickReport.sheet` holds the rows.
+        The CSV to write. None: nothing is written, and `PickReport.sheet` holds the rows. With
+        several labellers, each gets a file with a number: ``to-label-1.csv``. So does `page`.
     settings : PickSettings
     calibration : str or Path, optional
         The cal.json whose confidence becomes the score of the rows.
@@ -156,9 +169,10 @@ def pick(
         raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
     path, output = Path(path), None if output is None else Path(output)
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
-    for written in (output, page):
-        if written is not None:
-            check_output(Path(written), force=force, inputs=[path, *inputs])
+    outputs = [] if output is None else _numbered(output, settings.labellers)
+    pages = [] if page is None else _numbered(Path(page), settings.labellers)
+    for written in (*outputs, *pages):
+        check_output(written, force=force, inputs=[path, *inputs])
     if page is not None and output is not None and Path(page).resolve() == output.resolve():
         raise CovcalError(f"{page} cannot be both the CSV and the page: give one another name")
     with FeatureFile(path) as file:
@@ -211,12 +225,13 @@ def pick(
         )
         rows_of(target, sheet)  # refuse ids that are not unique before anybody labels rows
         classes = tuple(file.classes)
-        unreadable: Mapping[str, str] = {}
+        unreadable: dict[str, str] = {}
+        sheets = _dealt(sheet, settings)
         with moved_together():
-            if output is not None:
-                write_text(output, sheet_text(sheet), force=force)
-            if page is not None:
-                unreadable = write_page(Path(page), sheet, classes, images, force=force)
+            for place, of_labeller in zip(outputs, sheets, strict=False):
+                write_text(place, sheet_text(of_labeller), force=force)
+            for place, of_labeller in zip(pages, sheets, strict=False):
+                unreadable |= write_page(place, of_labeller, classes, images, force=force)
         variance = frame.variance(probabilities)
         of_before = score(file, before.rows, scaled, seed=settings.seed, progress=silent).right
         batches = [*_variances_before(before, of_before), (n, variance)]
@@ -224,6 +239,8 @@ def pick(
         at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
         return PickReport(
             sheet,
+            sheets,
+            tuple(pages),
             classes,
             len(before.rows),
             Z * math.sqrt(variance) / population,
@@ -346,6 +363,27 @@ class _Frame:
         return total
 
 
+def _numbered(path: Path, labellers: int) -> list[Path]:
+    """Return the files of the labellers: ``NAME-1``, ``NAME-2``, or the path of a single one."""
+    if labellers == 1:
+        return [path]
+    return [
+        path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(1, labellers + 1)
+    ]
+
+
+def _dealt(sheet: Sheet, settings: PickSettings) -> tuple[Sheet, ...]:
+    """Return the sheet of each labeller; a single labeller gets all rows."""
+    if settings.labellers == 1:
+        return (sheet,)
+    shares = [
+        Share(labeller, settings.labellers, settings.overlap)
+        for labeller in range(settings.labellers)
+    ]
+    paths = _numbered(sheet.path, settings.labellers)
+    return tuple(sheet.of_labeller(share, path) for share, path in zip(shares, paths, strict=True))
+
+
 def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> ScaledLogits:
     networks_path = None if networks is None else Path(networks)
     (scaled,) = scaled_logits(
@@ -369,10 +407,7 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
     """Return the earlier draw: the draw in the file, and the rows of earlier sheets."""
-    draw = read_draw(file)
-    for sheet in sorted(sheets, key=lambda sheet: sheet.number):
-        draw, _ = with_batch(file, draw, sheet)
-    return draw
+    return with_batches(file, read_draw(file), sheets)
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:

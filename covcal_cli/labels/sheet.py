@@ -17,7 +17,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ from covcal_cli.labels.cells import Cells, escaped, unescaped
 from covcal_cli.labels.design import FLOOR
 from covcal_cli.labels.draws import Batch, Draw
 from covcal_cli.labels.score import code_of, region_of, words_of
+from covcal_cli.labels.shares import Share
 from covcal_cli.maths.acceptance import OUTSIDE
 
 SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks for
@@ -50,7 +51,9 @@ _RELATIVE = 1e-3  # rounding of a number by a spreadsheet
 _SPECIAL = re.compile(r'[",\n\r]')  # characters for which a cell must be quoted
 _LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letter of each split; test is e
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
-_FACTS = re.compile(r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})")
+_FACTS = re.compile(
+    r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})(?::(\w+))?"
+)
 _WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
 _WIDEST = 20  # the most digits of an id that may have lost leading zeros
 _SIGMAS = 6.0
@@ -72,15 +75,46 @@ class Sheet:
     predicted: Sequence[str]  # class names; empty if the sheet has no such column
     confidence: Float64s  # (m,), in steps of 0.0001 once it was written
     labels: Sequence[str]  # class names, empty until a person fills them in
-    places: Integers  # (m,), the place of each line in the sheet that pick wrote, from 0
+    places: Integers  # (m,), the place of each line in this sheet as pick wrote it, from 0
     paths: Sequence[str] = ()  # paths of the images, if there are any
     # The kept columns of the rows, for a person to read.
     cells: Cells = field(default_factory=dict)
     answers: Collection[str] = ()  # columns that seem to hold the classifier's answer
     shows_answers: bool = False  # whether the CSV has the answers, `predicted` and `confidence`
+    share: Share | None = None  # of one labeller; None if the sheet has all rows of the batch
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def lines(self, lines: Integers) -> "Sheet":
+        """Return the sheet with some of its lines, in this order."""
+
+        def taken(cells: Sequence[str]) -> list[str]:
+            return [cells[line] for line in lines] if cells else []
+
+        return replace(
+            self,
+            ids=taken(self.ids),
+            inclusion=self.inclusion[lines],
+            stratum=self.stratum[lines],
+            predicted=taken(self.predicted),
+            confidence=self.confidence[lines],
+            labels=taken(self.labels),
+            places=np.arange(len(lines)),
+            paths=taken(self.paths),
+            cells={name: taken(cells) for name, cells in self.cells.items()},
+        )
+
+    def of_labeller(self, share: Share, path: Path) -> "Sheet":
+        """Return the sheet for one of several labellers."""
+        return replace(self.lines(share.places(len(self))), share=share, path=path)
+
+    @property
+    def draw_places(self) -> Integers:
+        """The place of each line in the draw, from 0, shape (m,)."""
+        if self.share is None:
+            return self.places
+        return np.asarray(self.share.places(self.batch.drawn)[self.places])
 
 
 def fingerprint(file: FeatureFile) -> str:
@@ -159,7 +193,7 @@ def _quoted(cell: str) -> str:
 
 def _cell(sheet: Sheet, line: int) -> str:
     """Return the cell in the column ``draw`` of a line."""
-    place, facts = int(sheet.places[line]), _facts(sheet.batch, sheet.fingerprint)
+    place, facts = int(sheet.draw_places[line]), _facts(sheet.batch, sheet.fingerprint, sheet.share)
     steps = round(float(sheet.confidence[line]) * _STEPS)
     numbers = struct.pack(_NUMBERS, int(sheet.stratum[line]), float(sheet.inclusion[line]), steps)
     proof = base64.urlsafe_b64encode(
@@ -167,14 +201,15 @@ def _cell(sheet: Sheet, line: int) -> str:
     )
     width = len(str(sheet.batch.drawn))
     cell = f"b{sheet.number + 1}_{place + 1:0{width}d}_{proof.decode().rstrip('=')}"
-    return cell if place else f"{cell}:{facts}"
+    return cell if sheet.places[line] else f"{cell}:{facts}"
 
 
-def _facts(batch: Batch, data: str) -> str:
+def _facts(batch: Batch, data: str, share: Share | None) -> str:
     """Return the facts of a draw, as the first line of its sheet holds them."""
     splits = "".join(_LETTERS[name] for name in batch.splits)
     score = code_of(batch.score)
-    return f"{batch.drawn}:{batch.population}:{splits}:{batch.seed}:{score}:{data}"
+    of_share = "" if share is None else f":{share}"
+    return f"{batch.drawn}:{batch.population}:{splits}:{batch.seed}:{score}:{data}{of_share}"
 
 
 def _check(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
@@ -224,14 +259,16 @@ def read_sheet(path: Path) -> Sheet:
                 f"{path} holds rows of several draws (batch {number + 1} and batch {other}): give "
                 "a file for each"
             )
-    batch, data = _batch(path, [line[3] for line in lines if line[3] is not None])
-    _require_whole(path, [int(line[1]) for line in lines], batch)
+    batch, data, share = _batch(path, [line[3] for line in lines if line[3] is not None])
+    places = np.array([int(line[1]) - 1 for line in lines], dtype=np.int64)
+    _require_whole(path, places, batch, share)
     strata, probabilities, confidences = [], [], []
+    facts = _facts(batch, data, share)
     for line, (_, place, proof, _) in enumerate(lines):
         raw = base64.urlsafe_b64decode(proof + "=" * (-len(proof) % 4))
         numbers, check = raw[:-_CHECKED], raw[-_CHECKED:]
         for row_id in _written_ids(ids[line]):
-            if check == _check(number, int(place) - 1, row_id, numbers, _facts(batch, data)):
+            if check == _check(number, int(place) - 1, row_id, numbers, facts):
                 ids[line] = row_id
                 break
         else:
@@ -263,10 +300,12 @@ def read_sheet(path: Path) -> Sheet:
         [unescaped(cell.strip()) for cell in optional.get("predicted", ())],
         np.array(confidences),
         labels,
-        np.array([int(line[1]) - 1 for line in lines], dtype=np.int64),
+        places if share is None else np.searchsorted(share.places(batch.drawn), places),
         cells={name: store.texts(name) for name in store.entries if name not in COLUMNS},
+        share=share,
     )
-    _require_possible(sheet)
+    if share is None:
+        _require_possible(sheet)
     return sheet
 
 
@@ -294,8 +333,8 @@ def _labels(store: CSVStore) -> list[str]:
     return (filled or columns)[0]
 
 
-def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str]:
-    """Return the batch of a sheet, and the fingerprint of its data, from its first line's cell."""
+def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
+    """Return the batch of a sheet, the fingerprint of its data, and the share of a labeller."""
     if len(facts) != 1:
         what = "its first line, which describes the draw, is missing"
         if facts:
@@ -304,29 +343,64 @@ def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str]:
     parts = _FACTS.fullmatch(facts[0])
     splits = () if parts is None else tuple(_split(letter) for letter in parts[3])
     score = None if parts is None else words_of(parts[5])
-    if parts is None or score is None or len(set(splits)) < len(splits):
+    share = None if parts is None or parts[7] is None else Share.parse(parts[7])
+    is_unknown = parts is not None and (parts[7] is None) != (share is None)
+    if parts is None or score is None or is_unknown or len(set(splits)) < len(splits):
         raise CovcalError(
             f"{path}: {shown(facts[0])} in its column draw describes no draw: {_REMEDY}"
         )
-    return Batch(int(parts[1]), int(parts[2]), int(parts[4]), splits, score), parts[6]
+    return Batch(int(parts[1]), int(parts[2]), int(parts[4]), splits, score), parts[6], share
 
 
 def _split(letter: str) -> str:
     return next(name for name, code in _LETTERS.items() if code == letter)
 
 
-def _require_whole(path: Path, places: Sequence[int], batch: Batch) -> None:
-    """Refuse a sheet that does not hold every line of its draw once."""
-    if missing := batch.drawn - len(set(places) & set(range(1, batch.drawn + 1))):
+def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
+    """Refuse a sheet that does not hold every line of its draw, or of its share, once."""
+    own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
+    if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
-            f"{path}: {missing} of the {batch.drawn} rows that were drawn are missing: put their "
+            f"{path}: {missing} of the {len(own)} rows that were drawn are missing: put their "
             "lines back, with an empty label where there is none"
         )
-    if len(places) > batch.drawn:
+    if len(places) > len(own):
         raise CovcalError(
-            f"{path}: {len(places)} lines for the {batch.drawn} rows that were drawn: take out "
+            f"{path}: {len(places)} lines for the {len(own)} rows that were drawn: take out "
             "the lines that covcal pick did not write"
         )
+
+
+def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
+    """Return one sheet with all lines that several labellers got of one batch, without labels.
+
+    A sheet of another batch than the first is left out. If a labeller's sheet is lacking, so are
+    some lines.
+    """
+    first = sheets[0]
+    for sheet in sheets:
+        if sheet.share is None:
+            return sheet
+    line_of: dict[int, tuple[Sheet, int]] = {}
+    for sheet in sheets:
+        if (sheet.batch, sheet.fingerprint) == (first.batch, first.fingerprint):
+            for line, place in enumerate(sheet.draw_places.tolist()):
+                line_of.setdefault(place, (sheet, line))
+    parts = [line_of[place] for place in sorted(line_of)]
+    joined = replace(
+        first,
+        ids=[sheet.ids[line] for sheet, line in parts],
+        inclusion=np.array([sheet.inclusion[line] for sheet, line in parts]),
+        stratum=np.array([sheet.stratum[line] for sheet, line in parts], dtype=np.int64),
+        predicted=[],
+        confidence=np.array([sheet.confidence[line] for sheet, line in parts]),
+        labels=[""] * len(parts),
+        places=np.arange(len(parts)),
+        cells={},
+    )
+    if len(joined) == joined.batch.drawn:
+        _require_possible(joined)
+    return joined
 
 
 def _require_near(store: CSVStore, line: int, name: str, cell: str, expected: float) -> None:
@@ -516,6 +590,16 @@ def _sign_test(hits: int, n: int) -> float:
     return float(sum(math.comb(n, k) for k in range(hits, n + 1)) / 2**n)
 
 
+def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Draw:
+    """Return a draw with the batches of sheets; labellers may have sheets of one batch each."""
+    by_number: dict[int, list[Sheet]] = {}
+    for sheet in sheets:
+        by_number.setdefault(sheet.number, []).append(sheet)
+    for number in sorted(by_number):
+        before, _ = with_batch(file, before, joined_sheets(by_number[number]))
+    return before
+
+
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
     """Return a draw with the batch of a sheet, and the rows of the sheet's lines.
 
@@ -552,12 +636,18 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         )
     if sheet.number < there:
         same = before.batches[sheet.number] == batch
-        if not same or set(before.rows[before.batch == sheet.number]) != set(rows):
+        if not same or not set(rows) <= set(before.rows[before.batch == sheet.number]):
             raise CovcalError(
                 f"{sheet.path} is another batch {sheet.number + 1} than the one that {file.path} "
                 "holds, and did not know of it: pick again, which goes on after that one"
             )
         return before, rows
+    if sheet.share is not None and len(rows) < batch.drawn:
+        raise CovcalError(
+            f"{sheet.path} holds {len(rows)} of the {batch.drawn} rows that were drawn for "
+            f"{sheet.share.labellers} labellers: give the sheets of all labellers in one command "
+            "(label takes --partial if one is not filled in)"
+        )
     left = target.count(*batch.splits) - len(before.rows)
     is_new = not np.isin(rows, before.rows).any()
     if (

@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
-from covcal_cli.labels.label import _kappa
+from covcal_cli.labels.label import _cohens_kappa, _fleiss_kappa
 from covcal_cli.labels.picked_labels import labelled_draw
 from tests.cli_runner import covcal
 from tests.labels.labelling import Lines, fill, lines_of, truth, write_lines
@@ -419,9 +420,25 @@ class TestTwoLabellers:
         ([(0, 0)] * 20 + [(0, 1)] * 5 + [(1, 0)] * 10 + [(1, 1)] * 15, 0.4),
     ],
 )
-def test_kappa(labels: list[tuple[int, int]], expected: float) -> None:
+def test_cohens_kappa(labels: list[tuple[int, int]], expected: float) -> None:
     """Agreement beyond chance; the last case is that of Cohen's own kind, worked by hand."""
-    assert _kappa(labels) == pytest.approx(expected)
+    assert _cohens_kappa(labels) == pytest.approx(expected)
+
+
+# The example of Fleiss' kind: 14 people put 10 rows into 5 classes; kappa is 0.210.
+RATINGS = [
+    *([0, 0, 0, 0, 14], [0, 2, 6, 4, 2], [0, 0, 3, 5, 6], [0, 3, 9, 2, 0], [2, 2, 8, 1, 1]),
+    *([7, 7, 0, 0, 0], [3, 2, 6, 3, 0], [2, 5, 3, 2, 2], [6, 5, 2, 1, 0], [0, 2, 2, 3, 7]),
+]
+
+
+def test_fleiss_kappa() -> None:
+    rows = [Counter(dict(enumerate(row))) for row in RATINGS]
+    assert _fleiss_kappa(rows) == pytest.approx(0.210, abs=5e-4)
+    # P = (1 + 1/3 + 1) / 3 = 7/9; shares 5/9 and 4/9 give P_e = 41/81, so kappa = 22/40.
+    rows = [Counter({0: 3}), Counter({0: 2, 1: 1}), Counter({1: 3})]
+    assert _fleiss_kappa(rows) == pytest.approx(0.55)
+    assert _fleiss_kappa([Counter({2: 3}), Counter({2: 2})]) == 1
 
 
 def test_without_arguments_it_reads_what_pick_wrote(folder: Path) -> None:
