@@ -4,11 +4,16 @@
 #   nightly.sh FEATURES.H5 FOLDER          every night
 #   nightly.sh FEATURES.H5 FOLDER accept   once, by a person: tonight's rows are the new normal
 #
-# The job never replaces the calibration by itself. If the rows have changed, it makes a candidate,
-# shows both in the report, and fails every night until somebody acts: mends the model or the data,
-# or accepts the new rows. A broken model looks like changed rows too.
+# A good night prints nothing, so that cron mails nothing. A bad one prints everything. The night on
+# which the rows begin to change prints one line, and is no failure: most changes do not matter.
 #
-# In the environment: METHOD, MAX_ECE, MAX_REGRESSION, and PERIOD, the night's name (its date).
+# A night is bad if the confidence is off by more than TOLERANCE points, by the labels of this night
+# and of those before it, or if a gate fails. The job never replaces the calibration by itself. On a
+# bad night it makes a candidate, shows both in the report, and fails every night until somebody
+# acts: mends the model or the data, or accepts the new rows.
+#
+# In the environment: METHOD, TOLERANCE, MAX_ECE, MAX_REGRESSION, and PERIOD, the night's name (its
+# date).
 #
 # FOLDER holds
 #   cal.json            the calibration in use; cal.1.json, cal.2.json ... are those before it
@@ -18,11 +23,10 @@
 #                       remove the file.
 #   watch.jsonl         one line per night; trend.html draws them
 #   candidate.json      the last candidate
-#   metrics.json, junit.xml, report.html   of the last night, good or not
+#   metrics.json, junit.xml, report.html, night.log   of the last night, good or not
 #
-# A gate fails if the whole 95 % interval is beyond its limit. The alarm that rows have changed is
-# false once in twenty years.
-# Exit code: 0 fine, 3 a gate failed or the rows have changed, 1 bad input.
+# All labelled rows are judged. A gate fails if the whole 95 % interval is beyond its limit.
+# Exit code: 0 fine, 3 the confidence is off or a gate failed, 1 bad input.
 set -euo pipefail
 
 features="$1"
@@ -32,59 +36,80 @@ mkdir -p "$folder"
 # No file of an earlier night may pass for tonight's.
 rm -f "$folder/metrics.json" "$folder/junit.xml" "$folder/report.html"
 
+# Keep what the commands print, and show it only if the night was bad.
+exec 3>&1 > "$folder/night.log" 2>&1
+trap 'code=$?; if [[ "$code" != 0 ]]; then cat "$folder/night.log" >&3; fi' EXIT
+
 # Replace a file by a copy of another, whole.
 replace() {
   cp "$1" "$2.part"
   mv "$2.part" "$2"
 }
 
-# Compare with the calibration in use. A night that is run again replaces its own line.
-changed=0
-if [[ -f "$folder/cal.json" ]]; then
+# Watch tonight's rows; the option says what fails. A night that is run again replaces its own line.
+watch() {
   covcal watch "${PERIOD:-$(date +%F)}=$features" -c "$folder/cal.json" --every day \
-    --history "$folder/watch.jsonl" --fail-on changed --force || changed=$?
-  covcal watch --history "$folder/watch.jsonl" --plot "$folder/trend.html" --force
-  if [[ "$changed" != 0 && "$changed" != 3 ]]; then exit "$changed"; fi
-fi
+    --target-labels --tolerance "${TOLERANCE:-5}" --history "$folder/watch.jsonl" \
+    --fail-on "$1" --force
+}
 
-judged="$folder/cal.json"
-shown=()
-if [[ ! -f "$folder/cal.json" || "$changed" == 3 || "$accept" == accept ]]; then
-  candidate="$folder/candidate.json"
-  covcal calibrate "$features" --method "${METHOD:-auto}" -o "$candidate" --force --quiet
-  if [[ ! -f "$folder/cal.json" || "$accept" == accept ]]; then
-    judged="$candidate"
-  else
-    shown=(-c "candidate=$candidate")
+off=0
+if [[ -f "$folder/cal.json" && "$accept" != accept ]]; then
+  watch off || off=$?
+  if [[ "$off" != 0 && "$off" != 3 ]]; then exit "$off"; fi
+  if watch changed > "$folder/rows.txt" 2> /dev/null; then
+    rm -f "$folder/changed"
+  elif [[ ! -f "$folder/changed" ]]; then
+    touch "$folder/changed"
+    grep -m 1 "^rows" "$folder/rows.txt" >&3 || true
   fi
+  rm -f "$folder/rows.txt"
+  covcal watch --history "$folder/watch.jsonl" --plot "$folder/trend.html" --force
 fi
 
-gates=(--confidence 0.95 --fail-above "ece=${MAX_ECE:-0.05}")
+# The calibration to judge: the one in use, or a candidate to replace it.
+judged="$folder/cal.json"
+candidate="$folder/candidate.json"
+if [[ ! -f "$judged" || "$accept" == accept ]]; then
+  covcal calibrate "$features" --method "${METHOD:-auto}" -o "$candidate" --force --quiet
+  judged="$candidate"
+fi
+
+gates=(--split all --confidence 0.95 --fail-above "ece=${MAX_ECE:-0.05}")
 if [[ -f "$folder/reference.json" ]]; then
   gates+=(--baseline "$folder/reference.json" --fail-regression "ece=${MAX_REGRESSION:-0.005}")
 fi
 
-# The calibration in use is called "nightly" whatever its method. On bad input the job stops here.
-covcal report "$features" -c "nightly=$judged" ${shown[@]+"${shown[@]}"} -o "$folder/report.html"
+# The calibration is called "nightly" whatever its method. On bad input the job stops here.
 failed=0
 covcal evaluate "$features" -c "nightly=$judged" "${gates[@]}" \
   -o "$folder/metrics.json" --junit "$folder/junit.xml" || failed=$?
 if [[ "$failed" != 0 && "$failed" != 3 ]]; then exit "$failed"; fi
 
-if [[ "$changed" == 3 && "$accept" != accept ]]; then
-  echo "The rows have changed, and $folder/cal.json stays in use. See $folder/report.html. If the" \
-    "new rows are normal: $0 $features $folder accept" >&2
+shown=()
+if [[ "$off$failed" != 00 && "$judged" != "$candidate" ]]; then
+  covcal calibrate "$features" --method "${METHOD:-auto}" -o "$candidate" --force --quiet
+  shown=(-c "candidate=$candidate")
+fi
+covcal report "$features" -c "nightly=$judged" ${shown[@]+"${shown[@]}"} --split all \
+  -o "$folder/report.html"
+
+if [[ "$off$failed" != 00 ]]; then
+  if [[ "$judged" != "$candidate" ]]; then
+    echo "$folder/cal.json stays in use. See $folder/report.html. If the new rows are normal:" \
+      "$0 $features $folder accept"
+  fi
   exit 3
 fi
-if [[ "$failed" != 0 ]]; then exit "$failed"; fi
 
-if [[ "$judged" != "$folder/cal.json" ]]; then
+if [[ "$judged" == "$candidate" ]]; then
   if [[ -f "$folder/cal.json" ]]; then
     number=1
     while [[ -e "$folder/cal.$number.json" ]]; do number=$((number + 1)); done
     replace "$folder/cal.json" "$folder/cal.$number.json"
   fi
-  replace "$judged" "$folder/cal.json"
+  replace "$candidate" "$folder/cal.json"
+  rm -f "$folder/changed"
   covcal watch "$features" -c "$folder/cal.json" --quiet > /dev/null # makes cal.reference.json
 fi
 if [[ ! -f "$folder/reference.json" ]]; then

@@ -69,6 +69,10 @@ def watch(
             "repeated). Without files they are joined to the files of the history.",
         ),
     ] = None,
+    target_labels: Annotated[
+        bool,
+        typer.Option("--target-labels", help="Use the target labels that the files hold."),
+    ] = False,
     join: Annotated[
         bool,
         typer.Option("--join", help="Add further rows of a period to those that it has already."),
@@ -198,6 +202,8 @@ def watch(
         change = accept(calibration, history, acknowledge)
         console.note(f"accepted: {change}. A new segment begins there with the next period")
         return
+    if target_labels and labels is not None:
+        raise typer.BadParameter("use it or --labels, not both", param_hint="--target-labels")
     if not files and (labels is None or history is None):
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
     with usage():
@@ -207,6 +213,7 @@ def watch(
             false_alarms=false_alarms,
             tolerance=tolerance / 100,
             stable=stable,
+            target_labels=target_labels,
             allow_other_preprocessing=allow_other_preprocessing,
         )
     with report.errors_in_report():

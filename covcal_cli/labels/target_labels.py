@@ -1,4 +1,4 @@
-"""The one reader of target labels, for ``evaluate`` and ``calibrate --labels N`` only.
+"""The one reader of target labels: for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
 Nothing else that trains or fits imports this module, and a test keeps it so. covcal promises that
 ``adapt``, ``estimate`` and ``calibrate`` see no target label, except those of rows that the user

@@ -16,18 +16,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
-from covcal_cli.formats.features import FeatureFile, thinned
+from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Labels, Rows
+from covcal_cli.formats.features import ALL, FeatureFile, thinned
 from covcal_cli.labels.accuracy import accuracy_and_size
 from covcal_cli.labels.draws import MAX_FRAME, Draw, frame_rows
 from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw, labelled_part
 from covcal_cli.labels.score import score
+from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.anytime import anytime_interval
 from covcal_cli.maths.odds import short_percent
 from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
 ERROR = 0.05  # the probability that any interval of a history ever misses
+_MOST_ROWS = 20_000  # of one file whose labels are read
 _MOST_STARTS = 100  # of a pool: the latest labelled periods
 
 
@@ -66,6 +68,15 @@ class FileLabels:
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
     """Return the rows of a file that ``covcal pick`` drew and a person labelled, or None."""
     return _of_draw(file, labelled_draw(file), seed)
+
+
+def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
+    """Return the target rows of a file that have a label in it, or None without any."""
+    target = file.require_target()
+    rows = target.rows(ALL)
+    labels = target_labels(target, rows)
+    rows = thinned(rows[labels != UNKNOWN_LABEL], _MOST_ROWS, seed)
+    return joined_labels(file, rows, target_labels(target, rows), seed) if len(rows) else None
 
 
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:

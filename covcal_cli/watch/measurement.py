@@ -23,7 +23,7 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.calendar import Cut, cuts, rows_of
-from covcal_cli.watch.labels import FileLabels, joined_labels, picked_labels, together
+from covcal_cli.watch.labels import FileLabels, joined_labels, own_labels, picked_labels, together
 from covcal_cli.watch.late_labels import LateLabels
 from covcal_cli.watch.period import Measured, PeriodAccuracy
 from covcal_cli.watch.reference import (
@@ -156,6 +156,7 @@ class Source:
     name: str  # of the period, if the file is one
     by: str | None  # a column of dates
     every: str
+    uses_labels: bool = False  # whether the labels in the file are read
 
     @property
     def is_one_period(self) -> bool:
@@ -195,7 +196,7 @@ def measurements(
             allow_other_preprocessing=standard.allow_other_preprocessing,
         )[""]
         parts = list(cuts(target, source.name, source.by, source.every))
-        labels = _labels(file, parts, late, seed)
+        labels = _labels(file, parts, source, late, seed)
         for cut in parts:
             before = known.get(cut.name)
             digest = file.sha256() if source.is_one_period else _digest(target, cut.rows)
@@ -218,9 +219,12 @@ def measurements(
 
 
 def _labels(
-    file: FeatureFile, parts: Sequence[Cut], late: LateLabels | None, seed: int
+    file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return the labelled rows of a file: those that arrived late, if any, else the picked rows."""
+    """Return the labelled rows of a file: those that arrived late, its own, or the picked rows."""
+    own = own_labels(file, seed) if source.uses_labels else None
+    if own is not None:
+        return own
     joined = [late.of_rows(file, cut.name, cut.rows) for cut in parts] if late else []
     if not any(len(rows) for rows, _ in joined):
         return picked_labels(file, seed)

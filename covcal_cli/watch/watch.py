@@ -44,6 +44,7 @@ class WatchSettings:
     false_alarms: float = 0.05  # the most false alarms per year
     tolerance: float = 0.05  # confidence that is off by more is "off"
     stable: int = 8  # periods without another change that end an alarm; 0 for never
+    target_labels: bool = False  # whether the target labels in the files are read
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -131,7 +132,7 @@ def watch(
     late = None if labels is None else read_late_labels(labels)
     warnings: list[str] = []
     sources = [
-        Source(path, name or path.stem, settings.by, settings.every)
+        Source(path, name or path.stem, settings.by, settings.every, settings.target_labels)
         for path, name in zip(paths, names, strict=True)
     ]
     if late is not None and not sources:

@@ -177,6 +177,7 @@ class Nights:
         self.folder = folder / "job"
         self.features = folder / "night.h5"
         self.number = 0
+        self.mail = ""  # what cron would send
 
     def night(
         self,
@@ -185,19 +186,24 @@ class Nights:
         sharper: float = 1.0,
         most: str = "0.2",
         method: str = "auto",
+        tolerance: str = "10",
     ) -> int:
         """Run a night on rows of a kind, and return the exit code."""
         self.number += 1
         write_week(self.features, self.number, moved, sharper)
-        return self.again(*words, MAX_ECE=most, METHOD=method)
+        return self.again(*words, MAX_ECE=most, METHOD=method, TOLERANCE=tolerance)
 
     def again(self, *words: str, **env: str) -> int:
         """Run the night on its rows as they are."""
-        return subprocess.run(
+        done = subprocess.run(
             ["bash", str(NIGHTLY), str(self.features), str(self.folder), *words],
-            env={**os.environ, "PERIOD": f"2026-11-{self.number:02}", **env},
+            env={**os.environ, "PERIOD": f"2026-11-{self.number:02}", "TOLERANCE": "10", **env},
             check=False,
-        ).returncode
+            capture_output=True,
+            text=True,
+        )
+        self.mail = done.stdout + done.stderr
+        return done.returncode
 
     def text(self, name: str) -> str:
         """What a file of the folder holds."""
@@ -223,21 +229,48 @@ class TestNightly:
         assert not (nights.folder / "cal.json").exists()
         assert not (nights.folder / "reference.json").exists()
 
+    def test_good_nights_print_nothing(self, tmp_path: Path) -> None:
+        nights = Nights(tmp_path)
+        for _ in range(3):
+            assert nights.night(most="1") == 0
+            assert nights.mail == ""
+        assert "confidence not off" in nights.text("night.log")
+        assert "ece" in nights.text("junit.xml")
+
+    def test_a_change_that_does_not_matter_is_told_once(self, tmp_path: Path) -> None:
+        nights = Nights(tmp_path)
+        limits = {"MAX_ECE": "1", "MAX_REGRESSION": "1", "TOLERANCE": "90"}
+        mails = []
+        for moved in (0.0, 0.0, 1.2, 1.2):
+            nights.number += 1
+            write_week(nights.features, nights.number, moved)
+            assert nights.again(METHOD="temp", **limits) == 0
+            mails.append(nights.mail)
+        assert [bool(mail) for mail in mails] == [False, False, True, False]
+        assert mails[2].startswith("rows  ")
+        assert "changed since 2026-11-03" in mails[2]
+
     @pytest.mark.parametrize(
-        ("broken", "first", "nights_in_all"), [({"sharper": 2.5}, 5, 7), ({"moved": 1.2}, 3, 4)]
+        ("broken", "tolerance", "first", "nights_in_all"),
+        [({"sharper": 2.5}, "3", 5, 7), ({"moved": 1.2}, "10", 3, 4)],
     )
     def test_nights_that_break(
-        self, broken: dict[str, float], first: int, nights_in_all: int, tmp_path: Path
+        self,
+        broken: dict[str, float],
+        tolerance: str,
+        first: int,
+        nights_in_all: int,
+        tmp_path: Path,
     ) -> None:
         """The job fails every night until somebody acts, and nothing takes over by itself."""
         nights = Nights(tmp_path)
         codes, used = [], []
         for number in range(1, nights_in_all + 1):
             kind = broken if number >= first else {}
-            codes.append(nights.night(most="1", **kind))  # type: ignore[arg-type]
+            codes.append(nights.night(most="1", tolerance=tolerance, **kind))
             used.append(nights.text("cal.json"))
-        alarms = nights_in_all - first + 1
-        assert codes == [0] * (first - 1) + [3] * alarms
+            assert ("stays in use" in nights.mail) == (codes[-1] == 3)
+        assert codes == [0] * (first - 1) + [3] * (nights_in_all - first + 1)
         assert set(used) == {used[0]}
         assert nights.text("candidate.json") != used[0]
         assert "candidate" in nights.text("report.html")
@@ -249,10 +282,8 @@ class TestNightly:
         assert nights.text("cal.1.json") == used[0]
         assert nights.text("cal.json") == nights.text("candidate.json")
         assert nights.text("reference.json") != baseline
-        assert nights.night(most="1", **broken) == 0  # type: ignore[arg-type]
-        page = nights.text("trend.html")
-        assert f"{nights_in_all} periods, 2 calibrations: " in page
-        assert f"{alarms} with changed rows." in page
+        assert nights.night(most="1", **broken) == 0
+        assert f"{nights_in_all} periods, 2 calibrations: " in nights.text("trend.html")
 
     def test_a_candidate_that_fails_is_not_accepted(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)

@@ -308,3 +308,15 @@ class TestSegments:
     ) -> None:
         done = covcal("watch", "--acknowledge", "why not", *more, cwd=folder)
         assert "needs --history, and no files" in done.usage_error()
+
+
+def test_labels_in_the_files_count_only_if_asked(folder: Path) -> None:
+    """With all rows labelled the accuracy is the true one; repeated nights add up."""
+    rows = clusters_domain("later", sizes=WEEK, seed=5)
+    alone(folder / "night.h5", rows)
+    assert watched(folder, "night.h5")["periods"][0]["by_labels"] is None
+    (one,) = watched(folder, "night.h5", "--target-labels")["periods"]
+    right = (rows["logits"].argmax(axis=1) == rows["labels"]).mean()
+    assert one["by_labels"]["accuracy"] == pytest.approx(right)
+    usage = covcal("watch", "night.h5", "--target-labels", "--labels", "x.csv", cwd=folder)
+    assert "use it or --labels, not both" in usage.usage_error()
