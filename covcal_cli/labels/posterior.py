@@ -5,7 +5,7 @@ temperature T and an offset a of its log odds. The posterior of (T, a) is built 
 
 1. The mean confidence m(T, a) over the frame is assumed to equal the accuracy. Its prior is
    Student's t with 2 degrees of freedom around the label-free estimate (`consensus.combined`). Its
-   width is 3 points where the estimators agree and 8 where they disagree. These are the errors of
+   width is 3 points where the estimators lie within 10 points and 8 elsewhere. These are errors of
    the estimate on the half *choose* of the benchmark. They hardly depend on ``adapt`` or on the
    number of classes, so one pair of widths is enough.
 2. The offset has a normal prior of mean 0.2 and standard deviation 0.4. Of two calibrations with
