@@ -44,7 +44,7 @@ def describe(path: str | Path) -> str:
         start = handle.read(64).lstrip()
     if start.startswith(f'{{"schema": "{Period.schema}"'.encode()):
         history = read_history(path)
-        lines = [("schema", Period.schema), *_period_lines(history.periods)]
+        lines = [*_period_lines(history.periods), ("schema", Period.schema)]
         lines += [("warning", text) for text in history.damaged]
     elif start.startswith(b"{"):
         lines = _json_lines(path)
@@ -55,21 +55,21 @@ def describe(path: str | Path) -> str:
     elif format_of(path):
         lines = _table_lines(path)
     else:
-        raise CovcalError(
-            f"{path} is not a readable HDF5 file or JSON but {_kind_of(start)}: {_REMEDY}"
-        )
+        raise CovcalError(f"{path} {_other_kind(start)}")
     lines = [(printable(name), printable(text)) for name, text in lines]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
-def _kind_of(start: bytes) -> str:
-    """Describe a file that inspect does not read, such as a page or a picture."""
-    if start.startswith((b"<!DOCTYPE html", b"<!doctype html")):
-        return "a web page, which a browser shows"
+def _other_kind(start: bytes) -> str:
+    """Say what a file is that inspect does not read, and what to do with it."""
+    if start.lower().startswith(b"<!doctype html"):
+        return "is a web page: open it in a browser"
+    if start.startswith((b"\x89PNG", b"<svg", b"%PDF")):
+        return "is a picture: open it in a viewer"
     if start.startswith(b"<?xml"):
-        return "an XML document"
-    return "a zip archive" if start.startswith(b"PK") else "something else"
+        return "is an XML document: open it in a browser or an editor"
+    return f"is not a readable HDF5 file, JSON or table: {_REMEDY}"
 
 
 # Tables: sheets of rows to label, and calibrated rows.

@@ -163,7 +163,8 @@ def test_a_sheet_to_label_explains_its_columns(features: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "kind"), [("<!DOCTYPE html>", "a web page"), ("<?xml version", "an XML document")]
+    ("start", "kind"),
+    [("<!DOCTYPE html>", "is a web page: open it"), ("<?xml version", "is an XML document: open")],
 )
 def test_a_page_is_called_a_page(start: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "report.html"

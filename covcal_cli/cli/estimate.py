@@ -119,6 +119,7 @@ def estimate(
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.estimators.metrics import parse_metrics
+    from covcal_cli.files import as_word
     from covcal_cli.forecast.forecaster import split_names
     from covcal_cli.formats.lineage import notes_on_named
 
@@ -186,6 +187,11 @@ def estimate(
         remark()
         raise
     remark()
+    if format is TexFormatName.table and not (documents or gates or report.prints_json):
+        exists, word = Path("cal.json").exists(), as_word(path)
+        console.hint(
+            f"covcal estimate {word} -c cal.json" if exists else f"covcal calibrate {word}"
+        )
 
 
 def _limit(text: str) -> "Gate":

@@ -119,7 +119,7 @@ SOMETHING_ELSE: dict[str, Case] = {
     "h5 as cal.json": (("evaluate", "features.h5", "-c", "adapted.h5"), "adapted.h5 is not JSON"),
     "model as h5": (("calibrate", "digits.onnx"), "digits.onnx is not a readable HDF5 file"),
     "npz as h5": (("adapt", "source.npz", "-f"), "source.npz is not a readable HDF5 file"),
-    "picture as h5": (("inspect", "picture.png"), "picture.png is not a readable HDF5 file"),
+    "picture as h5": (("inspect", "picture.png"), "picture.png is a picture: open it"),
     "h5 as a model": (("extract", "features.h5", "source.npz", "target.npz"), "an HDF5 file"),
     "picture as a model": (("extract", "picture.png", "source.npz", "target.npz"), "a PNG image"),
     "text as a model": (("extract", "temp.json", "source.npz", "target.npz"), "not an ONNX model"),
