@@ -188,7 +188,7 @@ class Join:
 
 
 def _runs(block: Columns) -> Iterator[Columns]:
-    """Cut a block, which an engine may have put together at will, into runs of neighbours."""
+    """Cut a block into runs of neighbours; an engine may put any rows into a block."""
     breaks = (np.diff(block["position"]) != 1) | (block["domain"][1:] != block["domain"][:-1])
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(block["position"])]
     for first, last in pairwise(edges):

@@ -2,7 +2,7 @@
 
     python examples/use_the_library.py FEATURES.H5
 
-runs both, and prints what it finds.
+runs both, and prints the results.
 """
 
 import sys

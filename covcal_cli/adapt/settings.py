@@ -50,7 +50,7 @@ class Schedule:
     epochs: int | None = None
     check_every: int | None = None  # steps between two checks of the stop rule; None: an epoch
     warm_up: int = 0  # steps over which the learning rate rises linearly to its full value
-    halve_every: int | None = None  # the learning rate is halved after each so many epochs
+    halve_every: int | None = None  # number of epochs after which the learning rate is halved
 
     def steps_per_epoch(self, n_rows: int) -> int:
         """Return the steps that pass once over the larger domain's `n_rows` training rows."""
@@ -83,7 +83,7 @@ class DiscriminatorSettings:
     hidden: int  # width of the hidden layer
     dropout: float  # share of hidden activations dropped in training
     schedule: Schedule  # the weights with the least error on validation rows are kept
-    patience: int  # training ends after so many checks without a lower validation error
+    patience: int  # training ends after this number of checks without a lower validation error
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Settings:
 
     preset: str
     members: int  # independently seeded feature maps, heads and discriminators
-    components: int | None  # principal components of phi that psi sees; None: phi as it is
+    components: int | None  # principal components of phi that psi reads; None: phi itself
     psi_widths: tuple[int, ...]  # widths of psi's layers
     psi_output_relu: bool  # whether psi's last layer ends in a ReLU, as hidden ones do
     discriminator_hidden: int  # width of the hidden layer of D-bar, which psi works against

@@ -27,7 +27,7 @@ class OpenedClassifier(Protocol):
     def prove(self, batch: Inputs | None) -> "Classifier":
         """Return the classifier, proved on a first batch.
 
-        Nothing is proved without a batch, or if some logits are no numbers.
+        Nothing is proved without a batch, or if some logits are not numbers.
 
         Raises
         ------

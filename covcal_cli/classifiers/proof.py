@@ -78,7 +78,7 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, masked classes left out.
 
-    Beside a mask of 3.4e38 all other values would look equal. So a mask is compared with its own
+    With a mask of 3.4e38 in a row, all other values look equal. So a mask is compared with its own
     size: an error of 1 % of the mask counts as 1 % of the largest other value. A mask of -inf must
     be -inf in both.
     """

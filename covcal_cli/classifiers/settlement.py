@@ -114,7 +114,7 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Use the form that an extraction decided on; if `tail` is None, decide it by `outputs`.
 
-        `outputs` are those of random inputs. If they are no probabilities, they are not read as
+        `outputs` are those of random inputs. If they are not probabilities, they are not read as
         probabilities, whatever the extraction decided.
         """
         evidence = OutputEvidence()

@@ -21,7 +21,7 @@ _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def aligned(facts: Mapping[str, str]) -> str:
-    """Return a line per fact: what it is about, and what it says from one column on."""
+    """Return a line per fact: its name, and its text from one column on."""
     lines = [(printable(name), printable(text)) for name, text in facts.items()]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)

@@ -1,7 +1,7 @@
 """One run of a comparison: adapt a shift with a seed, fit every method, and measure them all.
 
 Runs do not depend on each other, so several can work at a time. Adapted files and records stay in a
-folder, and each of them says what it was made of. So an interrupted comparison continues with the
+folder, and each names its inputs. So an interrupted comparison continues with the
 first run that has no record. A record of other files, settings or code is not used.
 """
 

@@ -39,7 +39,7 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # length K
-    by_number: bool  # whether a number that is no name is a class index: "3" and "03" are one class
+    by_number: bool  # whether other numbers are class indices: "3" and "03" are one class
     whose: str = field(default="the model", compare=False)  # who names them, for messages
     # Whether the order is a guess, because the model names no classes.
     is_assumed: bool = field(default=False, compare=False)
@@ -55,7 +55,7 @@ class ClassMap:
         )
 
     def index(self, folder: str) -> int | None:
-        """Return the class index of a folder or label, or None if it is no class."""
+        """Return the class index of a folder or label, or None if it is not a class."""
         if folder in self.names:
             return self.names.index(folder)
         number = _number(folder) if self.by_number else None
@@ -86,7 +86,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return ", `advice` with ``--classes``", or nothing if the user passed that option."""
+        """Return the `advice` on ``--classes`` after a comma; nothing if the user passed it."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 

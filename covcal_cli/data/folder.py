@@ -1,6 +1,6 @@
 """Read folders of images: ``DOMAIN/[train|val|test]/[class]/file``; both levels are optional.
 
-Hidden files and folders are left out (``.ipynb_checkpoints`` is no class). Rows are sorted by their
+Hidden files and folders, such as ``.ipynb_checkpoints``, are left out. Rows are sorted by their
 path. The id of a row is its path below the domain, with forward slashes.
 """
 

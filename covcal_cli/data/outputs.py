@@ -48,7 +48,7 @@ from covcal_cli.maths.output_form import (
 from covcal_cli.maths.softmax import to_float32
 
 _ANSWER = ("label", "label_index", "confidence")  # the classifier's answer in `covcal apply`
-_FEW_SUMMING = 0.1  # a share of the rows: so many rows of sigmoids sum to 1 by chance
+_FEW_SUMMING = 0.1  # the share of rows of sigmoids that sum to 1 by chance
 _MUCH_ELSEWHERE = 0.25  # share of the probability
 _ROWS_AT_ONCE = 1024
 
@@ -198,7 +198,7 @@ class OutputTable:
         """Return outputs (m, w) without missing values, or refuse a value that is not finite.
 
         Language models list only the likeliest answers. A class that a row does not list is less
-        likely than all that it lists, and their probabilities leave it so much.
+        likely than every listed class, and than the rest that they leave.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -228,7 +228,7 @@ class OutputTable:
             )
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that are no probabilities; yield notes on what is done to the others."""
+        """Refuse outputs that are not probabilities; yield notes on what is done to the others."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":

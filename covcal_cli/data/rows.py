@@ -91,7 +91,7 @@ DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # fits 64 bits, whatever its digits
 _HALF = re.compile("[\ud800-\udfff]")  # half of a character
-_LONGEST_GROUP = 256  # characters; a longer text is no name of a group
+_LONGEST_GROUP = 256  # characters; a longer text is not a name of a group
 # Longer texts are kept where they are asked for, and of tables of outputs. They are stored in equal
 # widths, so both the width and the bytes of a column are limited.
 _LONGEST_TEXT = 4096  # bytes
@@ -105,7 +105,7 @@ _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether an array of this name holds labels, ids, groups or the like, no features."""
+    """Return whether an array of this name holds labels, ids or groups instead of features."""
     plain = name.lower()
     return plain in _RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
 

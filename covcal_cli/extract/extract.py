@@ -258,7 +258,7 @@ class DryRun:
 
     reading: str  # see `ExtractReport`
     head: str  # the last linear layer and its proof on one batch
-    preprocessing: str  # what is done to every image, in one line
+    preprocessing: str  # the preprocessing of every image, in one line
     holds_images: bool
     classes: tuple[str, ...]  # names, ordered like the logits
     domains: tuple[DomainReport, ...]  # rows to run, per split; source first

@@ -299,7 +299,7 @@ UNSEEN = ("validation", "test")
 
 
 def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
-    """Return the accuracy on an open file's unseen source rows; None where none is labelled."""
+    """Return the accuracy on an open file's unseen source rows; None without labels."""
     source = file.source
     if source is None:
         return None

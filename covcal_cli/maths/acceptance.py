@@ -256,7 +256,7 @@ def _candidates(
         high = most
         if candidate(high).wrong < wrong:
             break
-        while low < high:  # the smallest set that allows so many
+        while low < high:  # the smallest set that allows this number
             middle = (low + high) // 2
             if candidate(middle).wrong >= wrong:
                 high = middle
@@ -321,7 +321,7 @@ class Region:
 
 
 def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Region | None:
-    """Return the region for so many labels, or None where no labels of it could make a promise.
+    """Return the region for this number of labels, or None if no labels in it could make a promise.
 
     Binomial tails stand in for the exact bound, as this choice cannot break a promise.
     """

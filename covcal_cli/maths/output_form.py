@@ -49,7 +49,7 @@ class OutputEvidence:
     """Counts over rows of outputs from which their form follows.
 
     Rows come in arrays of shape (m, w). One column, w = 1, means two classes. A row with a value
-    that is not finite is no probability.
+    that is not finite is not a probability.
     """
 
     def __init__(self) -> None:

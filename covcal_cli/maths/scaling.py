@@ -93,11 +93,11 @@ class Scaling:
         return np.asarray(probabilities[labels, np.arange(len(labels))])
 
     def shown(self, digits: int) -> str:
-        """Return the temperatures as text with so many significant digits."""
+        """Return the temperatures as text with `digits` significant digits."""
         return shown_temperatures(self.temperature, self.aligned_temperature, digits)
 
 
 def shown_temperatures(temperature: float, aligned: float | None, digits: int) -> str:
-    """Return T_f, and in a blend T_a, as text with so many significant digits."""
+    """Return T_f, and in a blend T_a, as text with `digits` significant digits."""
     values = (temperature,) if aligned is None else (temperature, aligned)
     return ", ".join(f"{value:.{digits}g}" for value in values)

@@ -13,7 +13,7 @@ from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Labels
 
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
-_FAR = 1 << 12  # an offset of so many times the logits' range costs half of float32's digits
+_FAR = 1 << 12  # an offset this much larger than the logits' range costs half of the digits
 # The negative log-likelihood of a class whose probability is below the smallest normal float64, as
 # that of a masked class is (`covcal_cli.maths.masks`). About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))

@@ -24,7 +24,7 @@ _NOISE = 0.01  # the probability below which a low accuracy does not count as ch
 # too.
 _IMBALANCED = 0.7
 _SKILL = 0.6  # the least AUROC of a classifier of imbalanced rows that has learnt something
-_AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # AUROC uses at most so many rows and classes
+_AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that the AUROC uses
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
 _SHOWN_EXCHANGES = 3
 CHECKS = "Check the preprocessing, the order of the classes and the output that is read"
@@ -115,7 +115,7 @@ class SourceAccuracy:
 
     @property
     def doubt(self) -> str | None:
-        """What is suspicious about this accuracy, and what to do; None if nothing is."""
+        """The reason to doubt this accuracy, and what to do; None without a reason."""
         if self.class_order is not None:
             return self.class_order
         if not self._is_near_chance or self._ranks_an_imbalanced_table:

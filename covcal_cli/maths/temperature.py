@@ -25,7 +25,7 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # commands allow no T below 1 with fewer errors among the labelled rows
-# With at least so many errors, a T below 1 of temp is also the least T of methods that match an
+# With at least this number of errors, a T of temp below 1 is the least T of methods that match an
 # accuracy.
 MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points of the grid, from the upper end downwards

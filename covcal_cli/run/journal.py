@@ -1,4 +1,4 @@
-"""The journal of a run: which results are up to date, and what they were made from.
+"""The journal of a run: which results are up to date, and their inputs.
 
 A result is up to date if the key of its step (its settings and the hashes of its inputs) has not
 changed and the file is still the one that was made. ``covcal run`` keeps one journal per folder,

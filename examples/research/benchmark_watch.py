@@ -224,7 +224,7 @@ def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
 
 
 def delay(found: Sequence[Mapping[str, int | None]], rule: str) -> str:
-    """Return the median delay in weeks of the runs without an alarm before, and how many those."""
+    """Return the median delay in weeks of the runs without an earlier alarm, and their number."""
     ended = [one[rule] for one in found]
     alive = [week for week in ended if week is None or week >= START]
     if not alive:

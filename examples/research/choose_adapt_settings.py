@@ -56,7 +56,7 @@ COUNTS = (1, 3, 5)
 
 
 def recipes(members: int) -> dict[str, Settings]:
-    """Return what is compared: the default, plain adversarial training, and steps between them."""
+    """Return the recipes: the default, plain adversarial training, and steps between them."""
     default = replace(default_settings(), members=members)
     two_layers = replace(default, psi_widths=(64, 64), psi_output_relu=False)
     plain = replace(

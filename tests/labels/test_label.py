@@ -282,12 +282,13 @@ def test_inspect_shows_the_batches(folder: Path) -> None:
     lines = [
         line.split(None, 1)[1]
         for line in covcal("inspect", "adapted.h5", cwd=folder).require_success().out.splitlines()
-        if line.startswith("marked")
+        if line.startswith("picked")
     ]
     assert [line.split(" by ")[0] for line in lines] == [
-        f"{N} of {N} rows picked from 270 (train and validation), seed 0,",
-        "10 of 10 rows picked from 250 (train and validation), seed 0,",
+        f"{N} of 270 train and validation rows",
+        "10 of 250 train and validation rows",
     ]
+    assert [line.split("; ")[1] for line in lines] == [f"{N} have a label", "10 have a label"]
 
 
 def test_adapt_hands_the_labels_on(folder: Path) -> None:

@@ -595,7 +595,7 @@ class OnnxClassifier:
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
-        # The caller reports rows that are no numbers, because it knows their ids.
+        # The caller reports rows that are not numbers, because it knows their ids.
         if labels is not None and valid_rows(logits).all():
             limit = reading.rounding(values, features)
             reading = reading.proved_affine(self.proof, features, scores, limit)

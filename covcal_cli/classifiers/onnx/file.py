@@ -220,7 +220,7 @@ def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
-    """Return what is wrong with the number of a node's inputs or outputs, empty if nothing is."""
+    """Return the fault in the number of a node's inputs or outputs; empty if there is none."""
     if not any(node.output):
         return "has no output"
     domain = "" if node.domain == "ai.onnx" else node.domain

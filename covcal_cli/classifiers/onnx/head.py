@@ -287,7 +287,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output without a layer, or one that feeds the head of another output, is no answer.
+        # An output without a layer, or one that feeds the head of another output, is not an answer.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]

@@ -1,4 +1,4 @@
-"""Read a linear layer of an ONNX graph: what it reads, and its weights.
+"""Read a linear layer of an ONNX graph: its input and its weights.
 
 `Linear` holds the weights of a layer, over floats or quantised numbers. `TensorRead` is a tensor to
 read from the model.

@@ -396,7 +396,7 @@ class TorchClassifier:
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
-        # The caller reports rows that are no numbers, because it knows their ids.
+        # The caller reports rows that are not numbers, because it knows their ids.
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)

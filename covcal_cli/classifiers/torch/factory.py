@@ -87,7 +87,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the module that a function returns, or the module itself if it is no function."""
+    """Return the module that a function returns, or the module itself if it is not a function."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):

@@ -166,7 +166,7 @@ class Answer:
         return proof.two_logits(output) if self.is_single else output
 
 
-# The search for a head.
+# Search the head.
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class LayerCall:
     """A call of a linear layer."""
 
     op: str  # the operator
-    name: str  # path of the layer in the module; the operator if its weights are no parameter
+    name: str  # path of the layer in the module; the operator if its weights are not parameters
     key: tuple[object, ...]  # equal for all calls of the same layer
     # Input and result at the time of the call; later operators may change them in place.
     features: Tensor
@@ -81,7 +81,7 @@ def parameter_names(module: torch.nn.Module) -> dict[int, str]:
 def read_call(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
 ) -> LayerCall | None:
-    """Return an operator's call as a call of a linear layer, or None if it is no layer.
+    """Return an operator's call as a call of a linear layer, or None if it is not a layer.
 
     `func` is the ``torch.ops.OpOverload``; `names` are those of `parameter_names`.
     """
@@ -193,7 +193,7 @@ class Step:
     reads: frozenset[int]
     writes: frozenset[int]
     created: frozenset[int]  # the values that it wrote into new memory
-    call: LayerCall | None  # None if the operator is no linear layer
+    call: LayerCall | None  # None if the operator is not a linear layer
 
 
 class Trace:

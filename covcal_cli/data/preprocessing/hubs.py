@@ -377,5 +377,5 @@ class _Values:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value has a type; true and false are no numbers."""
+    """Return whether a JSON value has a type; true and false are not numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

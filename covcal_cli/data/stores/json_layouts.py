@@ -71,7 +71,7 @@ def _are_scores(value: Any) -> bool:
 
 
 def _scores(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the scores by label; pipelines sort them by score, which is no order of classes."""
+    """Return the scores by label, in the order of the labels; pipelines sort them by score."""
     return dict(sorted((str(pair["label"]), pair["score"]) for pair in pairs))
 
 

@@ -41,10 +41,10 @@ from covcal_cli.data.stores.store import (
 from covcal_cli.errors import CovcalError
 
 _CHUNK = 1 << 16  # characters of a list to read at once
-# The numbers of rows with few values are kept in memory, in blocks of rows, up to so many bytes.
+# The most bytes of numbers that are kept in memory, in blocks of rows with few values.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # the memory that Python needs for a number and its key
-_KEPT = 257  # characters of a text that is no label, id or path; longer texts are no groups
+_KEPT = 257  # characters of a text that is not a label, id or path; longer texts are not groups
 _MOST_COLUMNS = 100_000
 _NUMBERS = frozenset((int, float, type(None)))  # the types in a list or an object of numbers
 _NOUNS = {
@@ -62,12 +62,12 @@ class _Column:
     """What the first pass learns of one column."""
 
     kind: str  # number, bool, text, list, or object
-    is_named: bool  # whether its name says that it holds labels, ids, paths or the like
+    is_named: bool  # whether its name is one of labels, ids or paths
     texts: list[str] | None = None  # the texts of all rows so far, if they are kept
     width: int = 0  # the length of lists
     keys: dict[str, None] = field(default_factory=dict)  # keys of objects, as in the file
     has_texts: bool = False  # whether some kept value is a text
-    has_fractions: bool = False  # whether some kept value is a number that is no integer
+    has_fractions: bool = False  # whether some kept value is a number that is not an integer
 
 
 class JSONLinesStore(Store):
@@ -153,7 +153,7 @@ class JSONLinesStore(Store):
         return full
 
     def _filler(self, name: str) -> float:
-        """Return what stands for a missing value: a missing choice is impossible."""
+        """Return the value for a missing one: a missing choice is impossible."""
         impossible = name == CHOICES and self._columns[name].kind == "list"
         return -math.inf if impossible else math.nan
 
@@ -251,7 +251,7 @@ class JSONLinesStore(Store):
             try:
                 _, end = decoder.raw_decode(text)
             except (ValueError, RecursionError) as error:
-                # The entry may go on in what was not read yet.
+                # The entry may continue in the part that was not read yet.
                 more = file.read(max(_CHUNK, len(text)))
                 if more and len(text) < LONGEST_LINE:
                     text += more

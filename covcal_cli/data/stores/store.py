@@ -49,7 +49,7 @@ class Store(Protocol):
     """A file of named arrays."""
 
     path: Path
-    is_table: bool = False  # whether the arrays are columns, where columns of numbers are features
+    is_table: bool = False  # whether the file is a table, in which columns of numbers are features
     is_typed: bool = True  # whether the file tells texts from numbers
     entries: dict[str, Entry]  # entries by name, in the order of the file
     # By name, the error for columns of texts that are numbers with a decimal comma.

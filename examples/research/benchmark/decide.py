@@ -114,7 +114,7 @@ def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: 
 def of_error(
     decision: Decision, score: Float64s, wrong: Float64s, labels: Sequence[int], draws: int
 ) -> list[float]:
-    """Return the truth, three numbers of estimates, and two of promises by so many labels.
+    """Return the truth, three numbers of estimates, and two of promises by this number of labels.
 
     The estimates are the decision's, and the one that believes the calibrated confidence: accepted,
     broken, broken by double.

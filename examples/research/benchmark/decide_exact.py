@@ -49,7 +49,7 @@ _TWICE = ((60, 20), (300, 50), (2_000, 100))
 
 @dataclass(frozen=True)
 class Setting:
-    """A pool of rows, and what is asked of it."""
+    """A pool of rows, and the error and certainty of the promise."""
 
     rows: int
     labels: int  # of one batch
