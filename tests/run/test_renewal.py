@@ -273,12 +273,13 @@ def test_networks_stay_with_the_calibration_that_needs_them(folder: Path) -> Non
 
 
 def test_labels_that_people_put_in_are_kept(folder: Path) -> None:
-    covcal("pick", "out/features.h5", "-n", "9", "-o", "p.csv", cwd=folder).require_success()
+    arguments = ("out/features.h5", "-n", "9", "-o", "p.csv", "--predictions")
+    covcal("pick", *arguments, cwd=folder).require_success()
     header, *lines = (folder / "p.csv").read_text().splitlines()
-    place = header.split(",").index("label")
+    places = {name: place for place, name in enumerate(header.split(","))}
     rows = [line.split(",") for line in lines]
     for row in rows:
-        row[place] = row[1]
+        row[places["label"]] = row[places["predicted"]]
     (folder / "p.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
     covcal("label", "out/features.h5", "p.csv", cwd=folder).require_success()
     before = contents(folder / "out")["features.h5"]
