@@ -341,6 +341,7 @@ class TestMetricsFile:
             "worst_class",
             "by",
             "groups",
+            "decision",
             "limits",
             "regressions",
             "inputs",

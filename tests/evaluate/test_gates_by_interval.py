@@ -156,7 +156,8 @@ class TestLeast:
         run = covcal("evaluate", "features.h5", "--fail-below", "ece=0.1", cwd=folder)
         said = " ".join(run.usage_error().split())
         assert "higher ece is not better: use --fail-above ece=0.1" in said
-        assert "(--fail-below takes accuracy, sharpness, agreement, correctness_auroc)" in said
+        least = "accuracy, sharpness, agreement, correctness_auroc, coverage"
+        assert f"(--fail-below takes {least})" in said
 
     @pytest.mark.parametrize("confidence", [0, 0.95])
     def test_no_value_is_no_pass(self, folder: Path, confidence: float) -> None:
