@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from covcal_cli.calibrate.labelled import LabelledFit, error_of, labels_for
+from covcal_cli.calibrate.labelled import LabelledFit, error_of, groups_of, labels_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import Problem, input_of
 from covcal_cli.calibrate.settings import EstimateSettings
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.guards import SOURCE_ERRORS, guards_on_weights, prior_drift
-from covcal_cli.estimators.inputs import ESTIMATED, Estimate
+from covcal_cli.estimators.inputs import ESTIMATED, Estimate, most_rows
 from covcal_cli.estimators.metrics import MetricEstimate, Wanted, expected_metrics
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import (
@@ -87,12 +87,17 @@ class Estimation(Document):
 
 
 def estimate(
-    path: str | Path, settings: EstimateSettings = DEFAULTS, *, metrics: Sequence[Wanted] = ()
+    path: str | Path,
+    settings: EstimateSettings = DEFAULTS,
+    *,
+    metrics: Sequence[Wanted] = (),
+    by: str | None = None,
 ) -> Estimation:
     """Estimate the target accuracy of a file's classifier, and other metrics.
 
     No target label is read, except those that ``covcal label`` put in. `metrics` holds pairs of a
-    metric and a class, or None for every class, as ``("recall", "fraud")``.
+    metric and a class, or None for every class, as ``("recall", "fraud")``. `by` is a column of
+    the file; the metrics are then estimated for each of its values too.
 
     Raises
     ------
@@ -102,10 +107,12 @@ def estimate(
         If the prior or a value of the file cannot be used, or it has no such class.
     """
     with FeatureFile(Path(path)) as file:
-        return estimate_file(Problem(file, settings), metrics)
+        return estimate_file(Problem(file, settings), metrics, by)
 
 
-def estimate_file(problem: Problem, metrics: Sequence[Wanted] = ()) -> Estimation:
+def estimate_file(
+    problem: Problem, metrics: Sequence[Wanted] = (), by: str | None = None
+) -> Estimation:
     """Estimate the target accuracy and metrics on an open file, as `estimate` does."""
     file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
@@ -132,14 +139,17 @@ def estimate_file(problem: Problem, metrics: Sequence[Wanted] = ()) -> Estimatio
         fit = LabelledFit(file, draw, problem)
         unlabelled = replace(estimates[0], name="without labels")
         estimates = (fit.accuracy, fit.by_labels, unlabelled, *every)
-        of_classes = fit.metrics(file, metrics)
+        of_classes = fit.metrics(file, metrics, by)
         notes += draw.notes
     else:
         offsets = None if problem.prior is None else problem.prior_offsets
-        of_classes = expected_metrics(inputs, estimates[0], metrics, file.classes, offsets)
+        target = file.require_target()
+        rows = target.drawn(most_rows(target.n_classes), settings.seed, *ESTIMATED)
+        groups = groups_of(target, by, rows)
+        of_classes = expected_metrics(inputs, estimates[0], metrics, file.classes, offsets, groups)
     return Estimation(
         estimates=estimates,
-        metrics=of_classes,
+        metrics=tuple(of_classes),
         used_target_labels=draw is not None,
         labelled_rows=None if draw is None else draw.recorded(file.require_target()),
         guards=tuple(guards),
@@ -201,13 +211,14 @@ def expect(
     networks: Path | None = None,
     allow_other_preprocessing: bool = False,
     metrics: Sequence[Wanted] = (),
+    by: str | None = None,
 ) -> Expectation:
     """Estimate the target accuracy, and compare the confidence of calibrations with it.
 
     `documents` are calibrations of the file's classifier, called `names` as in `read_named`.
     `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration, and
     a missing prior from the first calibration that uses one. `networks` is the adapted file with an
-    fl method's networks, if it has moved. `metrics` are as in `estimate`.
+    fl method's networks, if it has moved. `metrics` and `by` are as in `estimate`.
 
     Raises
     ------
@@ -235,7 +246,7 @@ def expect(
             networks,
             allow_other_preprocessing=allow_other_preprocessing,
         )
-        estimation = estimate_file(Problem(file, EstimateSettings(**settings)), metrics)
+        estimation = estimate_file(Problem(file, EstimateSettings(**settings)), metrics, by)
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = target.count(*ESTIMATED)
         unscaled = ScaledLogits(UNSCALED)

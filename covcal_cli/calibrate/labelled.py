@@ -5,7 +5,7 @@ or random rows with known labels, as many as you asked for. cal.json names the r
 ``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ from covcal_cli.calibrate.settings import EstimateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import sentences_of_failed
 from covcal_cli.estimators.inputs import Estimate, most_rows
-from covcal_cli.estimators.metrics import MetricEstimate, Wanted
+from covcal_cli.estimators.metrics import Groups, MetricEstimate, Wanted
 from covcal_cli.files import as_word
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
+from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.accuracy import LEVEL, accuracy_by_labels
 from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.metrics import metrics_by_labels
@@ -127,8 +128,10 @@ class LabelledFit:
             "ece_high": high,
         }
 
-    def metrics(self, file: FeatureFile, wanted: Sequence[Wanted]) -> tuple[MetricEstimate, ...]:
-        """Return metrics of each class by the labels."""
+    def metrics(
+        self, file: FeatureFile, wanted: Sequence[Wanted], by: str | None
+    ) -> Iterator[MetricEstimate]:
+        """Return metrics of each class by the labels, of all rows and by a column."""
         target = file.require_target()
         frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
         return metrics_by_labels(
@@ -139,6 +142,7 @@ class LabelledFit:
             self.accuracy,
             wanted,
             file.classes,
+            groups_of(target, by, np.concatenate([frame, self.draw.rows])),
         )
 
     def history(self) -> list[str]:
@@ -172,6 +176,14 @@ class LabelledFit:
     def _without(self, out: Booleans) -> tuple[Scaling, float]:
         """Return the fit to all rows except `out`, and its accuracy."""
         return posterior(self._frame, self.logits[~out], self.draw.without(out), self.prior)
+
+
+def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
+    """Return the groups of target rows by a column, if one is given."""
+    if by is None:
+        return None
+    groups = column_groups(target, by, rows)
+    return Groups(groups.names, groups.numbers(rows))
 
 
 def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[Guard, ...]:

@@ -58,6 +58,10 @@ def estimate(
             "is the mean over classes.",
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Add the metrics for each value of this column."),
+    ] = None,
     target_prior: TargetPrior = "source",
     labels: Annotated[
         LabelsName,
@@ -139,6 +143,8 @@ def estimate(
     console = Console(quiet=quiet, verbose=verbose)
     (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
     limits = parsed(fail_below, _limit, "--fail-below")
+    if by is not None and not wanted:
+        raise typer.BadParameter("needs --metrics", param_hint="--by")
     report = GatedOutput(
         command="estimate",
         output=output,
@@ -161,6 +167,7 @@ def estimate(
             networks=networks,
             allow_other_preprocessing=allow_other_preprocessing,
             metrics=tuple(dict.fromkeys([*wanted, *(metric for metric, _ in limits)])),
+            by=by,
         )
         estimation = expectation.estimation
         gates = [_gate(estimation, limit, end.value) for limit in limits]
@@ -221,7 +228,11 @@ def _gate(estimation: "Estimation", gate: "Gate", end: str) -> "GateResult":
         each = " or ".join(f"{metric}:{printable(label)}" for label in estimation.classes)
         raise CovcalError(f"--fail-below {name} needs a class: {each}")
     of = None if of == MACRO and of not in estimation.classes else of
-    by_name = {(estimate.metric, estimate.class_name): estimate for estimate in estimation.metrics}
+    by_name = {
+        (estimate.metric, estimate.class_name): estimate
+        for estimate in estimation.metrics
+        if estimate.group is None
+    }
     estimate = by_name[metric, of]
     if estimate.value is None or estimate.low is None or estimate.high is None:
         raise CovcalError(
@@ -256,7 +267,8 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     if kind == "table":
         parts = [_answer(estimation), *(tables.text(table) for table in further)]
         if metrics.rows:
-            parts.insert(2, estimation.metrics[0].interval)
+            mean = "All classes: the mean of the classes, except for the accuracy."
+            parts.insert(2, f"{mean}\n{estimation.metrics[0].interval}")
         if verbose:
             parts.append(_details(estimation, estimates))
         return "\n\n".join(parts)
@@ -314,23 +326,31 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
 
 
 def _metrics(estimation: "Estimation") -> "Table":
-    """Return the metrics: a row for the mean over classes, and a row for each class."""
+    """Return the metrics: a row for all classes and for each class, also of each group."""
     from covcal_cli.report.tables import Table
 
-    rows: dict[str | None, dict[str, str]] = {}
+    grouped = any(estimate.group is not None for estimate in estimation.metrics)
+    rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimation.metrics:
-        if estimate.metric != "accuracy":
-            rows.setdefault(estimate.class_name, {})[estimate.metric] = _cell(estimate)
+        # The answer above the table has the accuracy of all rows.
+        if estimate.metric != "accuracy" or grouped:
+            place = (estimate.group, estimate.class_name)
+            rows.setdefault(place, {})[estimate.metric] = _cell(estimate)
     names = list(dict.fromkeys(metric for cells in rows.values() for metric in cells))
-    return Table(
-        ["class", *(name.replace("_", " ") for name in names)],
+    order = list(dict.fromkeys(group for group, _ in rows))
+    lines = [
         [
-            [
-                "mean over classes" if label is None else label,
-                *(cells.get(name, "") for name in names),
-            ]
-            for label, cells in sorted(rows.items(), key=lambda row: row[0] is not None)
-        ],
+            *([group or "all rows"] if grouped else []),
+            label or "all classes",
+            *(cells.get(name, "") for name in names),
+        ]
+        for (group, label), cells in sorted(
+            rows.items(), key=lambda row: (order.index(row[0][0]), row[0][1] is not None)
+        )
+    ]
+    columns = [*(["group"] if grouped else []), "class"]
+    return Table(
+        [*columns, *(name.replace("_", " ") for name in names)], lines, range(len(columns))
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -38,12 +38,12 @@ from covcal_cli.forecast.forecaster import (
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import Softmax, class_major
 from covcal_cli.records import Input, require_at_least, require_one_of
 
-MAX_GROUPS = 1000
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 _CACHED_VALUES = 1 << 16  # float64 logits that stay in the processor's cache
 
@@ -534,28 +534,13 @@ class _Grouping:
 
 
 def _grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> _Grouping:
-    """Return the way to group `rows`; refuse a column with more than a thousand values."""
+    """Return the way to group `rows`."""
     if by == BY_CLASS:
         return _Grouping(classes, lambda _rows, labels, _predicted: labels)
     if by == BY_PREDICTED:
         return _Grouping(classes, lambda _rows, _labels, predicted: predicted)
-    if by not in target.columns:
-        columns = ", ".join([*target.columns, BY_CLASS, BY_PREDICTED])
-        raise CovcalError(f"{target.path} has no target column {by!r} to group by: take {columns}")
-    # The number of a group is the place of its value among the sorted values.
-    values = np.empty(0, dtype=target.column(by, rows[:1]).dtype)
-    for block in target.blocks(rows):
-        values = np.union1d(values, target.column(by, block))
-        if len(values) > MAX_GROUPS:
-            raise CovcalError(
-                f"{target.path}: column {by!r} has more than {MAX_GROUPS} values, so its groups "
-                "would be single rows: group by another column"
-            )
-
-    def numbers(block: Rows, _labels: Labels, _predicted: Labels) -> Integers:
-        return np.searchsorted(values, target.column(by, block)).astype(np.int64)
-
-    return _Grouping([_text(value) for value in values.tolist()], numbers)
+    groups = column_groups(target, by, rows, (BY_CLASS, BY_PREDICTED))
+    return _Grouping(groups.names, lambda block, _labels, _predicted: groups.numbers(block))
 
 
 def _with_intervals(
@@ -598,8 +583,3 @@ def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[
 
 def _auroc(metrics: Metrics) -> float | None:
     return metrics.correctness_auroc if "correctness_auroc" in metrics.names else None
-
-
-def _text(value: Any) -> str:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value}"
-    return text or "(empty)"

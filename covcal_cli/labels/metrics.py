@@ -18,19 +18,28 @@ metric of all rows in 91 to 97 % of cases. With the squares (y_i - p_i)^2 in pla
 it was 76 to 98 % before the limit `_MOST_GAIN`, because a few rows without an error prove little.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats
+from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.estimators.inputs import Estimate
-from covcal_cli.estimators.metrics import Interval, MetricEstimate, Spread, Wanted, selected
+from covcal_cli.estimators.metrics import (
+    Groups,
+    Interval,
+    MetricEstimate,
+    Spread,
+    Spreads,
+    SpreadsByName,
+    Wanted,
+    selected,
+)
 from covcal_cli.labels.accuracy import LEVEL
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, ranks_of
-from covcal_cli.maths.odds import probabilities, short_percent, wilson
+from covcal_cli.maths.odds import confidences, probabilities, short_percent, wilson
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import with_offsets
 
@@ -86,8 +95,9 @@ def metrics_by_labels(
     accuracy: Estimate,
     wanted: Sequence[Wanted],
     classes: Sequence[str],
-) -> tuple[MetricEstimate, ...]:
-    """Estimate metrics on the rows that a draw was made from.
+    groups: Groups | None = None,
+) -> Iterator[MetricEstimate]:
+    """Estimate metrics on the rows that a draw was made from: of all, then by group.
 
     Parameters
     ----------
@@ -102,9 +112,11 @@ def metrics_by_labels(
     wanted : sequence of pairs
         Metrics and classes, as in `expected_metrics`.
     classes : sequence of str
+    groups : Groups, optional
+        The groups of the frame's rows, followed by those of the drawn rows.
     """
     if not wanted:
-        return ()
+        return
     m, n, logits = len(frame), len(drawn), np.concatenate([frame, drawn])
     moved = with_offsets(logits, scaling.temperature, scaling.offsets, scaling.of_label)
     chances, odds = probabilities(moved, scaling.temperature), class_odds(logits)
@@ -112,16 +124,33 @@ def metrics_by_labels(
     mass = np.repeat([draw.population / m, 0.0], [m, n])
     design = draw.variances * n / max(n - 1, 1)
 
-    def spreads(label: int, names: Sequence[str]) -> dict[str, tuple[float, Spread | None]]:
-        is_class, is_predicted = draw.labels == label, predictions == label
-        chance = chances[label, m:]
-        members = chances[label] * mass
-        members[m:] = draw.weights * (is_class - chance)
-        rows = ClassRows(is_predicted, ranks_of(odds[label]), members, mass)
+    def spreads_of(inside: Booleans) -> Spreads:
+        """Return the spreads of some rows."""
+
+        def spreads(label: int, names: Collection[str]) -> SpreadsByName:
+            is_predicted, ranks = predictions[inside] == label, ranks_of(odds[label, inside])
+            is_class, chance = draw.labels == label, chances[label]
+            return of_class(names, inside, is_predicted, ranks, is_class, chance)
+
+        return spreads
+
+    def of_class(
+        names: Collection[str],
+        inside: Booleans,
+        is_predicted: Booleans,
+        ranks: Integers,
+        is_class: Booleans,
+        chance: Float64s,
+    ) -> SpreadsByName:
+        members = chance * mass
+        members[m:] = draw.weights * (is_class - chance[m:])
+        rows = ClassRows(is_predicted, ranks, members[inside], mass[inside])
+        drawn_inside = inside[m:]
+        of_drawn = is_class[drawn_inside]
         counts = {
-            "predicted": int(is_predicted[m:].sum()),
-            "positives": int(is_class.sum()),
-            "negatives": int((~is_class).sum()),
+            "predicted": int(is_predicted[len(is_predicted) - len(of_drawn) :].sum()),
+            "positives": int(of_drawn.sum()),
+            "negatives": int((~of_drawn).sum()),
         }
         found: dict[str, tuple[float, Spread | None]] = {}
         for name in names:
@@ -132,9 +161,25 @@ def metrics_by_labels(
             found[name] = labels, None
             if labels >= LEAST_LABELS and least >= 1:
                 value, slope = metric.function(rows)
-                slope = slope[m:]
-                moments = slope * chance, slope**2 * chance
+                of_labels = np.zeros(n)
+                of_labels[drawn_inside] = slope[len(slope) - len(of_drawn) :]
+                moments = of_labels * chance[m:], of_labels**2 * chance[m:]
                 found[name] = labels, LabelSpread(value, labels, design, *moments)
         return found
 
-    return tuple(selected(wanted, classes, accuracy, n, spreads, _KIND))
+    whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
+    everywhere = np.ones(m + n, dtype=np.bool_)
+    yield from selected(wanted, classes, whole, n, spreads_of(everywhere), _KIND)
+    if groups is None:
+        return
+    right = confidences(moved, scaling.temperature, predictions)
+    is_right = draw.right(drawn) == 1
+    for number, name in enumerate(groups.names):
+        inside = groups.numbers == number
+        ranks = np.zeros(int(inside.sum()), dtype=np.int64)
+        rows, spread = of_class(["precision"], inside, everywhere[inside], ranks, is_right, right)[
+            "precision"
+        ]
+        interval = None if spread is None else spread.interval
+        for entry in selected(wanted, classes, interval, int(rows), spreads_of(inside), _KIND):
+            yield replace(entry, group=name)

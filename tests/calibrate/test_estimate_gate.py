@@ -71,6 +71,7 @@ def test_an_error_is_no_green_report(tmp_path: Path) -> None:
         ("--fail-below", "recall:0"),
         ("--fail-below", "recall,f1=0.5"),
         ("--metrics", "ece"),
+        ("--by", "site"),
         ("--junit", "x.xml"),
         ("--end", "high"),
     ],
@@ -102,13 +103,31 @@ def test_the_table_of_metrics(small_files: Path) -> None:
     """One row for the mean and one for each class, in each format."""
     asked = ("estimate", "features.h5", "--metrics", "recall,auroc")
     out = covcal(*asked, cwd=small_files).require_success().out
-    assert "mean over classes" in out
+    assert "all classes" in out
     assert "Ranges of metrics are rules of thumb" in out
     out = covcal(*asked, "--format", "markdown", cwd=small_files).require_success().out
     assert "| class | recall | auroc |" in out
-    assert "| mean over classes | " in out
+    assert "| all classes | " in out
     out = covcal(*asked, "--format", "latex", cwd=small_files).require_success().out
     assert "class & recall & auroc" in out
+
+
+def test_metrics_by_a_column(tmp_path: Path) -> None:
+    source, target = (made_domain(name) for name in ("source", "target"))
+    n = len(target["labels"])
+    target["columns/site"] = np.array([b"Bern", b"Rome"])[np.arange(n) % 2]
+    path = write_features(tmp_path / "f.h5", source=source, target=target)
+    asked = ("estimate", path, "--metrics", "accuracy,recall", "--by", "site")
+    out = covcal(*asked).require_success().out
+    assert [line.split()[0] for line in out.splitlines() if "all classes" in line] == [
+        "all",
+        "Bern",
+        "Rome",
+    ]
+    entries = json.loads(covcal(*asked, "-o", "-").require_success().out)["metrics"]
+    assert {entry["group"] for entry in entries} == {None, "Bern", "Rome"}
+    line = covcal("estimate", path, "--metrics", "f1", "--by", "town").error_line()
+    assert "no target column 'town' to group by: take site" in line
 
 
 def test_two_classes_need_a_name_and_too_few_rows_have_no_number(tmp_path: Path) -> None:

@@ -8,7 +8,12 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs
 from covcal_cli.estimators.matched_temperature import match_accuracy
-from covcal_cli.estimators.metrics import MetricEstimate, expected_metrics, parse_metrics
+from covcal_cli.estimators.metrics import (
+    Groups,
+    MetricEstimate,
+    expected_metrics,
+    parse_metrics,
+)
 from covcal_cli.maths.odds import probabilities
 
 CLASSES = ("cat", "dog", "eel")
@@ -147,3 +152,25 @@ def test_bad_names_are_refused(text: str) -> None:
 
 def test_a_class_may_contain_a_colon() -> None:
     assert parse_metrics("f1:cat:, recall") == (("f1", "cat:"), ("recall", None))
+
+
+def test_groups_have_the_temperature_of_all_rows() -> None:
+    """The accuracies of the groups add up to that of all rows; a small group has no number."""
+    inputs = inputs_of()
+    numbers = np.repeat([0, 1, 2], [400, 196, 4])
+    groups = Groups(["north", "south", "west"], numbers)
+    accuracy, wanted = accuracy_of(0.5, 0.6, 0.7), parse_metrics("accuracy,recall:dog")
+    found = list(expected_metrics(inputs, accuracy, wanted, CLASSES, groups=groups))
+    assert [entry.group for entry in found] == [None, None, *np.repeat(groups.names, 2)]
+    of_group = {entry.group: entry for entry in found if entry.metric == "accuracy"}
+    assert of_group["west"].value is None
+    shares = [ends(of_group[name])[1] for name in ("north", "south")]
+    matched = match_accuracy(inputs.target_logits, 0.6).temperature
+    of_rows = probabilities(inputs.target_logits, matched).max(axis=0)
+    for number, share in enumerate(shares):
+        assert share == pytest.approx(of_rows[numbers == number].mean(), abs=1e-6)
+    chances = probabilities(inputs.target_logits, float(np.sqrt(matched * inputs.temperature)))[1]
+    south, is_dog = numbers == 1, inputs.target_predictions == 1
+    (recall,) = (entry for entry in found if (entry.group, entry.metric) == ("south", "recall"))
+    expected = chances[south & is_dog].sum() / chances[south].sum()
+    assert ends(recall)[1] == pytest.approx(expected, abs=1e-6)

@@ -8,7 +8,7 @@ from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.estimators.inputs import Estimate
-from covcal_cli.estimators.metrics import MetricEstimate, parse_metrics
+from covcal_cli.estimators.metrics import Groups, MetricEstimate, parse_metrics
 from covcal_cli.labels.design import drawn, inclusion_probabilities
 from covcal_cli.labels.metrics import metrics_by_labels
 from covcal_cli.maths.odds import confidences
@@ -93,6 +93,30 @@ def test_a_class_with_few_labels_has_no_number(world: tuple[Float64s, Labels]) -
     found = by_labels(logits, labels, places, 0.105, "recall")
     assert (found["recall", "eel"].value, found["recall", "eel"].rows) == (None, 4)
     assert found["recall", "cat"].value is not None
+
+
+def test_groups(world: tuple[Float64s, Labels]) -> None:
+    """With every label of the groups the numbers are exact; other groups have none."""
+    logits, labels = world
+    numbers = np.arange(N) % 2
+    draw = made_draw(N, 1.0, N, labels=labels)
+    groups = Groups(["north", "south", "west"], np.tile(numbers, 2))
+    wanted = parse_metrics("accuracy,precision:dog")
+    found = {
+        (entry.group, entry.metric): entry
+        for entry in metrics_by_labels(
+            draw, logits, logits, SCALING, ACCURACY, wanted, CLASSES, groups
+        )
+    }
+    hard = logits.argmax(axis=1)
+    for number, name in enumerate(groups.names[:2]):
+        inside = numbers == number
+        accuracy = float((hard == labels)[inside].mean())
+        assert found[name, "accuracy"].value == pytest.approx(accuracy)
+        precision = precision_score(labels[inside], hard[inside], average=None)[1]
+        assert found[name, "precision"].value == pytest.approx(precision)
+    assert found["west", "accuracy"].value is None
+    assert found["west", "precision"].rows == 0
 
 
 def test_marked_labels_are_used(tmp_path: Path) -> None:

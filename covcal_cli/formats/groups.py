@@ -1,0 +1,61 @@
+"""Groups of target rows by the values of a column."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from covcal_cli.arrays import AnyArray, Integers, Rows
+from covcal_cli.errors import CovcalError
+from covcal_cli.formats.features import Domain
+
+MAX_GROUPS = 1000
+
+
+@dataclass(frozen=True)
+class ColumnGroups:
+    """The values of a column; the number of a group is the place of its value."""
+
+    target: Domain
+    column: str
+    values: AnyArray  # ascending
+
+    @property
+    def names(self) -> list[str]:
+        """The values as text."""
+        return [_text(value) for value in self.values.tolist()]
+
+    def numbers(self, rows: Rows) -> Integers:
+        """Return the group of each row, shape (m,)."""
+        values = self.target.column(self.column, rows)
+        return np.searchsorted(self.values, values).astype(np.int64)
+
+
+def column_groups(
+    target: Domain, column: str, rows: Rows, others: Collection[str] = ()
+) -> ColumnGroups:
+    """Return the groups of `rows` by a column; refuse a column with more than a thousand values.
+
+    `others` are further groupings that the command has, for the message that there is no such
+    column.
+    """
+    if column not in target.columns:
+        columns = ", ".join([*target.columns, *others]) or "none"
+        raise CovcalError(
+            f"{target.path} has no target column {column!r} to group by: take {columns}"
+        )
+    values = np.empty(0, dtype=target.column(column, rows[:1]).dtype)
+    for block in target.blocks(rows):
+        values = np.union1d(values, target.column(column, block))
+        if len(values) > MAX_GROUPS:
+            raise CovcalError(
+                f"{target.path}: column {column!r} has more than {MAX_GROUPS} values, so its "
+                "groups would be single rows: group by another column"
+            )
+    return ColumnGroups(target, column, values)
+
+
+def _text(value: Any) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value}"
+    return text or "(empty)"
