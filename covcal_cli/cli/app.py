@@ -123,6 +123,7 @@ app = typer.Typer(
     name="covcal",
     cls=_Group,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -54,7 +54,8 @@ _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # of the rows that stand for all in th
 BY_PREDICTED, _MAX_GROUPS = "predicted", 100
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # labels to ask for
 _LEAST_SHARE = 0.005  # of the rows, for which a promise is worth labels
-_LIKELY = (0.8, 0.5)  # a chance that makes labels worth asking for, the better one first
+# Probabilities of a promise for which labels are worth asking; the higher one is tried first.
+_LIKELY = (0.8, 0.5)
 _NEAR = 1e-5  # of a threshold: rounding in 32 bits
 
 

@@ -20,7 +20,8 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.maths.odds import probabilities as softmax
 
-_TOWARDS_LOW = 0.4  # how far to the low end of the estimated accuracy; chosen on half *choose*
+# The share of the way from the estimated accuracy to its low end, chosen on half *choose*.
+_TOWARDS_LOW = 0.4
 
 
 def cut_without_labels(

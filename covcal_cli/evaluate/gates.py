@@ -337,7 +337,7 @@ def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
     if rows is None:
         return (
             f"{n} rows are too few, and the value is so near the limit that {_MOST} times as many "
-            "may not do"
+            "may not decide"
         )
     return f"{n} rows are too few; about {rows:,} would do"
 

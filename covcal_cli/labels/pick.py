@@ -66,7 +66,7 @@ class PickSettings:
     labellers: int = 1  # people who label rows, each on a sheet
     overlap: int = 0  # rows that all labellers get
     seed: int = 0
-    # Splits to draw from; by default those of earlier batches, else `_UNSEEN`.
+    # Splits to draw from. By default the splits of earlier batches, or `_UNSEEN` for a first batch.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -203,6 +203,12 @@ class TestExitCodes:
         assert done.code == 2
         assert "Main steps:" in done.out + done.err
 
+    def test_the_short_option_for_help(self) -> None:
+        """``-h`` shows what ``--help`` shows, for covcal and for its commands."""
+        for words in ((), ("calibrate",)):
+            helps = [covcal(*words, option).require_success().out for option in ("-h", "--help")]
+            assert helps[0] == helps[1]
+
     def test_an_exceeded_limit_is_3(self, features: Path) -> None:
         """A limit exceeded is 3, as a process too."""
         done = covcal_process("evaluate", features, "--fail-above", "ece=0", "-q", fresh=True)
