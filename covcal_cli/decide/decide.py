@@ -50,13 +50,13 @@ from covcal_cli.records import Input, require_one_of
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
-_MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # of the rows that stand for all in the curve
+_MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # most rows that stand for all rows in the curve
 BY_PREDICTED, _MAX_GROUPS = "predicted", 100
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # labels to ask for
-_LEAST_SHARE = 0.005  # of the rows, for which a promise is worth labels
+_LEAST_SHARE = 0.005  # least share of the rows for which a promise is worth labels
 # Probabilities of a promise for which labels are worth asking; the higher one is tried first.
 _LIKELY = (0.8, 0.5)
-_NEAR = 1e-5  # of a threshold: rounding in 32 bits
+_NEAR = 1e-5  # rounding of a threshold in 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +337,7 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        if region == -1 or threshold < region - _NEAR:  # no order, or rows outside the region
+        if region == -1 or threshold < region - _NEAR:  # rows outside the region, or no order
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
 

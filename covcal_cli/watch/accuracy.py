@@ -49,7 +49,7 @@ from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
 
-_LEAST_ROWS = 16  # in a period: with fewer rows, the interval may cover half of all accuracies
+_LEAST_ROWS = 16  # least rows of a period: fewer may leave half of all accuracies possible
 _LEAST_SOURCE = 2
 
 
@@ -59,7 +59,7 @@ class SourceRows:
 
     logits: Floats  # (n_v, K)
     labels: Labels  # (n_v,)
-    sketch: Reference | None  # where the rows were made from; None for real rows
+    sketch: Reference | None  # the file that the rows come from; None for other rows
     temperature: float  # T_s
     prior: Float64s | None  # class frequencies on the target, (K,), if the user gave them
 

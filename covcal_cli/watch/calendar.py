@@ -30,8 +30,8 @@ _NAMES: dict[str, re.Pattern[str]] = {
     "row": re.compile(r"row (\d{1,15})", re.ASCII),
 }
 _DATE = 10  # length of 2026-11-28
-_LONGEST = 35  # of a date with a time and an offset
-_MOST_MISSING = 1000  # names in one gap
+_LONGEST = 35  # length of a date with a time and an offset
+_MOST_MISSING = 1000  # most names in one gap
 
 
 @dataclass(frozen=True)

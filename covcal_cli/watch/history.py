@@ -25,7 +25,7 @@ if sys.platform != "win32":
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)  # of every line
 Line = Period | Acknowledgement
-_PADDING = b" \t\r\0"  # a power cut may leave NULs
+_PADDING = b" \t\r\0"  # a power cut may leave NULs in a file
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _extended(earlier: History, content: bytes) -> History:
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
         periods[period.key] = period  # a later line takes the place of an earlier one
-    if damaged and not is_history:  # another file, such as a calibration
+    if damaged and not is_history:  # the file is of another kind, such as a calibration
         raise CovcalError(
             f"{path} is not a history of watch, as no line of it holds a period: pass another "
             "--history"

@@ -29,8 +29,8 @@ from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
 ERROR = 0.05  # the probability that any interval of a history ever misses
-_MOST_ROWS = 20_000  # of one file whose labels are read
-_MOST_STARTS = 100  # of a pool: the latest labelled periods
+_MOST_ROWS = 20_000  # most rows of one file whose labels are read
+_MOST_STARTS = 100  # most labelled periods of a pool, the latest ones
 
 
 @dataclass(frozen=True)

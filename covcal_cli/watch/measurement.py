@@ -153,7 +153,7 @@ class Source:
     """A file to watch, and how it is cut into periods."""
 
     path: Path
-    name: str  # of the period, if the file is one
+    name: str  # name of the period, if the file is one period
     by: str | None  # a column of dates
     every: str
     uses_labels: bool = False  # whether the labels in the file are read

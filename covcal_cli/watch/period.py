@@ -43,7 +43,7 @@ class PeriodAccuracy:
     accuracy: Share
     low: Share
     high: Share
-    of: str  # the rows or labels behind it, in words
+    of: str  # the rows or labels that the estimate rests on, in words
     contradicted: bool = False  # whether the estimators disagree
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class RaisedAlarm:
     raised: bool
     since: str  # the period in which a change most likely began
     signal: str  # the signal with the strongest evidence
-    change: str = ""  # what changed, in words, while the alarm is raised
+    change: str = ""  # the change in words, while the alarm is raised
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
@@ -117,14 +117,14 @@ class Measured:
     confidence: Share  # mean calibrated confidence
     predicted: tuple[Share, ...]  # how often each class is predicted
     estimate: PeriodAccuracy | None  # without labels
-    labels: PeriodLabels | None  # what the labels of its rows tell
+    labels: PeriodLabels | None  # the accuracy by the labels of its rows
     auc_target: Share | None  # AUC between the period and the calibration's own target
     auc_source: Share | None
     effective_rows: NonNegative | None  # effective sample size of the source for the period
     # Mean rank of the rows among the reference rows, minus the reference's own mean rank, by
     # signal.
     signals: Mapping[str, Difference]
-    variances: Mapping[str, Share]  # of the ranks, by signal
+    variances: Mapping[str, Share]  # variances of the ranks, by signal
     signal_rows: Number  # rows that signals and domains use
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
 CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # names of signals
 _ROUNDING = 1e-3  # rounding of sums and norms of 32-bit numbers
-_LARGEST_VARIANCE = 1e12  # of a coordinate; with d standardised features it is at most about d
+_LARGEST_VARIANCE = 1e12  # largest variance of a coordinate; d features have about d
 _LARGEST_RANK_VARIANCE = 0.25  # the largest variance of numbers from 0 to 1
 _LEAST_TEMPERATURE = 1e-100  # T lies between it and its inverse
 
@@ -188,7 +188,7 @@ class Clusters:
     classes: tuple[int, ...]  # (L,), numbers of these classes
     shares: Packed  # (K,), of the classes
     strays: float  # share of rows that end in a cluster other than their label's
-    held_strays: float  # the same for the clustering with fixed class shares
+    held_strays: float  # this share for the clustering with fixed class shares
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -253,7 +253,7 @@ class Reference(Document):
 
     schema: ClassVar[str] = "covcal.reference/1"
 
-    calibration_sha256: str  # of the calibration's file
+    calibration_sha256: str  # sha256 of the calibration's file
     temperature: float  # T_s, the temperature fitted on the source
     baseline: Baseline  # the domain of the signals
     signals: tuple[Signal, ...]  # the signals of axes come last

@@ -53,8 +53,8 @@ from covcal_cli.watch.reference import (
 )
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
-_MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data hold no clusters
-_MOST_CLASSES_PLACED = 50  # with more classes, the reference data hold no places of classes
+_MOST_CLASSES_CLUSTERED = 100  # the reference data of more classes hold no clusters
+_MOST_CLASSES_PLACED = 50  # the reference data of more classes hold no places of classes
 _MOST_CLASSES = 10  # classes that have a signal
 _QUANTILES = 257
 _MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers in all axes, including means and scales
@@ -62,7 +62,7 @@ _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # added to the correlations, whose diagonal is 1
 _STEPS = 8  # steps of the subspace iteration
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers to compare domains with
-_MOST_ROWS = 5000  # to find axes on
+_MOST_ROWS = 5000  # rows to find axes on
 _CONSTANT = 1e-7  # standard deviation of a constant column, as a share of its mean
 _RIDGE = 1e-3  # share of the mean variance that is added, so that a covariance can be inverted
 
