@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from covcal_cli.labels.label import Labelling
 
 ResolveName = StrEnum("ResolveName", ["first", "last", "drop", "majority"])
-_TABLES = (".csv", ".tsv", ".txt", ".gz")
+_TABLES = (".csv", ".tsv", ".txt", ".gz", ".json", ".jsonl")
 
 
 def label(
@@ -22,8 +22,8 @@ def label(
         list[Path] | None,
         typer.Argument(
             metavar="CSV...",
-            help='The CSV from covcal pick with the column "label" filled in. '
-            "Default: to-label.csv.",
+            help='The CSV from covcal pick with the column "label" filled in, or what Label Studio '
+            "(JSON, CSV) or doccano (.jsonl) exports of its tasks. Default: to-label.csv.",
             show_default=False,
         ),
     ] = None,
@@ -68,6 +68,7 @@ def label(
       covcal label adapted.h5 to-label.csv
       covcal label features.h5 to-label.csv more.csv -o labelled.h5
       covcal label ann.csv bob.csv --resolve drop
+      covcal label features.h5 project-1-export.json
     """
     from covcal_cli.files import as_word
     from covcal_cli.labels.label import label as put_in

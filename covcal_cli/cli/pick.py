@@ -26,7 +26,12 @@ def pick(
     file: InputFile = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to pick.")] = 50,
     output: Annotated[
-        Path, output("CSV to write, with an empty column for labels; - prints it.", printed=True)
+        Path,
+        output(
+            "CSV to write, with an empty column for labels; - prints it. A name in .json gives "
+            "tasks for Label Studio, one in .jsonl for doccano.",
+            printed=True,
+        ),
     ] = Path("to-label.csv"),
     calibration: Annotated[
         Path | None,
@@ -123,6 +128,7 @@ def pick(
       covcal pick -n 60 --page label.html --images target/
       covcal pick adapted.h5 -n 50 -o to-label.csv --images target/
       covcal pick -n 50 --labellers 2 --overlap 10 --page label.html
+      covcal pick -n 50 -o tasks.json
       covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
@@ -132,6 +138,7 @@ def pick(
     from covcal_cli.labels.pick import PickSettings
     from covcal_cli.labels.pick import pick as draw
     from covcal_cli.labels.sheet import sheet_text
+    from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO
 
     names = [name.value for name in split or []]
     people = labellers or (2 if overlap else 1)
@@ -192,9 +199,22 @@ def pick(
     outputs = " ".join(as_word(one.path) for one in picked.sheets)
     what = "it" if people == 1 else "one each"
     next_step = f"fill in the column label, keep the other columns, then {read} {outputs}"
+    interface = output.with_suffix(".xml")
+    if output.suffix.lower() == LABEL_STUDIO:
+        next_step = (
+            f"import {outputs} into a Label Studio project with the interface in "
+            f"{as_word(interface)}, label, export as JSON, then {read} EXPORT.json"
+        )
+    elif output.suffix.lower() == DOCCANO:
+        next_step = (
+            f"import {outputs} into a text classification project of doccano, label, export as "
+            f"JSONL, then {read} EXPORT.jsonl"
+        )
     if picked.pages:
         next_step = f"open {what} in a browser, label, save {saved}, then {read} {saved}"
     places = [*([] if to_stdout else [one.path for one in picked.sheets]), *picked.pages]
+    if output.suffix.lower() == LABEL_STUDIO:
+        console.wrote(interface)
     for place in places:
         console.wrote(place, next_step if place == places[-1] else None)
 

@@ -28,7 +28,7 @@ from covcal_cli.labels.score import region_of
 from covcal_cli.labels.sheet import (
     Sheet,
     plain_number,
-    read_sheet,
+    read_sheets,
     require_cells_beside_rows,
     require_labels_beside_rows,
     with_batch,
@@ -114,7 +114,9 @@ def label(
     is_replaced = output.exists() and output.samefile(path)
     if not is_replaced:
         check_output(output, force=force, inputs=map(Path, sheets))
-    read = sorted((read_sheet(Path(sheet)) for sheet in sheets), key=lambda sheet: sheet.number)
+    read = [sheet for name in sheets for sheet in read_sheets(Path(name))]
+    read.sort(key=lambda sheet: sheet.number)
+    filled = {sheet.number for sheet in read if any(sheet.labels)}
     with atomic_output(output, force=force or is_replaced) as written, FeatureFile(path) as file:
         draw = draw_with_labels(file)
         old = dict(zip(draw.rows.tolist(), draw.labels.tolist(), strict=True))
@@ -122,8 +124,9 @@ def label(
         votes: dict[int, dict[int, int]] = {}
         for number, sheet in enumerate(read):
             draw, rows = with_batch(file, draw, sheet)
-            may_be_empty = partial and sheet.share is not None
-            classes_of_lines = _classes_of(file, sheet, rows, may_be_empty=may_be_empty)
+            if sheet.number not in filled:
+                raise CovcalError(f"{sheet.path} has no labels yet: fill in the column label")
+            classes_of_lines = _classes_of(file, sheet, rows)
             for row, index in zip(rows.tolist(), classes_of_lines, strict=True):
                 votes_of_row = votes.setdefault(row, {})
                 if index != UNKNOWN_LABEL:
@@ -159,12 +162,8 @@ def label(
         )
 
 
-def _classes_of(
-    file: FeatureFile, sheet: Sheet, rows: Rows, *, may_be_empty: bool = False
-) -> list[int]:
+def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
     """Return the class of every line of a sheet, `UNKNOWN_LABEL` if a label is empty."""
-    if not any(sheet.labels) and not may_be_empty:
-        raise CovcalError(f"{sheet.path} has no labels yet: fill in the column label")
     order = np.argsort(rows)
     predicted = np.empty(len(rows), dtype=np.int64)
     predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)

@@ -38,13 +38,7 @@ def write_page(
     CovcalError
         If the images are not those of the rows, or the page cannot be written.
     """
-    uris: Sequence[str | None] = [None] * len(sheet)
-    unreadable: Mapping[str, str] = {}
-    if images is not None:
-        from covcal_cli.labels.pictures import pictures
-
-        thumbnails = pictures(Path(images), sheet.ids)
-        uris, unreadable = thumbnails.uris, thumbnails.unreadable
+    uris, unreadable = pictures_of(sheet, images)
     facts = fact_columns(sheet)
     text = page(
         sheet_text(sheet),
@@ -57,6 +51,18 @@ def write_page(
     )
     write_text(path, text, force=force)
     return unreadable
+
+
+def pictures_of(
+    sheet: Sheet, images: str | Path | None
+) -> tuple[Sequence[str | None], Mapping[str, str]]:
+    """Return a data URI per row, None without images, and the reason for each unreadable image."""
+    if images is None:
+        return [None] * len(sheet), {}
+    from covcal_cli.labels.pictures import pictures
+
+    thumbnails = pictures(Path(images), sheet.ids)
+    return thumbnails.uris, thumbnails.unreadable
 
 
 def _is_long(text: str) -> bool:

@@ -29,7 +29,7 @@ from covcal_cli.labels.accuracy import NEAREST
 from covcal_cli.labels.cells import answer_columns, kept_cells
 from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
 from covcal_cli.labels.draws import Batch, Draw, read_draw
-from covcal_cli.labels.page import write_page
+from covcal_cli.labels.page import pictures_of, write_page
 from covcal_cli.labels.score import (
     forecasters_of,
     in_words,
@@ -42,11 +42,13 @@ from covcal_cli.labels.sheet import (
     SHEET,
     Sheet,
     fingerprint,
-    read_sheet,
+    read_sheets,
     rows_of,
     sheet_text,
+    tasks_text,
     with_batches,
 )
+from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
 from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
@@ -132,7 +134,9 @@ def pick(
         A features or adapted file with a target.
     output : str or Path, optional
         The CSV to write. None: nothing is written, and `PickReport.sheet` holds the rows. With
-        several labellers, each gets a file with a number: ``to-label-1.csv``. So does `page`.
+        several labellers, each gets a file with a number: ``to-label-1.csv``. So does `page`. A
+        name that ends in .json or .jsonl gives tasks for Label Studio, with an interface in .xml,
+        or for doccano.
     settings : PickSettings
     calibration : str or Path, optional
         The cal.json whose confidence becomes the score of the rows.
@@ -171,13 +175,19 @@ def pick(
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
     outputs = [] if output is None else _numbered(output, settings.labellers)
     pages = [] if page is None else _numbered(Path(page), settings.labellers)
-    for written in (*outputs, *pages):
+    suffix = "" if output is None else output.suffix.lower()
+    if suffix in SUFFIXES and page is not None:
+        raise CovcalError(f"the page saves a CSV: give --output another name than {output}")
+    if suffix == DOCCANO and images is not None:
+        raise CovcalError("doccano takes texts: write tasks for Label Studio (-o tasks.json)")
+    interface = output.with_suffix(".xml") if output and suffix == LABEL_STUDIO else None
+    for written in (*outputs, *pages, *([interface] if interface else [])):
         check_output(written, force=force, inputs=[path, *inputs])
     if page is not None and output is not None and Path(page).resolve() == output.resolve():
         raise CovcalError(f"{page} cannot be both the CSV and the page: give one another name")
     with FeatureFile(path) as file:
         target = file.require_target()
-        before = _before(file, [read_sheet(Path(name)) for name in earlier])
+        before = _before(file, [sheet for name in earlier for sheet in read_sheets(Path(name))])
         splits = _splits(path, before, settings.splits)
         n, population = settings.rows, target.count(*splits)
         left = population - len(before.rows)
@@ -229,7 +239,15 @@ def pick(
         sheets = _dealt(sheet, settings)
         with moved_together():
             for place, of_labeller in zip(outputs, sheets, strict=False):
-                write_text(place, sheet_text(of_labeller), force=force)
+                if place.suffix.lower() in SUFFIXES:
+                    uris, reasons = pictures_of(of_labeller, images)
+                    unreadable |= reasons
+                    write_text(place, tasks_text(of_labeller, uris), force=force)
+                else:
+                    write_text(place, sheet_text(of_labeller), force=force)
+            if interface is not None:
+                setup = label_studio_interface(classes, has_images=images is not None)
+                write_text(interface, setup, force=force)
             for place, of_labeller in zip(pages, sheets, strict=False):
                 unreadable |= write_page(place, of_labeller, classes, images, force=force)
         variance = frame.variance(probabilities)

@@ -25,9 +25,7 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Integers, Rows
 from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.rows import GROUP_PREFIX
-from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
-from covcal_cli.files import require_file
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.labels.cells import Cells, escaped, unescaped
@@ -35,6 +33,14 @@ from covcal_cli.labels.design import FLOOR
 from covcal_cli.labels.draws import Batch, Draw
 from covcal_cli.labels.score import code_of, region_of, words_of
 from covcal_cli.labels.shares import Share
+from covcal_cli.labels.tasks import (
+    LABEL_STUDIO,
+    LabelTable,
+    doccano_tasks,
+    label_studio_tasks,
+    read_tables,
+    task_text,
+)
 from covcal_cli.maths.acceptance import OUTSIDE
 
 SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks for
@@ -82,6 +88,7 @@ class Sheet:
     answers: Collection[str] = ()  # columns that seem to hold the classifier's answer
     shows_answers: bool = False  # whether the CSV has the answers, `predicted` and `confidence`
     share: Share | None = None  # of one labeller; None if the sheet has all rows of the batch
+    is_export: bool = False  # whether an annotation tool wrote it, which may leave out lines
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -138,10 +145,33 @@ def _id_blocks(target: Domain) -> Iterator[AnyArray]:
 
 def sheet_text(sheet: Sheet) -> str:
     """Return the CSV of a sheet, without the column ``path`` where no row has one."""
+    columns = _columns(sheet, fact_columns(sheet))
+    lines = [csv_line(map(escaped, columns))]
+    lines += [csv_line(map(escaped, cells)) for cells in zip(*columns.values(), strict=True)]
+    return "".join(lines)
+
+
+def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
+    """Return the tasks of a sheet for the annotation tool that the suffix of its path tells.
+
+    `images` has a data URI per row, or None.
+    """
+    facts = fact_columns(sheet)
+    # A tool may leave out or move tasks, so each of them describes the draw.
+    columns = _columns(sheet, {}) | {
+        "draw": [_cell(sheet, line, always=True) for line in range(len(sheet))]
+    }
+    texts = [task_text(facts or {"id": sheet.ids}, row) for row in range(len(sheet))]
+    if sheet.path.suffix.lower() == LABEL_STUDIO:
+        return label_studio_tasks(columns, texts, images)
+    return doccano_tasks(columns, texts)
+
+
+def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
     columns: dict[str, Sequence[str]] = {"id": sheet.ids}
     if any(sheet.paths):
         columns["path"] = sheet.paths
-    columns |= fact_columns(sheet)
+    columns |= facts
     if sheet.shows_answers:
         columns |= answers_of(sheet)
     columns |= {
@@ -149,9 +179,7 @@ def sheet_text(sheet: Sheet) -> str:
         "inclusion": [repr(value) for value in sheet.inclusion.tolist()],
         "draw": [_cell(sheet, line) for line in range(len(sheet))],
     }
-    lines = [csv_line(map(escaped, columns))]
-    lines += [csv_line(map(escaped, cells)) for cells in zip(*columns.values(), strict=True)]
-    return "".join(lines)
+    return columns
 
 
 def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
@@ -191,7 +219,7 @@ def _quoted(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell
 
 
-def _cell(sheet: Sheet, line: int) -> str:
+def _cell(sheet: Sheet, line: int, *, always: bool = False) -> str:
     """Return the cell in the column ``draw`` of a line."""
     place, facts = int(sheet.draw_places[line]), _facts(sheet.batch, sheet.fingerprint, sheet.share)
     steps = round(float(sheet.confidence[line]) * _STEPS)
@@ -201,7 +229,7 @@ def _cell(sheet: Sheet, line: int) -> str:
     )
     width = len(str(sheet.batch.drawn))
     cell = f"b{sheet.number + 1}_{place + 1:0{width}d}_{proof.decode().rstrip('=')}"
-    return cell if sheet.places[line] else f"{cell}:{facts}"
+    return f"{cell}:{facts}" if always or not sheet.places[line] else cell
 
 
 def _facts(batch: Batch, data: str, share: Share | None) -> str:
@@ -222,7 +250,12 @@ def _check(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> 
 
 
 def read_sheet(path: Path) -> Sheet:
-    """Read a sheet, filled or not.
+    """Read a sheet with the labels of one person; see `read_sheets`."""
+    return read_sheets(path)[0]
+
+
+def read_sheets(path: Path) -> list[Sheet]:
+    """Read a sheet or the tasks of an annotation tool, filled or not, once for each labeller.
 
     Raises
     ------
@@ -230,16 +263,19 @@ def read_sheet(path: Path) -> Sheet:
         If it is not a sheet, lacks a row, holds a row twice, or a cell that `pick` wrote was
         changed or belongs to another line.
     """
-    require_file(path, remedy=_REMEDY)
-    store = CSVStore(path, as_texts=True)
+    return [_sheet(table) for table in read_tables(path)]
+
+
+def _sheet(table: LabelTable) -> Sheet:
+    path, columns = table.path, table.columns
     needed = ("id", "inclusion", "draw")
-    lacking = [name for name in needed if name not in store.entries]
-    if not {"label", _CHOICE} & set(store.entries):
+    lacking = [name for name in needed if name not in columns]
+    if not {"label", _CHOICE} & set(columns):
         lacking.append("label")
     if lacking:
         raise CovcalError(f"{path} has no column {lacking[0]}: {_REMEDY}")
-    ids, inclusion, draw = (store.texts(name) for name in needed)
-    labels = _labels(store)
+    ids, inclusion, draw = (list(columns[name]) for name in needed)
+    labels = _labels(table)
     twice = [row_id for row_id, count in Counter(ids).items() if count > 1]
     if twice:
         raise CovcalError(f"{path}: id {shown(twice[0])} is there twice: keep one of the lines")
@@ -248,7 +284,7 @@ def read_sheet(path: Path) -> Sheet:
         parts = _LINE.fullmatch(cell.strip())
         if parts is None:
             raise CovcalError(
-                f"{path}: {store.place(line)} has {shown(cell)} in its column draw, which covcal "
+                f"{path}: {table.place(line)} has {shown(cell)} in its column draw, which covcal "
                 f"pick did not write: {_REMEDY}"
             )
         lines.append(parts.groups())
@@ -259,9 +295,11 @@ def read_sheet(path: Path) -> Sheet:
                 f"{path} holds rows of several draws (batch {number + 1} and batch {other}): give "
                 "a file for each"
             )
-    batch, data, share = _batch(path, [line[3] for line in lines if line[3] is not None])
+    of_draw = [line[3] for line in lines if line[3] is not None]
+    batch, data, share = _batch(path, list(dict.fromkeys(of_draw)) if table.is_export else of_draw)
     places = np.array([int(line[1]) - 1 for line in lines], dtype=np.int64)
-    _require_whole(path, places, batch, share)
+    if not table.is_export:
+        _require_whole(path, places, batch, share)
     strata, probabilities, confidences = [], [], []
     facts = _facts(batch, data, share)
     for line, (_, place, proof, _) in enumerate(lines):
@@ -273,22 +311,22 @@ def read_sheet(path: Path) -> Sheet:
                 break
         else:
             raise CovcalError(
-                f"{path}: the cells id and draw in {store.place(line)} belong to different rows, "
+                f"{path}: the cells id and draw in {table.place(line)} belong to different rows, "
                 f"or one was changed: {_AGAIN}"
             )
         stratum, probability, steps = struct.unpack(_NUMBERS, numbers)
         strata.append(stratum)
         probabilities.append(probability)
         confidences.append(steps / _STEPS)
-        _require_near(store, line, "inclusion", inclusion[line], probability)
-    optional = {name: store.texts(name) for name in COLUMNS if name in store.entries}
+        _require_near(table, line, "inclusion", inclusion[line], probability)
+    optional = {name: columns[name] for name in COLUMNS if name in columns}
     for line, cell in enumerate(optional.get("confidence", ())):
-        _require_near(store, line, "confidence", cell, confidences[line])
+        _require_near(table, line, "confidence", cell, confidences[line])
     for line, cell in enumerate(optional.get("path", ())):
         if cell.strip() and not unescaped(cell.strip()).replace("\\", "/").endswith(
             ids[line].replace("\\", "/")
         ):
-            raise _moved(path, store.place(line), "path")
+            raise _moved(path, table.place(line), "path")
     sheet = Sheet(
         path,
         number,
@@ -301,10 +339,11 @@ def read_sheet(path: Path) -> Sheet:
         np.array(confidences),
         labels,
         places if share is None else np.searchsorted(share.places(batch.drawn), places),
-        cells={name: store.texts(name) for name in store.entries if name not in COLUMNS},
+        cells={name: column for name, column in columns.items() if name not in COLUMNS},
         share=share,
+        is_export=table.is_export,
     )
-    if share is None:
+    if share is None and len(sheet) == batch.drawn:
         _require_possible(sheet)
     return sheet
 
@@ -318,17 +357,17 @@ def _written_ids(cell: str) -> Iterator[str]:
         yield text.zfill(width)
 
 
-def _labels(store: CSVStore) -> list[str]:
+def _labels(table: LabelTable) -> list[str]:
     """Return the labels, from the column ``label`` or, where that is empty, from ``choice``."""
     columns = [
-        [unescaped(cell.strip()) for cell in store.texts(name)]
+        [unescaped(cell.strip()) for cell in table.columns[name]]
         for name in ("label", _CHOICE)
-        if name in store.entries
+        if name in table.columns
     ]
     filled = [column for column in columns if any(column)]
     if len(filled) > 1 and filled[0] != filled[1]:
         raise CovcalError(
-            f"{store.path}: the columns label and {_CHOICE} differ: empty one of the two"
+            f"{table.path}: the columns label and {_CHOICE} differ: empty one of the two"
         )
     return (filled or columns)[0]
 
@@ -379,7 +418,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
     """
     first = sheets[0]
     for sheet in sheets:
-        if sheet.share is None:
+        if sheet.share is None and len(sheet) == sheet.batch.drawn:
             return sheet
     line_of: dict[int, tuple[Sheet, int]] = {}
     for sheet in sheets:
@@ -403,7 +442,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
     return joined
 
 
-def _require_near(store: CSVStore, line: int, name: str, cell: str, expected: float) -> None:
+def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: float) -> None:
     """Refuse a number that `pick` did not write; a spreadsheet's rounding is allowed."""
     text = cell.strip().replace(",", ".")
     digits = len(text.rstrip("% ").partition(".")[2])
@@ -418,7 +457,7 @@ def _require_near(store: CSVStore, line: int, name: str, cell: str, expected: fl
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
         raise CovcalError(
-            f"{store.path}: {name} in {store.place(line)} is {shown(cell)}, and covcal pick wrote "
+            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, and covcal pick wrote "
             f"{expected:.4g} for this row: the column was changed, or sorted without the others; "
             f"{_AGAIN}"
         )
@@ -521,6 +560,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
             raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
+    if sheet.is_export:  # a label is in the task of its row
+        return
     labelled = [line for line in range(len(sheet)) if sheet.labels[line]]
     labels = [sheet.labels[line] for line in labelled]
     if np.array_equal(sheet.places, np.arange(len(sheet))):
@@ -642,11 +683,13 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
                 "holds, and did not know of it: pick again, which goes on after that one"
             )
         return before, rows
-    if sheet.share is not None and len(rows) < batch.drawn:
+    if len(rows) < batch.drawn:
+        others = "the tasks that covcal pick wrote"
+        if sheet.share is not None:
+            others = f"the sheets of all {sheet.share.labellers} labellers"
         raise CovcalError(
-            f"{sheet.path} holds {len(rows)} of the {batch.drawn} rows that were drawn for "
-            f"{sheet.share.labellers} labellers: give the sheets of all labellers in one command "
-            "(label takes --partial if one is not filled in)"
+            f"{sheet.path} holds {len(rows)} of the {batch.drawn} rows that were drawn: give "
+            f"{others} in the same command (label takes --partial if rows have no label yet)"
         )
     left = target.count(*batch.splits) - len(before.rows)
     is_new = not np.isin(rows, before.rows).any()

@@ -99,7 +99,7 @@ def test_the_file_is_as_from_one_sheet(adapted: Path, tmp_path: Path) -> None:
         fill(sheet, adapted)
     first, second, third = (sheet.name for sheet in sheets)
     line = covcal("label", "adapted.h5", first, second, cwd=tmp_path).error_line()
-    assert "holds 24 of the 30 rows that were drawn for 3 labellers" in line
+    assert "give the sheets of all 3 labellers in the same command" in line
     run = ("label", "adapted.h5", third, second, first, "--partial")
     assert "of the 30 rows picked" in covcal(*run, cwd=tmp_path).require_success().out
     fill(sheets[2], adapted)
@@ -151,4 +151,4 @@ def test_a_second_batch_goes_on_after_all_sheets_of_the_first(shared: Path) -> N
     drawn = {line["id"] for name in sheets[1::2] for line in lines_of(shared / name)}
     assert not drawn & {line["id"] for line in lines_of(shared / "more.csv")}
     line = covcal("pick", "adapted.h5", *sheets[:2], "-o", "less.csv", cwd=shared).error_line()
-    assert "give the sheets of all labellers in one command" in line
+    assert "give the sheets of all 2 labellers in the same command" in line
