@@ -176,7 +176,7 @@ class _CalibratedRows:
             self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype,
             self.with_probabilities,
             provenance,
-            with_decision=self.decision is not None and self.decision.error is not None,
+            with_decision=self.decision is not None and self.decision.accepts_rows,
             with_sets=self.decision is not None and self.decision.sets is not None,
             integer_ids=file.attributes.get(f"{self.domain.name}_ids") == "integers",
         )
@@ -200,7 +200,7 @@ class _CalibratedRows:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
         accept, members, decision = None, None, self.decision
-        if decision is not None and decision.error is not None:
+        if decision is not None and decision.accepts_rows:
             accept = decision.accepts(confidence)
         if decision is not None and decision.sets is not None:
             members = decision.sets.members(probabilities)

@@ -50,6 +50,15 @@ def decide(
             help="Make sets of classes that contain the right class in this share of all rows.",
         ),
     ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            "--cost",
+            metavar="COSTS.JSON",
+            help='Accept the rows that are cheapest to accept. Such as {"review": 1, "wrong": 10, '
+            '"pairs": [{"true": "a", "predicted": "b", "cost": 50}]}.',
+        ),
+    ] = None,
     certainty: Annotated[
         float | None,
         typer.Option(
@@ -94,6 +103,7 @@ def decide(
       covcal pick -n 80 --for decide.json
       covcal decide --error 0.05 --labels marked -f
       covcal decide --error 0.05 --by hospital
+      covcal decide --cost costs.json
       covcal decide adapted.h5 -c cal.json --set 0.9
     """
     from covcal_cli.decide.decide import DecideSettings
@@ -113,6 +123,7 @@ def decide(
             these_rows=these_rows,
             labels=labels.value,
             by=by,
+            costs=costs,
         )
     console = Console(quiet=quiet, verbose=verbose)
     to_stdout = str(output) == "-"
@@ -121,7 +132,7 @@ def decide(
         file, [fitted], [document], purpose="decide", picked=calibration is None
     )
     if not to_stdout:
-        check_output(output, force=force, inputs=[path, document])
+        check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
     if file is None:
         console.note(f"reading {path}")
     with console.progress() as progress:
@@ -176,13 +187,20 @@ def _answer(decision: "Decision", output: str) -> str:
 
     facts: dict[str, str] = {}
     limit = decision.error
-    if limit is not None:
+    if decision.accepts_rows:
         facts["Accept"] = "none of the target rows"
         if decision.threshold is not None:
             facts["Accept"] = (
                 f"{_percent(decision.share)} of the target rows: those with a confidence above "
                 f"{short_percent(decision.threshold)}"
             )
+    if decision.cost is not None:
+        cost = decision.cost
+        facts["Cost"] = (
+            f"{cost.cost:.4g} per row ({cost.low:.4g} to {cost.high:.4g}), and {cost.review:.4g} "
+            "if a person reviews every row. This is an estimate."
+        )
+    if limit is not None:
         if decision.is_promise and decision.labels is not None:
             use, whose = decision.labels, "of them"
             if decision.covers == "future rows":

@@ -26,15 +26,25 @@ def confidence_range(
     accuracy. Without `accuracies` all three are equal. `can_move` says whether the top class of the
     logits, shape (n, K), may differ from the label.
     """
-    own = confidences(logits, temperature, labels)
-    if accuracies is None:
-        return own, own, own
     moved = labels if can_move else None
-    lowest, highest = (
-        confidences(logits, match_accuracy(logits, accuracy, moved).temperature, labels)
-        for accuracy in accuracies
+    own, lowest, highest = (
+        confidences(logits, matched, labels)
+        for matched in temperature_range(logits, temperature, accuracies, moved)
     )
     return own, lowest, highest
+
+
+def temperature_range(
+    logits: Floats,
+    temperature: float,
+    accuracies: tuple[float, float] | None,
+    labels: Labels | None,
+) -> tuple[float, float, float]:
+    """Return T, and the T whose mean confidence is the lowest and the highest accuracy."""
+    if accuracies is None:
+        return temperature, temperature, temperature
+    low, high = (match_accuracy(logits, end, labels).temperature for end in accuracies)
+    return temperature, low, high
 
 
 def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:

@@ -17,11 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
+from covcal_cli.decide.costs import Costs, read_costs
 from covcal_cli.decide.curve import (
     confidence_range,
     errors_of_groups,
     expected_errors,
     largest_share,
+    temperature_range,
 )
 from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, mean_size, true_scores
 from covcal_cli.errors import CovcalError
@@ -29,7 +31,7 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.decision import CurvePoint, Decision, LabelUse, SetRule
+from covcal_cli.formats.decision import CostPoint, CurvePoint, Decision, LabelUse, SetRule
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.labels.draws import Draw, frame_rows
 from covcal_cli.labels.picked_labels import draw_with_labels
@@ -45,6 +47,8 @@ from covcal_cli.maths.acceptance import (
     plan,
     sampling,
 )
+from covcal_cli.maths.odds import confidences
+from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import Input, require_one_of
 
@@ -70,12 +74,16 @@ class DecideSettings:
     these_rows: bool = False  # whether the promise is about the rows of the file
     labels: str = "auto"  # "marked", "none", or "auto": marked ones if they can be used
     by: str | None = None  # "predicted" or a column: adds the expected error of each group
+    costs: Path | None = None  # costs.json, instead of an error
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.by is not None and self.error is None:
+        if self.costs is not None and (self.error is not None or self.labels == "marked"):
+            raise CovcalError("--cost is an estimate: leave out --error and --labels marked")
+        accepts = self.error is not None or self.costs is not None
+        if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
-        if self.error is None and self.coverage is None:
+        if not accepts and self.coverage is None:
             raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
         for name in ("error", "coverage", "certainty"):
             value = getattr(self, name)
@@ -178,11 +186,15 @@ def decide(
                 )
                 notes.append(f"{text}: draw rows with pick --for a decision by --set alone")
                 decision = replace(decision, notes=tuple(notes))
-        if settings.error is None:
-            return decision
         ranking = Ranking(scores, decision.beliefs)
         looks = 1
-        if uses_labels:
+        if settings.costs is not None:
+            cost = sample.cheapest(read_costs(settings.costs, file.classes), estimate)
+            rows_to_accept = round(cost.share * len(ranking))
+            decision = _accepting(replace(decision, cost=cost), ranking, rows_to_accept)
+        elif settings.error is None:
+            return decision
+        elif uses_labels:
             looks += len(labelled.used)
             decision = _promised(decision, labelled.tested(ranking, settings), ranking)
         else:
@@ -191,6 +203,8 @@ def decide(
             accepted = decision.accepts(confidence[0])
             points = errors_of_groups(*groups, accepted, *confidence)
             decision = replace(decision, by=settings.by, groups=points)
+        if settings.error is None:
+            return decision
         return _with_offer(decision, ranking, level_of_look(settings.certainty, looks))
 
 
@@ -254,12 +268,23 @@ class _Sample:
             self._logits, self._temperature, self.labels, accuracies, can_move=self._can_move
         )
 
+    def cheapest(self, costs: Costs, estimate: Estimate | None) -> CostPoint:
+        """Return the share of rows that is cheapest to accept."""
+        accuracies = None if estimate is None else (estimate.low, estimate.high)
+        labels = self.labels if self._can_move else None
+        own, lowest, highest = (
+            costs.of_accepted(softmax(self._logits, temperature).T, self.labels)
+            for temperature in temperature_range(
+                self._logits, self._temperature, accuracies, labels
+            )
+        )
+        scores = confidences(self._logits, self._temperature, self.labels)
+        return costs.cheapest(scores, own, lowest, highest)
+
     @cached_property
     def probabilities(self) -> Float64s:
         """Calibrated probabilities, shape (m, K)."""
-        scaled = self._logits / self._temperature
-        shares = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+        return softmax(self._logits, self._temperature).T
 
 
 class _Labelled:

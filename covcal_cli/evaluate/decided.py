@@ -33,7 +33,8 @@ class DecisionMetrics:
     """The counts of one decision on labelled rows."""
 
     calibration: str  # the name of the calibration that the decision was made with
-    error: float | None  # the largest share of accepted rows that may be wrong, as decided
+    accepts_rows: bool  # False: the decision makes only sets
+    error: float | None  # the largest share of accepted rows that may be wrong, if it was given
     wanted: float | None  # coverage of the sets, as decided
     is_promise: bool
     n: int
@@ -45,7 +46,7 @@ class DecisionMetrics:
     @property
     def accepted_share(self) -> float | None:
         """Share of the rows that is accepted."""
-        return None if self.error is None else self.accepted / self.n
+        return self.accepted / self.n if self.accepts_rows else None
 
     @property
     def accepted_error(self) -> float | None:
@@ -110,6 +111,7 @@ class DecisionCounter:
         sets = self._decision.sets
         return DecisionMetrics(
             calibration=calibration,
+            accepts_rows=self._decision.accepts_rows,
             error=self._decision.error,
             wanted=None if sets is None else sets.coverage,
             is_promise=self._decision.is_promise,

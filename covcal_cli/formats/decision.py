@@ -47,6 +47,17 @@ class GroupPoint:
 
 
 @dataclass(frozen=True)
+class CostPoint:
+    """The share of rows that is cheapest to accept, and the mean cost of a row."""
+
+    share: Share
+    cost: float  # of accepted rows that are wrong and of reviews, per row
+    low: float  # at one end of the estimated accuracy
+    high: float  # at the other end
+    review: float  # the mean cost if a person reviews every row
+
+
+@dataclass(frozen=True)
 class LabelUse:
     """The labels that a promise was tested with."""
 
@@ -98,6 +109,7 @@ class Decision(Document):
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # the data and the calibration
+    cost: CostPoint | None = None  # of a decision by costs, which has no `error`
     by: str | None = None  # the column of `groups`
     groups: tuple[GroupPoint, ...] = ()
 
@@ -108,6 +120,11 @@ class Decision(Document):
             raise ValueError("a promise without labels")
         if not any(entry.role == "calibration" for entry in self.inputs):
             raise ValueError("inputs have no calibration")
+
+    @property
+    def accepts_rows(self) -> bool:
+        """Whether the decision is about rows to accept, and not only about sets."""
+        return self.error is not None or self.cost is not None
 
     @property
     def accept_above(self) -> float:

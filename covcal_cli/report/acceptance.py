@@ -26,27 +26,32 @@ def acceptance(
     if curve:
         key += " The dashed line shows the error that was measured on test rows."
     texts = [f"{sentence(decision)} {key}", *(() if measured is None else _in_words(measured))]
-    figure = diagram(decision, curve) if decision.error is not None else ""
+    figure = diagram(decision, curve) if decision.accepts_rows else ""
     paragraphs = "".join(f"<p>{safe(text)}</p>" for text in texts)
     return f'<figure class="wide">{figure}</figure>{paragraphs}'
 
 
 def sentence(decision: Decision) -> str:
     """Return what the decision accepts, and what that is worth."""
-    if decision.error is None:
+    if not decision.accepts_rows:
         return "The decision makes sets of classes."
+    limit = None if decision.error is None else short_percent(decision.error)
     if decision.threshold is None:
-        return f"No row is accepted at an error of at most {short_percent(decision.error)}."
+        return "No row is accepted" + (
+            "." if limit is None else f" at an error of at most {limit}."
+        )
     rows = (
         f"Rows with a confidence above {short_percent(decision.threshold)} are accepted: "
         f"{percent(decision.share)} of the rows."
     )
     if decision.is_promise:
         return (
-            f"{rows} At most {short_percent(decision.error)} of them are wrong, with "
-            f"{short_percent(decision.certainty)} certainty."
+            f"{rows} At most {limit} of them are wrong, with {short_percent(decision.certainty)} "
+            "certainty."
         )
-    return f"{rows} That at most {short_percent(decision.error)} of them are wrong is an estimate."
+    if limit is None:
+        return f"{rows} This is the cheapest share by an estimate."
+    return f"{rows} That at most {limit} of them are wrong is an estimate."
 
 
 def _in_words(measured: DecisionMetrics) -> Iterable[str]:
@@ -77,7 +82,8 @@ def measured_curve(metrics: Metrics) -> Points:
 def diagram(decision: Decision, measured: Points) -> str:
     """Return a diagram as SVG: the error of accepted rows by their share."""
     limit = decision.error or 0.0
-    highest = max([limit * 1.5, *(point.high for point in decision.curve), *_errors(measured)])
+    errors = (*(point.high for point in decision.curve), *(error for _, error in measured))
+    highest = max(limit * 1.5, 0.01, *errors)
 
     def place(share: float, error: float) -> str:
         return f"{_LEFT + _ACROSS * share:.1f},{_TOP + _DOWN * (1 - error / highest):.1f}"
@@ -103,10 +109,13 @@ def diagram(decision: Decision, measured: Points) -> str:
         line(band, f'fill="{_EXPECTED}" fill-opacity="0.15"'),
         line([(p.share, p.error) for p in curve], f'fill="none" stroke="{_EXPECTED}"'),
         line(measured, f'fill="none" stroke="{_MEASURED}" stroke-dasharray="5 4"'),
-        line([(0, limit), (1, limit)], f'stroke="{_LIMIT}" stroke-width="1.5"'),
-        f'<text x="{_LEFT + 4}" y="{_TOP + _DOWN * (1 - limit / highest) - 4:.1f}">limit '
-        f"{short_percent(limit)}</text>",
     ]
+    if decision.error is not None:
+        parts += [
+            line([(0, limit), (1, limit)], f'stroke="{_LIMIT}" stroke-width="1.5"'),
+            f'<text x="{_LEFT + 4}" y="{_TOP + _DOWN * (1 - limit / highest) - 4:.1f}">limit '
+            f"{short_percent(limit)}</text>",
+        ]
     if decision.threshold is not None:
         end = [(decision.share, 0), (decision.share, highest)]
         parts.append(line(end, f'stroke="{_LIMIT}" stroke-dasharray="2 3"'))
@@ -116,7 +125,3 @@ def diagram(decision: Decision, measured: Points) -> str:
         'text-anchor="middle">wrong among them</text></svg>'
     )
     return "\n".join(parts)
-
-
-def _errors(measured: Points) -> Iterable[float]:
-    return (error for _, error in measured)

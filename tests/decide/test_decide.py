@@ -379,3 +379,51 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
     assert "all accepted rows together" in screen
     done = covcal("decide", "--error", 0.2, "--by", "ward", "-fq", cwd=folder)
     assert "no target column 'ward'" in done.error_line()
+
+
+def test_costs_find_the_cheapest_share(folder: Path) -> None:
+    """Dear errors accept few rows, cheap ones all, and a dear pair those of other classes."""
+    shares = []
+    for wrong in (0.5, 5, 50):
+        (folder / "costs.json").write_text(f'{{"review": 1, "wrong": {wrong}}}')
+        printed = printed_json("decide", "--cost", "costs.json", cwd=folder)
+        cost = printed["cost"]
+        assert cost["low"] <= cost["cost"] <= min(cost["high"], cost["review"])
+        shares.append(printed["share"])
+    assert shares[0] == 1
+    assert shares[0] > shares[1] > shares[2]
+    pair = '{"true": "class 0", "predicted": "class 1", "cost": 1000}'
+    (folder / "costs.json").write_text(f'{{"review": 1, "wrong": 0.5, "pairs": [{pair}]}}')
+    done = covcal("decide", "--cost", "costs.json", cwd=folder).require_success()
+    assert "if a person reviews every row" in done.out
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    assert decision.share < 1
+    command = ("apply", "--decide", "decide.json", "-o", "p.npz", "-q")
+    covcal(*command, cwd=folder).require_success()
+    with np.load(folder / "p.npz") as rows:
+        np.testing.assert_array_equal(rows["accept"], decision.accepts(rows["confidence"]))
+    assert (
+        printed_json("evaluate", "--decide", "decide.json", cwd=folder)["decision"]["error"] is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ('{"review": 1}', '"wrong": 10'),
+        ('{"review": -1, "wrong": 2}', "at least 0"),
+        ('{"review": 1, "wrong": true}', "at least 0"),
+        ('{"review": 1, "wrong": 2, "x": 1}', "'x'"),
+        ('{"review": 1, "wrong": 2, "pairs": [{"true": "a"}]}', "predicted and cost"),
+        (
+            '{"review": 1, "wrong": 2, "pairs": [{"true": "a", "predicted": "b", "cost": 1}]}',
+            "none of the file's classes",
+        ),
+    ],
+)
+def test_bad_costs_are_refused(folder: Path, text: str, message: str) -> None:
+    (folder / "costs.json").write_text(text)
+    done = covcal("decide", "--cost", "costs.json", "-q", cwd=folder)
+    assert message in done.error_line()
+    assert not (folder / "decide.json").exists()
