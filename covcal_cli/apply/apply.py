@@ -133,7 +133,7 @@ def apply(
             domain=domain,
             rows=_chosen_rows(domain, settings.split),
             scaled=ScaledLogits(calibration.scaling, aligned),
-            with_probabilities=not settings.confidence_only,
+            with_probabilities=not (settings.confidence_only or file.has_one_confidence),
             decision=None if decision is None else read_decision(decision, document),
             progress=progress or silent,
         )

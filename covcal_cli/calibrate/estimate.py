@@ -114,6 +114,8 @@ def estimate_file(
     problem: Problem, metrics: Sequence[Wanted] = (), by: str | None = None
 ) -> Estimation:
     """Estimate the target accuracy and metrics on an open file, as `estimate` does."""
+    if metrics:
+        problem.file.require_all_classes("--metrics")
     file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
     if lacking is not None:

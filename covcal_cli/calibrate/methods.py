@@ -32,6 +32,8 @@ class Method:
     takes_prior: bool = False  # whether it uses the target's class frequencies
     candidate: bool = False  # whether auto reports it beside its choice
     main: bool = False  # whether calibrate --help explains it
+    # Whether it reads the probabilities of all classes, not only that of the prediction.
+    reads_all_classes: bool = False
 
     @property
     def needs_adapt(self) -> bool:
@@ -119,6 +121,7 @@ METHODS = {
             "on_source.class_weighted",
             "temp, with source rows weighted by class (RLLS)",
             _ESTIMATE,
+            reads_all_classes=True,
         ),
         Method(
             "cot",
@@ -128,6 +131,7 @@ METHODS = {
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
+            reads_all_classes=True,
         ),
         Method(
             "fl+cot",
@@ -137,6 +141,7 @@ METHODS = {
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
+            reads_all_classes=True,
         ),
         Method(
             "prior",
@@ -147,6 +152,7 @@ METHODS = {
             takes_prior=True,
             candidate=True,
             main=True,
+            reads_all_classes=True,
         ),
         Method(
             "prior+cot",
@@ -156,6 +162,7 @@ METHODS = {
             _PRIOR,
             takes_prior=True,
             candidate=True,
+            reads_all_classes=True,
         ),
         Method(
             "consensus",

@@ -209,6 +209,8 @@ class Problem:
 
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
+        if settings.target_prior != SOURCE_PRIOR:
+            file.require_all_classes("--target-prior")
         self.validation = _validation_of(file)
         # Both dictionaries have a forecaster's name as key.
         self.errors = cache(self.validation.errors)
@@ -226,6 +228,8 @@ class Problem:
             return "an adapted file: run covcal adapt first"
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
             return NO_PRIOR
+        if method.reads_all_classes and self.file.has_one_confidence:
+            return "the probabilities of all classes, and this file holds one confidence per row"
         lacking = self.missing_for_estimate if "estimate" in method.needs else None
         if lacking is None and "importance weights" in method.needs:
             lacking = self.missing_for_weights

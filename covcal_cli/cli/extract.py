@@ -7,6 +7,7 @@ import typer
 
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.extract_options import (
+    Confidence,
     ExtractOptions,
     Inputs,
     Logits,
@@ -39,6 +40,7 @@ def extract(
     output: Annotated[Path, output("Features file to write.")] = Path("features.h5"),
     logits: Logits = False,
     probabilities: Probabilities = False,
+    confidence: Confidence = False,
     *,
     options: ExtractOptions,
     expect_accuracy: ExpectedAccuracy = None,
@@ -66,11 +68,18 @@ def extract(
       covcal extract model.onnx source/ target/ --size 224 --mean 127 --std 128
       covcal extract nets:build source/ target/ --weights best.pth
       covcal extract --logits source.parquet target.parquet
+      covcal extract --confidence old.csv new.csv
       covcal extract model.onnx source/ target/ --sample 50000 --dry-run
       covcal extract model.onnx source/ target/ --shard 1/10 -o shard-1.h5
     """
     typed = Inputs.read(
-        model, source, target, target_only, logits=logits, probabilities=probabilities
+        model,
+        source,
+        target,
+        target_only,
+        logits=logits,
+        probabilities=probabilities,
+        confidence=confidence,
     )
     settings = options.settings(typed.outputs)
     console = Console(quiet=quiet, verbose=verbose)

@@ -56,7 +56,7 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help=f"{MODEL_HELP} Leave it out with --logits or --probabilities.",
+        help=f"{MODEL_HELP} Leave it out with --logits, --probabilities or --confidence.",
         show_default=False,
     ),
 ]
@@ -84,6 +84,14 @@ Logits = Annotated[
 Probabilities = Annotated[
     bool, typer.Option("--probabilities", help="Read tables of probabilities instead.")
 ]
+Confidence = Annotated[
+    bool,
+    typer.Option(
+        "--confidence",
+        help="Read tables with one confidence per row instead: columns confidence and prediction, "
+        "and in the source correct (1 or 0) or label.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -105,16 +113,21 @@ class Inputs:
         *,
         logits: bool,
         probabilities: bool,
+        confidence: bool,
     ) -> "Inputs":
         """Sort the arguments. Without a model, the first argument is a table."""
-        if logits and probabilities:
-            raise typer.BadParameter(
-                "give only one of them", param_hint="--logits / --probabilities"
-            )
-        if logits or probabilities:
+        kinds: dict[OutputKind, bool] = {
+            "logits": logits,
+            "probabilities": probabilities,
+            "confidence": confidence,
+        }
+        asked = [kind for kind, given in kinds.items() if given]
+        if len(asked) > 1:
+            hint = " / ".join(f"--{kind}" for kind in asked)
+            raise typer.BadParameter("give only one of them", param_hint=hint)
+        if asked:
             tables = [Path(path) for path in (model, source, target) if path is not None]
-            outputs: OutputKind = "logits" if logits else "probabilities"
-            return cls._of_tables(tables, target_only, outputs)
+            return cls._of_tables(tables, target_only, asked[0])
         if model is None:
             raise typer.BadParameter("give MODEL, SOURCE and TARGET", param_hint="MODEL")
         if target_only is not None and (source is not None or target is not None):

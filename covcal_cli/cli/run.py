@@ -10,6 +10,7 @@ import typer
 
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.extract_options import (
+    Confidence,
     ExtractOptions,
     Inputs,
     Logits,
@@ -62,6 +63,7 @@ def run(
     output: Annotated[Path, output("Folder for the results.")] = Path("covcal-run"),
     logits: Logits = False,
     probabilities: Probabilities = False,
+    confidence: Confidence = False,
     method: Method = MethodName.auto,
     adapt: Annotated[
         bool,
@@ -135,7 +137,9 @@ def run(
         for name, has_value in (("history", history is not None), ("replace", replace_unproved)):
             if has_value:
                 raise typer.BadParameter("needs --from", param_hint=f"--{name}")
-        inputs = Inputs.read(model, source, target, logits=logits, probabilities=probabilities)
+        inputs = Inputs.read(
+            model, source, target, logits=logits, probabilities=probabilities, confidence=confidence
+        )
         folder, request = output, _Request(inputs.model, method.value, options, inputs.outputs)
     with usage():
         settings = RunSettings(
@@ -267,7 +271,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
     earlier = earlier_run(folder)
     outputs: OutputKind | None = None
     words = list(earlier.options)
-    for kind in ("logits", "probabilities"):
+    for kind in ("logits", "probabilities", "confidence"):
         if f"--{kind}" in words:
             words.remove(f"--{kind}")
             outputs = kind

@@ -15,7 +15,7 @@ from covcal_cli.data.rows import GROUP_PREFIX, LABEL_NAMES
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError
 
-OutputKind = Literal["logits", "probabilities"]
+OutputKind = Literal["logits", "probabilities", "confidence"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # names of arrays [n, K]
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 CLASSES = "classes"  # an array that names the columns of the outputs
-_CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
+CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
 
 
 @dataclass(frozen=True)
@@ -180,9 +180,9 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
             f"{store.path} holds no {kind} but {listed(list(others))}: pass --{other}, or name "
             f"them {_COLUMN[kind]} if they are {kind}"
         )
-    single = [name for name in store.entries if name.lower() in _CONFIDENCES]
+    single = [name for name in store.entries if name.lower() in CONFIDENCES]
     only = listed(list(store.entries)) or "nothing"
-    of_one = f" ({listed(single)} is of one class per row)" if single else ""
+    of_one = f" ({listed(single)} is of one class per row: pass --confidence)" if single else ""
     return CovcalError(
         f"{store.path} holds no {kind}, only {only}{of_one}: name the outputs {_COLUMN[kind]}, one "
         f"column per class (one is enough for two classes), or give an array {kind} [n, K]"

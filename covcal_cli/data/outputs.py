@@ -15,6 +15,7 @@ import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_class_names, read_classes
+from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.output_columns import CLASSES, OutputColumns, OutputKind, find_outputs
 from covcal_cli.data.rows import (
@@ -63,12 +64,14 @@ class OutputFile:
         classes: Sequence[str] = (),
         keep: Sequence[str] = (),
         choices: Sequence[str] = (),
+        store: Store | None = None,
     ) -> None:
         self.path, self.kind = path, kind
         # Find outputs and features, and check that they have a value for every row.
-        self.store = store = _open(path, choices)
+        self.store = store = store or _open(path, choices)
         answer = _without_answer(store)
-        self.columns = columns = find_outputs(store, kind, classes)
+        named: OutputKind = "logits" if kind == "logits" else "probabilities"
+        self.columns = columns = find_outputs(store, named, classes)
         self.n = n = count_rows(store)
         for name in (*columns.outputs, *columns.features):
             shape = store.entries[name].shape
@@ -129,7 +132,10 @@ class OutputTable:
             for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
-        remarks = (*columns.notes, *file.notes, *self._checked())
+        self._lowest = 0.0
+        # Probabilities that were made of one confidence per row need no check.
+        checked = () if file.kind == "confidence" else self._checked()
+        remarks = (*columns.notes, *file.notes, *checked)
         of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
@@ -163,7 +169,7 @@ class OutputTable:
 
     def _logits(self, values: AnyArray) -> AnyArray:
         order = self._columns.order
-        if self._kind == "probabilities":
+        if self._kind != "logits":
             return log_probabilities(values, self._lowest)[:, order]
         if self._columns.width == 1:  # two classes: the other has the logit 0
             values = np.hstack([np.zeros_like(values), values])
@@ -303,7 +309,7 @@ def open_outputs(
     source : Path or None
         None for the target alone, or if a column ``domain`` of the target tells the domains apart.
     target : Path
-    kind : {"logits", "probabilities"}
+    kind : {"logits", "probabilities", "confidence"}
     classes : Path, optional
         The file that names the classes in order; see `covcal_cli.data.classes.read_classes`.
     keep : sequence of str
@@ -321,11 +327,15 @@ def open_outputs(
     names: tuple[str, ...] = ()
     if not choices and classes is not None:
         choices = read_class_names(classes)
-    if source is not None:
-        files["source"] = OutputFile(source, kind, keep=keep, choices=choices)
-        names = files["source"].columns.class_names()
-    # The target's columns may be named exactly like the source's classes.
-    files["target"] = OutputFile(target, kind, names, keep, choices or names)
+    paths = {"target": target} if source is None else {"source": source, "target": target}
+    stores: dict[str, Store] = {}
+    if kind == "confidence":
+        opened = {name: _open(path) for name, path in paths.items()}
+        stores = confidence_stores(opened, choices or None)
+    for name, path in paths.items():
+        # The target's columns may be named exactly like the source's classes.
+        files[name] = OutputFile(path, kind, names, keep, choices or names, stores.get(name))
+        names = files[name].columns.class_names()
     without = [file.path for file in files.values() if given and not _has_logprobs(file.store)]
     if without:
         raise CovcalError(

@@ -125,6 +125,8 @@ def decide(
     path, document = Path(path), Path(document)
     calibration = read_calibration(document)
     with FeatureFile(path) as file:
+        if settings.coverage is not None:
+            file.require_all_classes("--set")
         given = None if networks is None else Path(networks)
         aligned = networks_for(calibration, document, file, given)
         target = file.require_target()

@@ -12,6 +12,8 @@ chosen on the half *choose* of the research benchmark.
      `source clusters` (clustering finds the classes of the source).
    - Otherwise DoC alone. Perhaps only the class frequencies changed, and the other estimators take
      that for errors. Or the classes form no clusters.
+   - With one confidence per row, where `fall in confidence` passes: ATC and DoC (DoC alone with
+     fewer than 5 source errors), or the frequencies of predicted classes if these give less.
    - Where the class frequencies are given, COT, which then knows them. If its checks fail, the
      rule uses agreement, or else DoC.
 2. The accuracy is A = A_v - 1.2 (A_v - m), with m the median of the estimators used. They all look
@@ -59,6 +61,8 @@ from covcal_cli.estimators.inputs import (
     slope,
     variance_of_mean,
 )
+from covcal_cli.estimators.predicted_classes import PREDICTED_CLASSES, predicted_classes
+from covcal_cli.maths.temperature import MIN_ERRORS
 from covcal_cli.records import Guard
 
 FACTOR = 1.2
@@ -95,6 +99,15 @@ class Estimates(Mapping[str, Estimate]):
         self._inputs, self._prior = inputs, prior
         self._computed: dict[str, Estimate] = {}
         self._estimators: dict[str, Callable[[EstimatorInputs], Estimate]] = {
+            "atc": atc,
+            "doc": doc,
+            "confidence": mean_confidence,
+        }
+        if not inputs.has_all_classes:
+            if len(np.unique(inputs.source_predictions)) > 1:
+                self._estimators[PREDICTED_CLASSES] = predicted_classes
+            return
+        self._estimators = {
             "cot": lambda inputs: cot(inputs, prior),
             "atc": atc,
             "doc": doc,
@@ -131,6 +144,8 @@ class Estimates(Mapping[str, Estimate]):
                 cot_or_other = self["agreement"] if "agreement" in self else self["doc"]
             return consensus(inputs, [cot_or_other], [])
         checks = [confidence_change(inputs)]
+        if not inputs.has_all_classes:
+            return by_confidence(inputs, self, checks[0])
         if inputs.n_classes > 2:
             checks += [change_within_classes(inputs), *self[CLUSTERING].guards]
         return combined(inputs, self, checks)
@@ -172,6 +187,27 @@ def combined(
     confidence = float(inputs.target_confidence.mean())
     guard = independent_evidence(estimate.accuracy, confidence)
     return replace(estimate, guards=(*estimate.guards, guard))
+
+
+def by_confidence(
+    inputs: EstimatorInputs,
+    estimates: Mapping[str, Estimate],
+    fall: Guard,
+    drift: float | None = None,
+) -> Estimate:
+    """Return the estimate to act on with one confidence per row.
+
+    `fall` is the check `fall in confidence`; `drift` is that of `combined`.
+    """
+    names = ("atc", "doc") if inputs.source_errors >= MIN_ERRORS else ("doc",)
+    used = [estimates[name] for name in names]
+    if not fall.passed:
+        reason = _DOC_BECAUSE[FALL_IN_CONFIDENCE]
+        return consensus(inputs, [estimates["doc"]], used, drift=drift, reason=reason)
+    of_classes = estimates.get(PREDICTED_CLASSES)
+    if of_classes is not None and of_classes.accuracy < _median(used):
+        return consensus(inputs, [of_classes], used, drift=drift)
+    return consensus(inputs, used, [], drift=drift)
 
 
 def consensus(
@@ -225,8 +261,8 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
 def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> float:
     """Return the accuracy by the median of some estimates, with the factor."""
     source_accuracy = float(inputs.source_correct.mean())
-    middle = float(np.median([estimate.accuracy for estimate in estimates]))
-    return float(np.clip(source_accuracy - FACTOR * (source_accuracy - middle), 0.0, 1.0))
+    fall = source_accuracy - _median(estimates)
+    return float(np.clip(source_accuracy - FACTOR * fall, 0.0, 1.0))
 
 
 def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
@@ -235,6 +271,10 @@ def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
     variance = error * (1 - error) / inputs.n_source
     variance += accuracy * (1 - accuracy) / inputs.n_target
     return Z * math.sqrt(variance)
+
+
+def _median(estimates: Sequence[Estimate]) -> float:
+    return float(np.median([estimate.accuracy for estimate in estimates]))
 
 
 def under_confidence(accuracy: float, confidence: float) -> Guard:

@@ -56,6 +56,8 @@ class EstimatorInputs:
     # Importance weights q/p of the source rows, (n_v,), with mean near 1. They are all 0 if no
     # source row looks like the target.
     source_weights: Float64s | None = None
+    # False if the logits were made of one confidence per row, and say nothing of other classes.
+    has_all_classes: bool = True
 
     def __post_init__(self) -> None:
         n, K = self.source_logits.shape
@@ -185,6 +187,7 @@ def read_inputs(
         temperature=temperature,
         aligned=aligned,
         source_weights=None if source_weights is None else source_weights[chosen],
+        has_all_classes=not file.has_one_confidence,
     )
 
 

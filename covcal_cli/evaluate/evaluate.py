@@ -23,7 +23,7 @@ from covcal_cli.evaluate.bootstrap import (
     intervals,
 )
 from covcal_cli.evaluate.decided import DecisionCounter, DecisionMetrics, require_unseen
-from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator
+from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator, measurable
 from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.evaluate.ranked import GroupCollector, auroc
 from covcal_cli.evaluate.result import Evaluation, Predictions, Since
@@ -168,7 +168,13 @@ def evaluate(
         rows, left_out = _without_fitted(target, rows, calibrations)
         groupings = {by: _grouping(target, by, rows, file.classes) for by in settings.groupings}
         # Read the file once, for any number of calibrations.
-        collector = _Collector(versions, settings, len(file.classes), groupings)
+        collector = _Collector(
+            versions,
+            settings,
+            len(file.classes),
+            groupings,
+            has_all_classes=not file.has_one_confidence,
+        )
         if decided is not None:
             digests = [entry.sha256 for entry in inputs[1:]]
             of_decision = [*calibrations][digests.index(decided.calibration.sha256)]
@@ -253,15 +259,22 @@ class _Collector:
         settings: EvaluateSettings,
         n_classes: int,
         groupings: Mapping[str, "_Grouping"],
+        *,
+        has_all_classes: bool,
     ) -> None:
-        names, resamples = settings.metrics, settings.resamples
+        names = measurable(settings.metrics, has_all_classes=has_all_classes)
+        resamples = settings.resamples
         self._groupings = groupings
         self._ranks = "correctness_auroc" in names
         # If the classifier's labels are measured, all calibrations have the same predicted labels.
         self._same_labels = settings.predictions == "original"
         self.metrics = {
             version: MetricsAccumulator(
-                settings.bins, n_classes, names=names, keep_losses=resamples > 0
+                settings.bins,
+                n_classes,
+                names=names,
+                keep_losses=resamples > 0,
+                has_all_classes=has_all_classes,
             )
             for version in versions
         }

@@ -159,7 +159,14 @@ MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
 # Metrics that need more than counts in bins of confidence: the probability of every class, the
 # ranked rows, or the confidence as a forecast of correctness.
 _CLASSWISE = ("calibration", "sharpness", "classwise_ece")
+# Metrics of the whole distribution, which one confidence per row does not give.
+OF_ALL_CLASSES = ("nll", "brier", "agreement", *_CLASSWISE)
 _RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
+
+
+def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
+    """Return the metrics that can be measured, with all classes or with one confidence per row."""
+    return tuple(name for name in names if has_all_classes or name not in OF_ALL_CLASSES)
 
 
 def on_screen() -> list[tuple[str, Display, Metric]]:
@@ -201,6 +208,8 @@ class Metrics:
     rows: RowCollector | None  # None if no metric of ranked rows was asked for
     by_class: GroupBins | None  # bins per predicted label; None for over a million counts
     losses: Mapping[str, ValueCells]  # losses of metrics that are means over rows, for resampling
+    # False for one confidence per row: `OF_ALL_CLASSES` then have no value.
+    has_all_classes: bool = True
 
     @property
     def n(self) -> int:
@@ -291,6 +300,8 @@ class Metrics:
 
     def value(self, name: str) -> float | None:
         """Return a metric of the table by name; raise ValueError if it was not asked for."""
+        if name in OF_ALL_CLASSES and not self.has_all_classes:
+            return None
         if name not in self.names:
             raise ValueError(f"{name} was not asked for")
         value: float | None = getattr(self, name)
@@ -316,7 +327,10 @@ class MetricsAccumulator:
         *,
         names: Collection[str] = tuple(METRICS),
         keep_losses: bool = False,
+        has_all_classes: bool = True,
     ) -> None:
+        self._has_all_classes = has_all_classes
+        names = measurable(names, has_all_classes=has_all_classes)
         self._names = tuple(name for name in METRICS if name in names)
         self._edges = bin_edges(bins)
         self._few = bins * n_classes <= _MAX_CELLS
@@ -417,4 +431,5 @@ class MetricsAccumulator:
             rows=self._rows,
             by_class=counts if self._few else None,
             losses=self._losses,
+            has_all_classes=self._has_all_classes,
         )

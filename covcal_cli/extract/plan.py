@@ -23,6 +23,7 @@ from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
+from covcal_cli.data.confidences import OTHER
 from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.outputs import OutputTable, open_outputs
@@ -36,6 +37,7 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import (
     DOMAINS,
     FEATURE_COLUMNS,
+    ONE_CONFIDENCE,
     ONE_TABLE,
     OPTIONS,
     SOURCE_FRACTIONS,
@@ -119,6 +121,8 @@ class ExtractPlan:
         classifier, outputs = self.classifier, self.settings.outputs
         if outputs is not None:
             read = f"none, the tables hold {outputs}"
+            if outputs == "confidence":
+                read += " in one prediction per row"
         elif classifier.outputs.are_logged:
             read = "its output is probabilities, so logits are their logarithms"
         else:
@@ -498,11 +502,18 @@ class TableClassifier:
         self.features_tensor: str | None = None if table.n_features is None else "features"
         self.notes: tuple[str, ...] = (
             f"use a calibration of these {kind} only with {kind} of the same classifier: a table "
-            "does not say which model made it",
+            "does not say which model made it"
+            if kind != "confidence"
+            else "use a calibration of these confidences only with confidences of the same "
+            "classifier: a table does not say which model made it",
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
         self._kind = kind
+        # Of two classes, the confidence in one says the probability of both.
+        is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
+        if kind == "confidence" and is_open:
+            self.tail = ONE_CONFIDENCE
 
     def prove(self, batch: Inputs | None) -> "TableClassifier":
         """Return itself: a table needs no proof."""

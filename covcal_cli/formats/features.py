@@ -45,6 +45,9 @@ FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
 UNMARKED_SHA256 = "unmarked_sha256"
 # Attributes that say how the model was read; the values of the second are JSON.
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
+# The attribute tail of a file whose logits were made of one confidence per row
+# (`covcal_cli.data.confidences`), so that they do not tell the other classes apart.
+ONE_CONFIDENCE = "confidence"
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # all splits
@@ -351,6 +354,19 @@ class FeatureFile:
                     f"{self.path}: the attribute preprocessing is not JSON: extract again"
                 ) from error
         return reading
+
+    @property
+    def has_one_confidence(self) -> bool:
+        """Whether the logits were made of one confidence per row."""
+        return bool(self.attributes.get("tail") == ONE_CONFIDENCE)
+
+    def require_all_classes(self, what: str) -> None:
+        """Refuse `what` where the file has no probability of every class."""
+        if self.has_one_confidence:
+            raise CovcalError(
+                f"{self.path} holds one confidence per row, and {what} needs the probabilities of "
+                "all classes"
+            )
 
     @property
     def handle(self) -> File:

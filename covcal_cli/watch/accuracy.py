@@ -25,7 +25,7 @@ from covcal_cli.estimators.clusters import (
     places,
     strays,
 )
-from covcal_cli.estimators.consensus import DISAGREE, Estimates, combined
+from covcal_cli.estimators.consensus import DISAGREE, Estimates, by_confidence, combined
 from covcal_cli.estimators.doc import doc
 from covcal_cli.estimators.guards import (
     clusters_know_classes,
@@ -40,8 +40,9 @@ from covcal_cli.estimators.inputs import (
     from_variance,
     variance_of_mean,
 )
+from covcal_cli.estimators.predicted_classes import predicted_classes
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.features import FeatureFile, thinned
+from covcal_cli.formats.features import ONE_CONFIDENCE, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.records import Guard
@@ -62,13 +63,20 @@ class SourceRows:
     sketch: Reference | None  # the file that the rows come from; None for other rows
     temperature: float  # T_s
     prior: Float64s | None  # class frequencies on the target, (K,), if the user gave them
+    has_all_classes: bool  # as in `EstimatorInputs`
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
         """Estimate the accuracy on rows with these logits, (n, K); None for too few rows."""
         if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_SOURCE:
             return None
         if self.sketch is None:
-            inputs = EstimatorInputs(self.logits, self.labels, logits, self.temperature)
+            inputs = EstimatorInputs(
+                self.logits,
+                self.labels,
+                logits,
+                self.temperature,
+                has_all_classes=self.has_all_classes,
+            )
             estimate = Estimates(inputs, self.prior).combined
             of = "the calibration's source rows"
         else:
@@ -90,7 +98,15 @@ class SourceRows:
             math.sqrt(variance_of_mean(source) + variance_of_mean(target)),
             drift,
         )
-        estimates = [doc(inputs), atc(inputs), *_by_strays(sketch, logits)]
+        estimates = [doc(inputs), atc(inputs)]
+        if not self.has_all_classes:
+            on_source = np.asarray(sketch.source.predicted.values, dtype=np.float64)
+            if np.count_nonzero(on_source) > 1:
+                on_target = np.asarray(predicted, dtype=np.float64)
+                estimates.append(predicted_classes(inputs, on_source, on_target))
+            by_name = {estimate.name: estimate for estimate in estimates}
+            return by_confidence(inputs, by_name, fall, drift)
+        estimates += _by_strays(sketch, logits)
         by_name = {estimate.name: estimate for estimate in estimates}
         checks = [fall, *_checks_of_classes(sketch, logits)]
         return combined(inputs, by_name, checks, drift)
@@ -100,6 +116,7 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     """Return the source rows of a calibration, or rows made from its reference data."""
     prior = calibration.target_prior.shares
     frequencies = None if prior is None else np.array(prior)
+    has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -109,7 +126,10 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
             labels = source.labels(rows)
             rows = thinned(rows[labels >= 0], most, calibration.seed)
             labels = source.labels(rows)
-            return SourceRows(source.logits(rows), labels, None, reference.temperature, frequencies)
+            stored = source.logits(rows)
+            return SourceRows(
+                stored, labels, None, reference.temperature, frequencies, has_all_classes
+            )
     sketch, n_classes = reference.source, len(calibration.classes)
     share = min(1.0, (MAX_VALUES // n_classes) / (sketch.right + sketch.wrong))
     right, wrong = round(share * sketch.right), round(share * sketch.wrong)
@@ -118,7 +138,9 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     )
     labels = np.repeat([0, 1], [right, wrong])
     logits = _top_against_rest(odds, n_classes, reference.temperature)
-    return SourceRows(logits, labels, reference, reference.temperature, frequencies)
+    return SourceRows(
+        logits, labels, reference, reference.temperature, frequencies, has_all_classes
+    )
 
 
 def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:

@@ -128,7 +128,7 @@ def reference_of(
             right_odds=quantiles(odds[right]),
             wrong_odds=quantiles(odds[~right]),
             predicted=Packed.of(shares(predictions, source.n_classes)),
-            clusters=_clusters(logits, labels),
+            clusters=None if file.has_one_confidence else _clusters(logits, labels),
             places=_places(logits),
         ),
     )

@@ -33,6 +33,8 @@ def columns_of(record: Any) -> Any:
             "label": record.get("target"),
             CHOICES: [float(choice[0]) for choice in choices],
         }
+    if isinstance(record.get("predictions"), list):
+        return _label_studio(record)
     labels, scores = record.get("labels"), record.get("scores")
     if isinstance(labels, list) and isinstance(scores, list) and len(labels) == len(scores):
         rest = {key: record[key] for key in record if key not in ("labels", "scores")}
@@ -44,6 +46,36 @@ def columns_of(record: Any) -> Any:
             PROBABILITIES: _scores(record[lists[0]])
         }
     return record
+
+
+def _label_studio(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the prediction, its score and the label of a task that Label Studio exports."""
+    columns = {name: value for name, value in task.items() if not isinstance(value, (dict, list))}
+    data = task.get("data")
+    for name, value in (data if isinstance(data, dict) else {}).items():
+        if not isinstance(value, (dict, list)):
+            columns.setdefault(name, value)
+    for prediction in task["predictions"]:
+        choice = _choice(prediction)
+        if choice is not None:
+            columns |= {"prediction": choice[0], "confidence": choice[1]}
+    annotations = task.get("annotations")
+    for annotation in annotations if isinstance(annotations, list) else ():
+        choice = _choice(annotation)
+        if choice is not None and not annotation.get("was_cancelled"):
+            columns["y_true"] = choice[0]
+    return columns
+
+
+def _choice(answer: Any) -> tuple[str, Any] | None:
+    """Return the first choice of an annotation or prediction, and its score."""
+    results = answer.get("result") if isinstance(answer, dict) else None
+    for result in results if isinstance(results, list) else ():
+        value = result.get("value") if isinstance(result, dict) else None
+        choices = value.get("choices") if isinstance(value, dict) else None
+        if isinstance(choices, list) and choices:
+            return str(choices[0]), result.get("score", answer.get("score"))
+    return None
 
 
 def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,322 @@
+"""Read tables with one confidence per row, and spread it over the classes.
+
+Detectors, matchers, OCR and language models often give a prediction and its confidence, and not the
+probability of every class. `confidence_stores` makes a table of probabilities of it: the prediction
+has its confidence, and all other classes share the rest alike. So T works as for all classes: as it
+grows, the confidence falls to 1/K. Whatever needs more than the confidence and the prediction must
+not read such a table (`FeatureFile.has_one_confidence`).
+
+The classes are the predictions and labels of both tables. If the source says only whether a
+prediction is right, a further class stands for all other answers. If there is no prediction, or
+there are too many of them (texts, say), the classes are `RIGHT` and 19 wrong answers.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from covcal_cli.arrays import AnyArray, Float64s, Rows
+from covcal_cli.data.classes import is_plain_number
+from covcal_cli.data.output_columns import CONFIDENCES
+from covcal_cli.data.rows import LABEL_NAMES
+from covcal_cli.data.stores.store import Entry, Piece, Store
+
+PREDICTIONS = (
+    *("prediction", "predicted", "predicted_label", "predicted_class", "pred", "y_pred"),
+    *("answer", "category_id"),
+)
+CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
+RIGHT, WRONG, OTHER = "right", "wrong", "another answer"
+_EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
+_MOST_CLASSES = 200
+_NONE = -1.0  # what many tools write where there is no confidence
+_MOST_DECIMALS = 7
+_ABOVE_CHANCE = 1e-4  # relative: the prediction must stay the likeliest class
+_YES, _NO = ("1", "1.0", "true", "yes", "right"), ("0", "0.0", "false", "no", "wrong")
+_MISSING = ("", "nan", "none", "null", "na", "n/a")
+
+
+class _Columns:
+    """The columns of one table: confidence, prediction and truth."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.confidence = _one_of(store, CONFIDENCES)
+        if self.confidence is None:
+            raise store.error(
+                "it has no column confidence (conf or score): give one confidence per row, or use "
+                "--probabilities for the probabilities of all classes"
+            )
+        self.prediction = _one_of(store, PREDICTIONS)
+        label = _one_of(store, ("label",))
+        others = [name for name in LABEL_NAMES if name != "label"]
+        self.correct = _one_of(store, CORRECT)
+        if self.prediction is None and label is not None and self._is_answer(others):
+            # Pipelines of Hugging Face and covcal apply call their answer label.
+            self.prediction, label = label, None
+        self.label = label or _one_of(store, others)
+        used = (self.confidence, self.prediction, self.correct, self.label)
+        self.used = {name for name in used if name is not None}
+        self.values = self._confidences(self.confidence)
+        # Rows without a confidence are left out.
+        self.rows: Rows = np.flatnonzero(np.isfinite(self.values)).astype(np.int64)
+        if len(self.rows) == 0:
+            raise store.error(f"{self.confidence} holds no confidence in any row")
+        self.values = self.values[self.rows]
+        self.predictions = self._texts(self.prediction)
+        self.labels = self._texts(self.label)
+
+    def _is_answer(self, truths: Sequence[str]) -> bool:
+        store = self.store
+        has_truth = self.correct is not None or _one_of(store, truths) is not None
+        return has_truth or self.confidence == "score" or "label_index" in store.entries
+
+    def _texts(self, name: str | None) -> list[str] | None:
+        if name is None:
+            return None
+        texts = self.store.texts(name)
+        cleaned = [texts[row].strip().removesuffix(".0") for row in self.rows.tolist()]
+        return ["" if text.lower() in _MISSING else text for text in cleaned]
+
+    def _confidences(self, name: str) -> Float64s:
+        """Return the confidence of every row; NaN where there is none."""
+        store = self.store
+        if not store.entries[name].is_text:
+            values = np.asarray(store.whole(name), dtype=np.float64).reshape(-1)
+        else:
+            values = np.array([self._number(name, *item) for item in enumerate(store.texts(name))])
+        values = np.where(values == _NONE, np.nan, values)
+        wrong = np.flatnonzero((values < 0) | (values > 100))
+        if len(wrong):
+            row = int(wrong[0])
+            raise store.error(
+                f"{name} of {store.place(row)} is {values[row]:g}: give confidences from 0 to 1, "
+                "or percentages; -1 or nothing where there is none"
+            )
+        return values
+
+    def _number(self, name: str, row: int, text: str) -> float:
+        text = text.strip()
+        if text.lower() in _MISSING:
+            return np.nan
+        number = re.fullmatch(r"([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(%?)", text)
+        if number is None:
+            raise self.store.error(
+                f"{name} of {self.store.place(row)} is {text[:40]!r}: give a number or a percentage"
+            )
+        return float(number[1]) / (100 if number[2] and float(number[1]) != _NONE else 1)
+
+    @property
+    def names(self) -> set[str]:
+        """The classes that the table names."""
+        return {*(self.predictions or ()), *(self.labels or ())} - {""}
+
+    def is_right(self) -> list[bool | None]:
+        """Return whether each prediction is right; None where that is not known."""
+        if self.labels is not None and self.predictions is not None:
+            pairs = zip(self.predictions, self.labels, strict=True)
+            return [None if label == "" else label == answer for answer, label in pairs]
+        if self.correct is None:
+            return [None] * len(self.rows)
+        texts = [text.strip().lower() for text in self.store.texts(self.correct)]
+        known = dict.fromkeys(_YES, True) | dict.fromkeys(_NO, False)
+        for row in self.rows.tolist():
+            if texts[row] not in known and texts[row] not in _MISSING:
+                raise self.store.error(
+                    f"{self.correct} of {self.store.place(row)} is {texts[row][:40]!r}: write 1 "
+                    "where the prediction is right and 0 where it is wrong"
+                )
+        return [known.get(texts[row]) for row in self.rows.tolist()]
+
+
+class ConfidenceStore(Store):
+    """A table with one confidence per row as a table of probabilities of all classes."""
+
+    is_table = True
+
+    def __init__(self, columns: _Columns, names: tuple[str, ...], *, decimals: int) -> None:
+        self._store, self._rows = columns.store, columns.rows
+        self.path, self.is_typed = self._store.path, self._store.is_typed
+        self._names, n = names, len(columns.rows)
+        self._places = self._predicted(columns)
+        self.notes = (*self._store.notes, *self._fitted(columns, decimals))
+        self._own: dict[str, AnyArray] = {}
+        labels = self._labels(columns)
+        if labels is not None:
+            self._own["label"] = np.array(labels, dtype=str)
+        if self.is_event and columns.predictions is not None:
+            self._own["group_prediction"] = np.array([t[:80] for t in columns.predictions])
+        self.entries = {
+            name: replace(entry, shape=(n, *entry.shape[1:]))
+            for name, entry in self._store.entries.items()
+            if name not in columns.used and not _is_truth(name)
+        }
+        self.entries |= {name: Entry((n,), values.dtype) for name, values in self._own.items()}
+        shape = (n, len(names))
+        self.entries["probabilities"] = Entry(shape, np.dtype(float), class_names=names)
+
+    @property
+    def is_event(self) -> bool:
+        """Whether the classes say only whether a prediction is right."""
+        return self._names == _EVENTS
+
+    def whole(self, name: str) -> AnyArray:
+        """Return a whole array."""
+        return self._own[name] if name in self._own else self._store.whole(name)[self._rows]
+
+    def texts(self, name: str) -> list[str]:
+        """Return a whole array as texts."""
+        if name in self._own:
+            return list(map(str, self._own[name].tolist()))
+        texts = self._store.texts(name)
+        return [texts[row] for row in self._rows.tolist()]
+
+    def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
+        """Yield the chosen rows of the named arrays."""
+        for start in range(0, len(rows), max(1, size)):
+            chosen = rows[start : start + size]
+            arrays: dict[str, AnyArray] = {}
+            if "probabilities" in names:
+                arrays["probabilities"] = self._spread(chosen)
+            others = [name for name in names if name != "probabilities"]
+            if others:
+                for _, part in self._store.pieces(others, self._rows[chosen], len(chosen)):
+                    arrays = {
+                        name: np.concatenate([arrays[name], values]) if name in arrays else values
+                        for name, values in part.items()
+                    } | {name: values for name, values in arrays.items() if name not in part}
+            yield chosen, arrays
+
+    def place(self, row: int) -> str:
+        """Return where a row is in the file."""
+        return self._store.place(int(self._rows[row]))
+
+    def _spread(self, rows: Rows) -> Float64s:
+        confidences = self._confidences[rows]
+        rest = (1 - confidences) / (len(self._names) - 1)
+        spread = np.repeat(rest[:, None], len(self._names), axis=1)
+        spread[np.arange(len(rows)), self._places[rows]] = confidences
+        return spread
+
+    def _predicted(self, columns: _Columns) -> Rows:
+        """Return the place of the predicted class of every row."""
+        if self.is_event or columns.predictions is None:
+            return np.zeros(len(columns.rows), dtype=np.int64)
+        place_of = {name: place for place, name in enumerate(self._names)}
+        for row, name in zip(columns.rows.tolist(), columns.predictions, strict=True):
+            if name not in place_of:
+                what = repr(name[:40]) if name else "missing"
+                raise columns.store.error(
+                    f"{columns.prediction} of {columns.store.place(row)} is {what}, which is no "
+                    "class of the calibration: give a prediction of one of its classes"
+                )
+        return np.array([place_of[name] for name in columns.predictions], dtype=np.int64)
+
+    def _labels(self, columns: _Columns) -> list[str] | None:
+        right = columns.is_right()
+        if columns.label is None and columns.correct is None:
+            return None
+        if self.is_event:
+            return ["" if is_right is None else (WRONG, RIGHT)[is_right] for is_right in right]
+        if columns.labels is not None:
+            return columns.labels
+        answers = columns.predictions or []
+        pairs = zip(answers, right, strict=True)
+        return ["" if r is None else answer if r else OTHER for answer, r in pairs]
+
+    def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
+        """Bring the confidences between chance and 1, and yield notes on that."""
+        values, chance = columns.values, 1 / len(self._names)
+        left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
+        if left_out:
+            yield f"{left_out} rows have no confidence (-1, or nothing) and are left out"
+        low = int((values < chance).sum())
+        if low:
+            yield (
+                f"{low} of {len(values)} confidences are below {chance:.2g}, that of a guess among "
+                f"{len(self._names)} answers: they count as {chance:.2g}"
+            )
+        # A confidence that rounds to 1 is somewhere between 1 and half a unit less.
+        most = 1 - 0.25 * 10.0**-decimals
+        high = int((values > most).sum())
+        if high:
+            yield (
+                f"{high} of {len(values)} confidences are 1; written with {decimals} decimals, "
+                f"they count as {most:.8g}"
+            )
+        self._confidences = np.clip(values, chance * (1 + _ABOVE_CHANCE), most)
+
+
+def confidence_stores(
+    stores: Mapping[str, Store], classes: Sequence[str] | None
+) -> dict[str, Store]:
+    """Return tables of probabilities; `classes` are those of a calibration that they must fit."""
+    tables = {name: _Columns(store) for name, store in stores.items()}
+    names = _names(tables, classes)
+    _bring_to_one_unit(tables)
+    decimals = max(_decimals(columns.values) for columns in tables.values())
+    return {
+        name: ConfidenceStore(columns, names, decimals=decimals) for name, columns in tables.items()
+    }
+
+
+def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the classes of all tables."""
+    if classes is not None:
+        return tuple(classes)
+    every = [*tables.values()]
+    source = every[0]
+    if "source" in tables and source.label is None and source.correct is None:
+        raise source.store.error(
+            "a source needs the truth: add a column correct (1 or 0), or y_true with the right "
+            "answers"
+        )
+    named = set().union(*(columns.names for columns in every))
+    is_closed = all(columns.predictions is not None for columns in every)
+    if any(columns.predictions is not None for columns in every) and not is_closed:
+        without = next(columns for columns in every if columns.predictions is None)
+        raise without.store.error("it has no column prediction, which the other table has")
+    if not is_closed or len(named) > _MOST_CLASSES or len(named) < 1:
+        return _EVENTS
+    if any(columns.label is None and columns.correct is not None for columns in every):
+        named.add(OTHER)
+    if len(named) < 2:
+        named.add(OTHER)
+    numbers = all(map(is_plain_number, named))
+    return tuple(sorted(named, key=(lambda name: int(name)) if numbers else str))
+
+
+def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
+    """Divide percentages by 100."""
+    percent = [bool((columns.values > 1).any()) for columns in tables.values()]
+    if not any(percent):
+        return
+    if not all(percent):
+        wrong = [*tables.values()][percent.index(False)]
+        raise wrong.store.error(
+            f"{wrong.confidence} is nowhere above 1, and the other table holds percentages: give "
+            "both in one unit"
+        )
+    for columns in tables.values():
+        columns.values = columns.values / 100
+
+
+def _decimals(values: Float64s) -> int:
+    """Return how many decimals the values are written with."""
+    for decimals in range(1, _MOST_DECIMALS):
+        units = values * 10.0**decimals
+        if (np.abs(units - np.rint(units)) < 1e-6).all():
+            return decimals
+    return _MOST_DECIMALS
+
+
+def _one_of(store: Store, names: Sequence[str]) -> str | None:
+    """Return the first column with one of the names, in upper or lower case."""
+    lower = {name.lower(): name for name in store.entries}
+    return next((lower[name] for name in names if name in lower), None)
+
+
+def _is_truth(name: str) -> bool:
+    return name.lower() in LABEL_NAMES or name.lower() in CORRECT

@@ -1,0 +1,261 @@
+"""One confidence per row: its columns, its units, and what every command makes of it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covcal_cli.data.outputs import OutputTable, open_outputs
+from covcal_cli.errors import CovcalError
+from covcal_cli.formats.features import FeatureFile
+from tests.cli_runner import covcal
+
+CLASSES = ("cat", "dog", "owl")
+
+
+def table(path: Path, header: str, rows: Sequence[Sequence[Any]]) -> Path:
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def opened(*paths: Path) -> dict[str, OutputTable]:
+    source = paths[0] if len(paths) == 2 else None
+    return open_outputs(source, paths[-1], "confidence")
+
+
+def shares(read: OutputTable) -> NDArray[np.float64]:
+    rows = np.arange(len(read.ids), dtype=np.int64)
+    batches = list(read.batches(None, rows, size=7, threads=1))
+    logits = np.concatenate([batch.inputs["logits"] for batch in batches])
+    return np.asarray(np.exp(logits), dtype=np.float64)
+
+
+def detections(path: Path, n: int, shift: float, *, truth: str = "correct", seed: int = 0) -> Path:
+    """Write predictions of three classes, surer than right, with two decimals and some without."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=n)
+    scores = rng.normal(size=(n, 3))
+    scores[np.arange(n), labels] += 2.5 - shift
+    chances = np.exp(2 * scores)
+    chances /= chances.sum(axis=1, keepdims=True)
+    rows = []
+    for number, (chance, label) in enumerate(zip(chances, labels.tolist(), strict=True)):
+        answer = int(chance.argmax())
+        confidence = -1 if number % 50 == 7 else f"{chance.max():.2f}"
+        known = {"correct": int(answer == label), "label": CLASSES[label]}
+        rows.append([f"r{number}", CLASSES[answer], confidence, *([known[truth]] if truth else [])])
+    return table(path, f"id,prediction,confidence{',' + truth if truth else ''}", rows)
+
+
+def test_the_prediction_has_its_confidence_and_the_other_classes_share_the_rest(
+    tmp_path: Path,
+) -> None:
+    rows = [("cat", 0.75, "dog"), ("owl", 0.625, "owl"), ("dog", 0.5, "dog")]
+    read = opened(table(tmp_path / "a.csv", "prediction,confidence,label", rows))["target"]
+    assert read.class_names == CLASSES
+    expected = [[0.75, 0.125, 0.125], [0.1875, 0.1875, 0.625], [0.25, 0.5, 0.25]]
+    np.testing.assert_allclose(shares(read), expected, rtol=1e-6)
+    assert read.class_folders == ("dog", "owl")
+
+
+def test_percentages_are_divided_and_rows_without_confidence_left_out(tmp_path: Path) -> None:
+    rows = [("a", 80, "r0"), ("b", -1, "r1"), ("b", "", "r2"), ("c", 60, "r3")]
+    read = opened(table(tmp_path / "a.csv", "prediction,score,id", rows))["target"]
+    np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.6], rtol=1e-6)
+    assert read.ids == ["r0", "r3"]
+    assert any("2 rows have no confidence (-1, or nothing)" in note for note in read.notes)
+    with_signs = [("a", "80%"), ("b", "none"), ("c", "6%")]
+    read = opened(table(tmp_path / "b.csv", "prediction,conf", with_signs))["target"]
+    np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.5], rtol=1e-3)
+    assert any("1 of 2 confidences are below 0.5" in note for note in read.notes)
+
+
+def test_a_confidence_of_1_is_as_sure_as_its_decimals(tmp_path: Path) -> None:
+    rows = [("a", 1.0), ("b", 0.95), ("c", 0.9)]
+    read = opened(table(tmp_path / "a.csv", "prediction,confidence", rows))["target"]
+    np.testing.assert_allclose(shares(read).max(axis=1), [0.9975, 0.95, 0.9], rtol=1e-6)
+
+
+def test_whether_a_prediction_is_right_needs_no_label(tmp_path: Path) -> None:
+    rows = [("a", 0.9, 1), ("b", 0.8, 0), ("a", 0.7, "")]
+    read = opened(table(tmp_path / "a.csv", "prediction,confidence,correct", rows))["target"]
+    assert read.class_names == ("a", "another answer", "b")
+    assert read.class_folders == ("a", "another answer")
+
+
+@pytest.mark.parametrize("header", ["confidence,correct", "prediction,confidence,correct"])
+def test_free_texts_are_right_or_wrong(header: str, tmp_path: Path) -> None:
+    rows = [[f"text {number}", 0.5, number % 2] for number in range(300)]
+    rows = [row[-len(header.split(",")) :] for row in rows]
+    read = opened(table(tmp_path / "a.csv", header, rows))["target"]
+    assert read.class_names is not None
+    assert read.class_names[:2] == ("right", "wrong")
+    assert (shares(read).argmax(axis=1) == 0).all()
+    np.testing.assert_allclose(shares(read)[:, 0], 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda right: {"image_id": 3, "category_id": 17, "score": 0.75, "matched": right},
+        lambda right: {"label": "17", "score": 0.75, "is_correct": right},
+        lambda right: {
+            "id": 9,
+            "data": {"text": "a"},
+            "annotations": [{"result": [choice("17" if right else "18")]}],
+            "predictions": [{"score": 0.75, "result": [choice("17")]}],
+        },
+    ],
+    ids=["detections", "pipeline", "Label Studio"],
+)
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
+def test_layouts_of_tools(name: str, record: Any, tmp_path: Path) -> None:
+    records = [record(number % 3 > 0) for number in range(30)]
+    lines = "".join(json.dumps(line) + "\n" for line in records)
+    text = json.dumps(records) if name.endswith(".json") else lines
+    (tmp_path / name).write_text(text)
+    read = opened(tmp_path / name, tmp_path / name)["source"]
+    np.testing.assert_allclose(shares(read).max(axis=1), 0.75, rtol=1e-6)
+
+
+def choice(name: str) -> dict[str, Any]:
+    return {"type": "choices", "from_name": "c", "to_name": "t", "value": {"choices": [name]}}
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        ("prediction,label", ("a", "a"), "it has no column confidence"),
+        ("prediction,confidence", ("a", 0.5), "a source needs the truth: add a column correct"),
+        ("prediction,confidence,correct", ("a", -0.5, 1), "confidence of line 2 is -0.5"),
+        ("prediction,confidence,correct", ("a", 170, 1), "confidence of line 2 is 170"),
+        ("prediction,confidence,correct", ("a", "high", 1), "confidence of line 2 is 'high'"),
+        ("prediction,confidence,correct", ("a", 0.5, "maybe"), "correct of line 2 is 'maybe'"),
+        ("prediction,confidence,correct", ("a", -1, 1), "confidence holds no confidence"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    header: str, row: tuple[Any, ...], message: str, tmp_path: Path
+) -> None:
+    path = table(tmp_path / "a.csv", header, [row] * 3)
+    with pytest.raises(CovcalError, match=r"a\.csv") as caught:
+        opened(path, path)
+    assert message in str(caught.value)
+
+
+def test_both_tables_have_one_unit(tmp_path: Path) -> None:
+    ours = table(tmp_path / "a.csv", "prediction,confidence,correct", [("a", 90, 1), ("b", 80, 0)])
+    theirs = table(tmp_path / "b.csv", "prediction,confidence", [("a", 0.9), ("b", 0.8)])
+    with pytest.raises(CovcalError, match=r"b\.csv.*nowhere above 1.*percentages"):
+        opened(ours, theirs)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a features file of detections, and its calibration."""
+    place = tmp_path_factory.mktemp("detections")
+    old = detections(place / "old.csv", 600, 0.0, seed=1)
+    new = detections(place / "new.csv", 500, 1.2, seed=2)
+    features = place / "features.h5"
+    covcal("extract", "--confidence", old, new, "-o", features).require_success()
+    covcal("calibrate", features, "-o", place / "cal.json").require_success()
+    return place
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "estimate {0}/features.h5",
+        "evaluate {0}/features.h5 -c {0}/cal.json --metrics all",
+        "apply {0}/features.h5 -c {0}/cal.json -o {1}/rows.csv",
+        "decide {0}/features.h5 -c {0}/cal.json --error 0.2 -o {1}/decide.json",
+        "pick {0}/features.h5 -n 20 -o {1}/sheet.csv",
+        "watch {0}/features.h5 -c {0}/cal.json",
+        "report {0}/features.h5 -c {0}/cal.json -o {1}/report.html",
+        "inspect {0}/features.h5",
+        "calibrate {0}/features.h5 --method temp -o {1}/temp.json",
+        "calibrate {0}/features.h5 --labels 50 -o {1}/labelled.json",
+    ],
+)
+def test_a_forecast_of_being_right_serves_every_command(
+    command: str, folder: Path, tmp_path: Path
+) -> None:
+    covcal(*command.format(folder, tmp_path).split()).require_success()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("calibrate {} --method cot", "method cot needs the probabilities of all classes"),
+        ("calibrate {} --method prior --target-prior uniform", "--target-prior needs the probab"),
+        ("calibrate {} --method label-shift", "label-shift needs the probabilities of all"),
+        ("calibrate {} --method blend", "blend needs an adapted file"),
+        ("decide {} -c {c} --set 0.9", "--set needs the probabilities of all classes"),
+        ("estimate {} --metrics f1", "--metrics needs the probabilities of all classes"),
+        ("evaluate {} -c {c} --fail-above brier=0.1", "brier of consensus has no value"),
+    ],
+)
+def test_what_needs_all_classes_says_so_in_one_line(
+    command: str, message: str, folder: Path, tmp_path: Path
+) -> None:
+    words = command.format(folder / "features.h5", c=folder / "cal.json").split()
+    output = [] if words[0] in ("estimate", "evaluate") else ["-o", str(tmp_path / "out.json")]
+    done = covcal(*words, *output)
+    assert done.code == 1
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) <= 2
+
+
+def test_what_is_written_has_no_probabilities_of_other_classes(
+    folder: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.csv"
+    arguments = (folder / "features.h5", "-c", folder / "cal.json")
+    covcal("apply", *arguments, "-o", rows).require_success()
+    assert rows.read_text().splitlines()[0] == "id,label,label_index,confidence"
+    covcal("evaluate", *arguments, "-o", tmp_path / "metrics.json").require_success()
+    metrics = json.loads((tmp_path / "metrics.json").read_text())["metrics"]["none"]
+    assert "correctness_brier" in metrics
+    assert not {"brier", "nll", "agreement"} & metrics.keys()
+
+
+def test_later_rows_need_the_classes_of_the_calibration(folder: Path, tmp_path: Path) -> None:
+    later = detections(tmp_path / "later.csv", 200, 1.0, truth="", seed=3)
+    command = ("extract", "--confidence", "--target", later, "-o", tmp_path / "later.h5")
+    covcal(*command, "--classes", folder / "cal.json").require_success()
+    with FeatureFile(tmp_path / "later.h5") as file:
+        assert file.has_one_confidence
+    covcal("watch", tmp_path / "later.h5", "-c", folder / "cal.json").require_success()
+    owls = table(tmp_path / "later.csv", "prediction,confidence", [("cat", 0.5), ("elk", 0.6)])
+    done = covcal("extract", "--confidence", "--target", owls, "--classes", folder / "cal.json")
+    assert done.code == 1
+    assert "prediction of line 3 is 'elk', which is no class of the calibration" in done.err
+
+
+def test_two_closed_classes_are_the_whole_distribution(tmp_path: Path) -> None:
+    rows = [("ab"[number % 2], 0.6 + number / 100, "ab"[number % 3 % 2]) for number in range(30)]
+    path = table(tmp_path / "rows.csv", "prediction,confidence,label", rows)
+    covcal("extract", "--confidence", path, path, "-o", tmp_path / "f.h5").require_success()
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert not file.has_one_confidence
+
+
+def test_the_frequencies_of_predictions_count_as_evidence(tmp_path: Path) -> None:
+    """If nearly all rows are predicted as one class, most must be wrong, however sure they are."""
+    rng = np.random.default_rng(0)
+    old = [(CLASSES[k % 3], 0.99, int(rng.random() < 0.95)) for k in range(300)]
+    new = [("cat" if rng.random() < 0.9 else "owl", 0.98) for _ in range(300)]
+    paths = (
+        table(tmp_path / "old.csv", "prediction,confidence,correct", old),
+        table(tmp_path / "new.csv", "prediction,confidence", new),
+    )
+    covcal("extract", "--confidence", *paths, "-o", tmp_path / "f.h5").require_success()
+    covcal("estimate", tmp_path / "f.h5", "-o", tmp_path / "e.json").require_success()
+    estimates = json.loads((tmp_path / "e.json").read_text())["estimates"]
+    of_classes = next(e for e in estimates if e["name"] == "predicted classes")
+    assert of_classes["accuracy"] == pytest.approx(0.95 - 0.57, abs=0.06)
+    assert estimates[0]["accuracy"] < 0.4
