@@ -185,8 +185,8 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
             "--probabilities",
             {"confidence": SUREST, "prediction": [0] * N},
             "holds no probabilities, only confidence, prediction (confidence is of one class per "
-            "row): name the outputs prob_NAME, one column per class (one is enough for two "
-            "classes), or give an array probabilities [n, K]",
+            "row: pass --confidence): name the outputs prob_NAME, one column per class (one is "
+            "enough for two classes), or give an array probabilities [n, K]",
         ),
         (
             "--logits",
