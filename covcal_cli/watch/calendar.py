@@ -87,9 +87,13 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
             yield Cut(f"row {start + 1}", rows[start : start + size])
     elif days is not None:
         values, places = np.unique(days, return_inverse=True)
-        names = np.array([_named(date.fromordinal(day), every) for day in values.tolist()])[places]
-        for period in sorted(set(names.tolist())):
-            yield Cut(period, np.flatnonzero(names == period).astype(np.int64))
+        named = [_named(date.fromordinal(day), every) for day in values.tolist()]
+        names, numbers = np.unique(named, return_inverse=True)
+        of_rows = numbers[places]
+        order = np.argsort(of_rows, kind="stable").astype(np.int64)
+        starts = np.searchsorted(of_rows[order], np.arange(1, len(names)))
+        for period, of_period in zip(names.tolist(), np.split(order, starts), strict=True):
+            yield Cut(period, of_period)
 
 
 def _days(target: Domain, by: str, rows: Rows) -> AnyArray:

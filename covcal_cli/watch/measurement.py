@@ -238,8 +238,7 @@ def _digest(target: Domain, rows: Rows) -> str:
     """Return the sha256 of the ids and logits of some rows."""
     digest = hashlib.sha256()
     for block in target.blocks(rows, "logits"):
-        for row_id in target.id_bytes(block).tolist():
-            digest.update(row_id + b"\0")
+        digest.update(b"\0".join([*target.id_bytes(block).tolist(), b""]))
         digest.update(target.logits(block).astype("<f4").tobytes())
     return digest.hexdigest()
 
