@@ -146,7 +146,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Say what each batch of labels changed."""
+        """Say what each batch of labels changed; nothing for a single batch."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._without(batch > last) for last in numbers[:-1]]
@@ -160,7 +160,7 @@ class LabelledFit:
         ]
         if self.prior is not None:
             texts[0] += f"; without labels {self.prior.accuracy:.1%}"
-        return texts
+        return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
         """Return the ECE of the fit with its interval; each row is tested with a fit without it."""
