@@ -191,8 +191,8 @@ def pick(
         )
     if sheet.answers and not predictions:
         console.note(
-            f"{printable(', '.join(sheet.answers))} not shown, because it seems to be the "
-            "classifier's answer: --predictions shows it"
+            f"not shown: {printable(', '.join(sheet.answers))}, because it seems to be the "
+            "classifier's answer; --predictions shows it"
         )
     read = f"covcal label {as_word(path)}"
     saved = " ".join(as_word(one.path.name) for one in picked.sheets)

@@ -158,8 +158,8 @@ class RowFacts:
         for name in keep:
             if name.lower() in label_names and name in store.entries:
                 raise store.error(
-                    f"{name} holds labels, which nobody must see who labels rows: leave out "
-                    f"--keep {name}"
+                    f"{name} holds the true labels, which a person who labels rows must not see: "
+                    f"leave out --keep {name}"
                 )
         asked = {
             name for name in store.entries if {name, name.removeprefix(GROUP_PREFIX)} & {*keep}

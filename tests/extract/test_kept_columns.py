@@ -91,7 +91,7 @@ def test_shards_and_adapted_files_carry_kept_columns(tmp_path: Path) -> None:
     [
         ("colour", "rows.csv has no column 'colour' with one value per row that can be kept"),
         ("id", "rows.csv has no column 'id' with one value per row that can be kept"),
-        ("label", "rows.csv: label holds labels"),
+        ("label", "rows.csv: label holds the true labels"),
     ],
 )
 def test_a_column_that_cannot_be_kept_is_refused(keep: str, complaint: str, tmp_path: Path) -> None:

@@ -95,6 +95,9 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
 
     A text of more than `width` bytes is cut, and ends in an ellipsis.
     """
+    if isinstance(texts, list):  # measured first, so that no wider array is ever in memory
+        sizes = (len(text if text.isascii() else text.encode("utf-8", "replace")) for text in texts)
+        width = min(width, max(1, max(sizes, default=1)))
     values: NDArray[np.bytes_] = np.empty(n, dtype=f"S{width}")
     longest, cut, mark = 1, 0, _ELLIPSIS.encode("utf-8")
     for row, text in enumerate(texts):
