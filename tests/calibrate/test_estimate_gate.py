@@ -126,6 +126,8 @@ def test_metrics_by_a_column(tmp_path: Path) -> None:
     ]
     entries = json.loads(covcal(*asked, "-o", "-").require_success().out)["metrics"]
     assert {entry["group"] for entry in entries} == {None, "Bern", "Rome"}
+    means = [entry["group"] for entry in entries if entry["metric"] == "recall"]
+    assert means == [None, None, None, None, *["Bern"] * 3, *["Rome"] * 3]
     line = covcal("estimate", path, "--metrics", "f1", "--by", "town").error_line()
     assert "no target column 'town' to group by: take site" in line
 
