@@ -37,6 +37,7 @@ ResampleName = StrEnum(
 )
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
+_TABLES = "Table options"
 # The headings in ``--help``, and the options under each; all other options come first.
 _HEADINGS = {
     "Model options": (
@@ -47,7 +48,8 @@ _HEADINGS = {
         *("preprocess", "size", "resize", "crop", "resample", "exif", "color", "layout"),
         *("scale", "mean", "std", "on_error"),
     ),
-    "Row options": ("choices", "fractions", "sample", "limit", "shard", "keep", "seed"),
+    _TABLES: ("choices", "keep"),
+    "Row options": ("fractions", "sample", "limit", "shard", "seed"),
 }
 
 # The arguments. MODEL is left out when the data are tables of outputs.
@@ -77,17 +79,22 @@ Logits = Annotated[
     bool,
     typer.Option(
         "--logits",
+        rich_help_panel=_TABLES,
         help="Read tables of logits instead of running a MODEL. One table with a column named "
         "domain may hold both SOURCE and TARGET.",
     ),
 ]
 Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Read tables of probabilities instead.")
+    bool,
+    typer.Option(
+        "--probabilities", rich_help_panel=_TABLES, help="Read tables of probabilities instead."
+    ),
 ]
 Confidence = Annotated[
     bool,
     typer.Option(
         "--confidence",
+        rich_help_panel=_TABLES,
         help="Read tables with one confidence per row instead: columns confidence and prediction, "
         "and in the source correct (1 or 0) or label.",
     ),
