@@ -97,14 +97,14 @@ class Decision(Document):
     covers: Covered
     score: str  # what rows are ranked by
     threshold: Share | None  # rows with a larger score are accepted; None: no row is
-    share: Share  # of the rows that is accepted
+    share: Share  # share of the rows that is accepted
     rows: Number  # target rows of `splits`
     splits: tuple[str, ...]
-    is_promise: bool  # by labels; else an estimate
-    expected: CurvePoint | None  # of the accepted rows
+    is_promise: bool  # whether labels prove it; else it is an estimate
+    expected: CurvePoint | None  # expected error of the accepted rows
     labels: LabelUse | None
-    labels_needed: Count  # for which a promise is likely; 0 if no number is
-    promised_share: Share  # to be expected with them
+    labels_needed: Count  # number that makes a promise likely; 0 if no number does
+    promised_share: Share  # share of the rows to expect in a promise with these labels
     curve: tuple[CurvePoint, ...]  # evenly spaced shares up to 1
     sets: SetRule | None
     notes: tuple[str, ...]

@@ -180,7 +180,7 @@ class _StorageReader(pickle.Unpickler):
 
 
 def _torn_storage(archive: zipfile.ZipFile) -> str | None:
-    """Return what is wrong with a storage of other size than its pickle says; None if all fit.
+    """Return the fault of a storage whose size differs from the pickle; None if all sizes agree.
 
     Torch reads past the end of a TorchScript storage that is too short.
     """
