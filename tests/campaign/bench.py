@@ -224,7 +224,7 @@ def _prepare(folder: Path) -> None:
         ("calibrate", "f.h5", "--method", "temp", "-o", "f.json"),
         ("watch", "features.h5", "-c", "cal.json"),  # cal.reference.json
         ("watch", "P=features.h5", "-c", "cal.json", "--history", "watch.jsonl"),
-        ("compare", "features.h5", "--no-adapt"),
+        ("compare", "features.h5", "--no-adapt", "--seeds", "1"),
         ("pick", "features.h5", "-n", "24", "-o", "sheet.csv"),
     )
     for command in done:

@@ -74,6 +74,7 @@ _TRUSTED = "extract {} flat-source.npz flat-target.npz --trust-model -o OUT.h5"
 _WEIGHTS = "extract campaign_nets:net flat-source.npz flat-target.npz --weights {} -o OUT.h5"
 _LOGITS = "extract --logits source-logits.csv {} -o OUT.h5"
 _SHARES = "extract --probabilities source.jsonl {} -o OUT.h5"
+_COMPARE = "compare features.h5 --no-adapt --seeds 1"
 _LABEL = "label features.h5 sheet.csv -o OUT.h5"
 
 KINDS = (
@@ -121,6 +122,12 @@ KINDS = (
         ("watch features.h5 -c cal.json",),
         ("features.h5", "cal.json"),
         weight=4,
+    ),
+    Kind(
+        "record of compare",
+        "covcal-compare/without-adapt/features-seed0.json",
+        (_COMPARE,),
+        ("features.h5", "covcal-compare"),
     ),
     Kind("sheet", "sheet.csv", (_LABEL,), ("features.h5",), mutated_sheet, "", 4),
     Kind(
@@ -379,7 +386,7 @@ def _case(
         arguments.append("-f")
     listing = _names(folder)
     ended = run(tuple(arguments), folder)
-    keeps = arguments[0] == "run"
+    keeps = arguments[0] in ("run", "compare")
     found = _wrong(ended, folder, listing, output, keeps)
     if not found and not keeps and _digest(damaged) != hashlib.sha256(content).hexdigest():
         found = "the damaged input was changed"
@@ -403,6 +410,8 @@ def _silent(
     kind: Kind, verdict: Verdict, same: bool, victim: Path, damaged: Path, command: str
 ) -> str:
     """Return how an input that was accepted should have been refused, or read otherwise."""
+    if verdict is Verdict.REFUSED and command == _COMPARE:  # a damaged record is made anew
+        return "" if same else "a damaged record gives other numbers"
     if verdict is Verdict.REFUSED:
         return "accepted what must be refused"
     output = damaged.parent / "out.h5"

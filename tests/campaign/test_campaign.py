@@ -29,3 +29,9 @@ def test_kills() -> None:
     from tests.campaign.kills import kills
 
     assert not kills(60, seed=0)
+
+
+def test_odd_arguments() -> None:
+    from tests.campaign.calls import calls
+
+    assert not calls(100, seed=0)
