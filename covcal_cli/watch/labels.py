@@ -178,13 +178,13 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
     right = sizes * [labels.accuracy for _, labels, _ in labelled]
     expected = sizes * [entry.confidence for entry, _, _ in labelled]
     totals, rights, confidences = (
-        values[::-1].cumsum()[::-1] for values in (sizes, right, expected)
+        values[::-1].cumsum()[::-1].tolist() for values in (sizes, right, expected)
     )
     starts = [k for k, (_, _, place) in enumerate(labelled) if place >= start][-_MOST_STARTS:]
     gaps = []
     for k in starts:
-        confidence = float(confidences[k] / totals[k])
-        accuracy = float(np.clip(rights[k] / totals[k], 0, 1))
+        confidence = confidences[k] / totals[k]
+        accuracy = min(max(rights[k] / totals[k], 0.0), 1.0)
         low, high = anytime_interval(
             accuracy * totals[k],
             (1 - accuracy) * totals[k],

@@ -7,7 +7,7 @@ whether the rows changed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from covcal_cli.watch.period import (
 from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
 FailOn = Literal["off", "unknown", "changed"]
-FAIL_ON: tuple[FailOn, ...] = get_args(FailOn)
 _SMALLEST = 0.005  # a smaller change of a share is not named
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
-from covcal_cli.files import sha256_of
+from covcal_cli.files import leaves_folder_of, sha256_of
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
@@ -136,9 +136,11 @@ def watch(
         for path, name in zip(paths, names, strict=True)
     ]
     if late is not None and not sources:
-        sources, warnings = _sources_of(known.values())
+        sources, warnings = _sources_of(known.values(), earlier.path)
     found = [entry for source in sources for entry in measurements(source, standard, known, late)]
     if late is not None:
+        if warnings and not late.joined:
+            raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
     if not files:  # rows that changed since are not those that the history has
@@ -182,17 +184,29 @@ def watch(
     )
 
 
-def _sources_of(known: Iterable[Measured]) -> tuple[list[Source], list[str]]:
-    """Return the files of periods, and a warning for each file that is gone."""
+def _sources_of(known: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
+    """Return the files of periods, and a warning for each file that cannot be opened.
+
+    A file outside the folder of the history is opened only if the command names it.
+    """
     files = {
         Source(entry.file, "" if rows_of(entry.every) else entry.period, entry.by, entry.every)
         if entry.by is None
         else Source(entry.file, "", entry.by, entry.every): None
         for entry in known
     }
-    gone = [source.path for source in files if not source.path.is_file()]
-    warnings = [f"{path} is gone, so no label is joined to its rows" for path in gone]
-    return [source for source in files if source.path.is_file()], warnings
+    sources, warnings = [], []
+    for source in files:
+        if leaves_folder_of(source.path, history):
+            warnings.append(
+                f"{source.path} is outside the folder of {history}, so no label is joined to its "
+                "rows: name the file too"
+            )
+        elif not source.path.is_file():
+            warnings.append(f"{source.path} is gone, so no label is joined to its rows")
+        else:
+            sources.append(source)
+    return sources, warnings
 
 
 def _fresh(

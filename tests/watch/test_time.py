@@ -247,6 +247,18 @@ class TestLateLabels:
         done = covcal("watch", *arguments, cwd=folder).require_success()
         assert "1 of 2 ids are in no watched period (first: 'nobody')" in done.err
 
+    def test_a_file_elsewhere_is_opened_only_if_it_is_named(self, folder: Path) -> None:
+        """A history may come from somebody else."""
+        (folder / "kept").mkdir()
+        (folder / "kept/h.jsonl").write_text("")
+        arguments = ("--history", "kept/h.jsonl")
+        covcal("watch", "w0.h5", *arguments, cwd=folder).require_success()
+        self.sheet(folder, "w0.h5", 20)
+        done = covcal("watch", "--labels", "late.csv", *arguments, cwd=folder)
+        assert "is outside the folder of kept/h.jsonl" in done.error_line()
+        named = covcal("watch", "w0.h5", "--labels", "late.csv", *arguments, cwd=folder)
+        assert "20 labels" in named.require_success().out
+
     def test_labels_of_many_periods_add_up(self, folder: Path) -> None:
         """A later period has a narrower interval, and an unlabelled one uses it too."""
         growing(folder / "all.h5", 280)
