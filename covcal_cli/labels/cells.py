@@ -9,10 +9,11 @@ apostrophe before it, and `unescaped` takes it away again.
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Rows
+from covcal_cli.arrays import Rows
 from covcal_cli.formats.features import Domain
 
 Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of the column
@@ -29,12 +30,17 @@ _ANSWER = re.compile(
 
 def escaped(text: str) -> str:
     """Return a text as a spreadsheet may read it: a formula begins with an apostrophe."""
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+    return f"'{text}" if _FORMULA.match(text) and not is_number(text) else text
 
 
 def unescaped(cell: str) -> str:
     """Return the text that `escaped` wrote."""
     return cell[1:] if _ESCAPED.match(cell) else cell
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a plain number, with a decimal point or comma."""
+    return _NUMBER.fullmatch(text) is not None
 
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
@@ -55,11 +61,11 @@ def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
     ]
 
 
-def _text(value: AnyArray) -> str:
+def _text(value: Any) -> str:
     """Return a value as a person reads it; a missing number is an empty text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if not np.issubdtype(value.dtype, np.floating):
+    if not isinstance(value, np.floating):
         return str(value)
     if np.isnan(value):
         return ""

@@ -28,7 +28,7 @@ from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
-from covcal_cli.labels.cells import Cells, escaped, unescaped
+from covcal_cli.labels.cells import Cells, escaped, is_number, unescaped
 from covcal_cli.labels.design import FLOOR
 from covcal_cli.labels.draws import Batch, Draw
 from covcal_cli.labels.score import code_of, region_of, words_of
@@ -586,9 +586,10 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
 
 
 def require_cells_beside_rows(sheet: Sheet, cells: Cells) -> None:
-    """Refuse a sheet in which a kept column has the cell of another row.
+    """Refuse a sheet in which a kept column has the text of another row.
 
-    `cells` are the kept columns of the sheet's rows, as the features file has them.
+    `cells` are the kept columns of the sheet's rows, as the features file has them. A number may
+    equal that of another row because a spreadsheet rounded it.
     """
     for name, column in sheet.cells.items():
         own = cells.get(name) or cells.get(name.removeprefix(GROUP_PREFIX)) or ()
@@ -596,7 +597,7 @@ def require_cells_beside_rows(sheet: Sheet, cells: Cells) -> None:
         others = set(expected)
         for line, text in enumerate(expected):
             cell = " ".join(unescaped(column[line]).split())
-            if cell != text and cell in others:
+            if cell != text and cell in others and not is_number(cell):
                 raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", name)
 
 

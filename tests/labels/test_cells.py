@@ -127,6 +127,14 @@ def test_texts_sorted_with_the_labels_alone_are_refused(tmp_path: Path) -> None:
     assert "belongs to another row" in line
 
 
+def test_numbers_may_be_rounded_to_those_of_other_rows(tmp_path: Path) -> None:
+    path, sheet = with_columns(tmp_path / "x.h5"), tmp_path / "x.csv"
+    covcal("pick", path, "-n", 20, "-o", sheet).require_success()
+    other = lines_of(sheet)[0]["n00"]
+    fill(sheet, path, lambda lines: [line | {"n00": other} for line in lines])
+    covcal("label", path, sheet).require_success()
+
+
 def test_a_page_without_columns_says_how_to_keep_some(tmp_path: Path) -> None:
     path = write_features(tmp_path / "x.h5")
     run = ("pick", path, "-n", 4, "-o", tmp_path / "x.csv", "--page", tmp_path / "x.html")
