@@ -252,11 +252,11 @@ class TestNightly:
 
     @pytest.mark.parametrize(
         ("broken", "tolerance", "first", "nights_in_all"),
-        [({"sharper": 2.5}, "3", 5, 7), ({"moved": 1.2}, "10", 3, 4)],
+        [((0.0, 2.5), "3", 5, 7), ((1.2, 1.0), "10", 3, 4)],
     )
     def test_nights_that_break(
         self,
-        broken: dict[str, float],
+        broken: tuple[float, float],
         tolerance: str,
         first: int,
         nights_in_all: int,
@@ -266,8 +266,8 @@ class TestNightly:
         nights = Nights(tmp_path)
         codes, used = [], []
         for number in range(1, nights_in_all + 1):
-            kind = broken if number >= first else {}
-            codes.append(nights.night(most="1", tolerance=tolerance, **kind))
+            moved, sharper = broken if number >= first else (0.0, 1.0)
+            codes.append(nights.night(most="1", tolerance=tolerance, moved=moved, sharper=sharper))
             used.append(nights.text("cal.json"))
             assert ("stays in use" in nights.mail) == (codes[-1] == 3)
         assert codes == [0] * (first - 1) + [3] * (nights_in_all - first + 1)
@@ -282,7 +282,7 @@ class TestNightly:
         assert nights.text("cal.1.json") == used[0]
         assert nights.text("cal.json") == nights.text("candidate.json")
         assert nights.text("reference.json") != baseline
-        assert nights.night(most="1", **broken) == 0
+        assert nights.night(most="1", moved=broken[0], sharper=broken[1]) == 0
         assert f"{nights_in_all} periods, 2 calibrations: " in nights.text("trend.html")
 
     def test_a_candidate_that_fails_is_not_accepted(self, tmp_path: Path) -> None:
