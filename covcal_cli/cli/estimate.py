@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     Gate = tuple[Wanted, float]  # a metric, and its smallest allowed value
 
+_MOST_CLASSES = 20  # classes in the table of metrics without -v
 EndName = StrEnum("EndName", ["low", "middle", "high"])
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
@@ -262,13 +263,17 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
         return document_text(document, Path("estimate.json"))
     estimation = expectation.estimation
     estimates = _estimates(estimation)
-    metrics, calibrations = _metrics(estimation), _calibrations(expectation.calibrations)
+    is_short = kind == "table" and not verbose
+    metrics = _metrics(estimation, _MOST_CLASSES if is_short else len(estimation.classes))
+    calibrations = _calibrations(expectation.calibrations)
     further = [table for table in (metrics, calibrations) if table.rows]
     if kind == "table":
         parts = [_answer(estimation), *(tables.text(table) for table in further)]
         if metrics.rows:
             mean = "All classes: the mean of the classes, except for the accuracy."
-            parts.insert(2, f"{mean}\n{estimation.metrics[0].interval}")
+            few = is_short and len(estimation.classes) > _MOST_CLASSES
+            lowest = f" The {_MOST_CLASSES} lowest classes are shown; -v shows all." if few else ""
+            parts.insert(2, f"{mean}{lowest}\n{estimation.metrics[0].interval}")
         if verbose:
             parts.append(_details(estimation, estimates))
         return "\n\n".join(parts)
@@ -325,15 +330,25 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     )
 
 
-def _metrics(estimation: "Estimation") -> "Table":
-    """Return the metrics: a row for all classes and for each class, also of each group."""
+def _metrics(estimation: "Estimation", most: int) -> "Table":
+    """Return the metrics: a row for all classes and for each class, also of each group.
+
+    Of more than `most` classes, only those with the lowest values are shown.
+    """
     from covcal_cli.report.tables import Table
 
     grouped = any(estimate.group is not None for estimate in estimation.metrics)
+    lowest: dict[str | None, float] = {}
+    for estimate in estimation.metrics:
+        value = 1.0 if estimate.value is None else estimate.value
+        name = estimate.class_name
+        lowest[name] = min(lowest.get(name, value), value)
+    classes = sorted((name for name in lowest if name is not None), key=lambda name: lowest[name])
+    left_out = set(classes[most:])
     rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimation.metrics:
         # The answer above the table has the accuracy of all rows.
-        if estimate.metric != "accuracy" or grouped:
+        if estimate.class_name not in left_out and (estimate.metric != "accuracy" or grouped):
             place = (estimate.group, estimate.class_name)
             rows.setdefault(place, {})[estimate.metric] = _cell(estimate)
     names = list(dict.fromkeys(metric for cells in rows.values() for metric in cells))

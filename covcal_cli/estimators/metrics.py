@@ -32,7 +32,7 @@ from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, ranks_of
 from covcal_cli.maths.odds import confidences, probabilities
 from covcal_cli.maths.softmax import with_offsets
-from covcal_cli.records import NonNegative, Share, at
+from covcal_cli.records import NonNegative, Share, at, require_one_of
 
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"  # metrics of all classes together
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
@@ -268,10 +268,11 @@ def selected(
     Raises
     ------
     CovcalError
-        If a class is not one of `classes`.
+        If there is no such metric, or a class is not one of `classes`.
     """
     numbers = {name: number for number, name in enumerate(classes)}
     for metric, of in wanted:
+        require_one_of("metric", metric, METRIC_NAMES)
         if of is not None and of not in numbers and of != MACRO:
             listed = ", ".join(classes[:_LISTED]) + (", ..." if len(classes) > _LISTED else "")
             raise CovcalError(

@@ -112,6 +112,18 @@ def test_the_table_of_metrics(small_files: Path) -> None:
     assert "class & recall & auroc" in out
 
 
+def test_many_classes_are_shown_with_v(tmp_path: Path) -> None:
+    source, target = (made_domain(name, classes=30) for name in ("source", "target"))
+    names = [f"{number:02}" for number in range(30)]
+    path = write_features(tmp_path / "f.h5", source=source, target=target, class_names=names)
+    asked = ("estimate", path)
+    short = covcal(*asked, "--metrics", "recall").require_success().out
+    assert "The 20 lowest classes are shown; -v shows all." in short
+    long = covcal(*asked, "--metrics", "recall", "-v").require_success().out
+    shown = [sum(line[:2] in names for line in text.splitlines()) for text in (short, long)]
+    assert shown == [20, 30]
+
+
 def test_metrics_by_a_column(tmp_path: Path) -> None:
     source, target = (made_domain(name) for name in ("source", "target"))
     n = len(target["labels"])
