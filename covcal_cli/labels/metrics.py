@@ -13,7 +13,7 @@ with v_i of the design (`Draw.variances`). The interval is Wilson's (1927) for t
 that gives a share this variance. A metric needs `LEAST_LABELS` labelled rows of each kind that it
 is a share of.
 
-On 50 shifts of the half *choose* (50 to 500 labels, 3 draws each), these intervals contained the
+On 51 shifts of the half *choose* (50 to 500 labels, 3 draws each), these intervals contained the
 metric of all rows in 91 to 97 % of cases. With the squares (y_i - p_i)^2 in place of p_i (1 - p_i)
 it was 76 to 98 % before the limit `_MOST_GAIN`, because a few rows without an error prove little.
 """
