@@ -288,9 +288,10 @@ def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
 
 
 def _write_json(folder: Path, name: str, labels: Any, logits: Any) -> None:
-    """Write probabilities as JSON lines and as a list, and a log of a language model."""
+    """Write probabilities as JSON lines and as a list, confidences, and a log with logprobs."""
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    rows, log = [], []
+    rows: list[dict[str, Any]] = []
+    log = []
     for number, (label, row) in enumerate(zip(labels.tolist(), shares.tolist(), strict=True)):
         names = [f"class {k}" for k in range(len(row))]
         of_row = {"id": f"row{number}", "label": names[label % len(row)], "site": "a"}
@@ -301,6 +302,11 @@ def _write_json(folder: Path, name: str, labels: Any, logits: Any) -> None:
     for file, records in ((name, rows), (f"{name}-log", log)):
         (folder / f"{file}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     (folder / f"{name}.json").write_text(json.dumps(rows, indent=1))
+    lines = ["id,prediction,confidence,label"]
+    for row in rows:
+        best = max(row["probs"], key=row["probs"].__getitem__)
+        lines.append(f"{row['id']},{best},{row['probs'][best]},{row['label']}")
+    (folder / f"{name}-confidence.csv").write_text("\n".join(lines) + "\n")
 
 
 def _write_tables(folder: Path, name: str, domain: dict[str, Any]) -> None:

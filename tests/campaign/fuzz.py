@@ -247,6 +247,14 @@ KINDS = (
         4,
     ),
     Kind(
+        "confidence table",
+        "target-confidence.csv",
+        ("extract --confidence source-confidence.csv target-confidence.csv -o OUT.h5",),
+        ("source-confidence.csv",),
+        mutated_text,
+        "",
+    ),
+    Kind(
         "JSON list",
         "target.json",
         (_SHARES.format("target.json"),),
