@@ -6,6 +6,7 @@ system about a file becomes a `CovcalError`. The functions and settings themselv
 """
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
@@ -21,6 +22,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Settings = TypeVar("Settings", bound=type)
 
+_MOST = 2**62  # NumPy reads no larger whole number
+_LARGEST_FLOAT = 10**308
 _WORDS: Mapping[Any, str] = {
     str: "a text",
     int: "a whole number",
@@ -106,7 +109,11 @@ def _converted(kind: Any, value: Any, name: str) -> Any:
         raise ArgumentError(f"{name} has a character that no name of a file has: {shown(value)}")
     if isinstance(value, Integral) and not isinstance(value, int):
         return int(value)
-    return float(value) if isinstance(value, Real) and not isinstance(value, int | float) else value
+    if isinstance(value, Real) and not isinstance(value, int | float):
+        return float(value)
+    if kind is float and isinstance(value, int) and abs(value) > _MOST:
+        return float(value) if abs(value) < _LARGEST_FLOAT else math.inf
+    return value
 
 
 def _is_text(value: str | PathLike[str]) -> bool:

@@ -123,7 +123,11 @@ class TestFiles:
             (covcal.EvaluateSettings, {"split": "tset"}, "no split 'tset': take train"),
             (covcal.EvaluateSettings, {"predictions": "orig"}, "no kind of predictions 'orig'"),
             (covcal.EvaluateSettings, {"bins": 0}, "bins must be from 1 to 10000, not 0"),
-            (covcal.EvaluateSettings, {"resamples": -3}, "resamples must be at least 0"),
+            (
+                covcal.EvaluateSettings,
+                {"resamples": -3},
+                "resamples must be from 0 to 100000, not -3",
+            ),
             (covcal.EvaluateSettings, {"seed": -1}, "seed must be at least 0"),
             (covcal.ApplySettings, {"domain": "targt"}, "no domain 'targt': take target, source"),
             (covcal.ApplySettings, {"split": "tset"}, "no split 'tset': take all, train"),
@@ -135,6 +139,15 @@ class TestFiles:
         """A slip of the pen never turns into another meaning."""
         with pytest.raises(covcal.CovcalError, match=message):
             make(**wrong)
+
+    @pytest.mark.parametrize("shares", [(), (0.5, 0.5), (0.5, 0.5, 0.5), (-0.5, 0.5, 1.0)])
+    def test_prior_shares_are_those_of_the_classes(
+        self, shares: tuple[float, ...], features: Path
+    ) -> None:
+        with pytest.raises(covcal.CovcalError, match="a share for each of 3 classes"):
+            covcal.estimate(features, covcal.EstimateSettings(prior_shares=shares))
+        huge = covcal.EstimateSettings(max_weight=10**30)
+        assert covcal.estimate(features, huge).estimates
 
     def test_a_report_is_about_something(self, features: Path, tmp_path: Path) -> None:
         with pytest.raises(covcal.CovcalError, match="at least one calibration"):
@@ -167,6 +180,8 @@ class TestArgumentTypes:
             (covcal.EvaluateSettings, {"metrics": "ece"}, "a list in which every item is a text"),
             (covcal.EvaluateSettings, {"by": 3}, "by must be a text or None, not 3"),
             (covcal.EvaluateSettings, {"bins": 10**30}, "bins must be from 1 to 10000"),
+            (covcal.EvaluateSettings, {"resamples": 10**30}, "resamples must be from 0 to 100000"),
+            (covcal.EstimateSettings, {"max_weight": 10**400}, "max_weight must be a number from"),
             (covcal.ExtractSettings, {"fractions": (1, 0)}, "fractions must be 3 values"),
             (covcal.ExtractSettings, {"selection": 5}, "selection must be Selection, not 5"),
             (covcal.PickSettings, {"splits": [b"test"]}, "splits must be a list in which"),

@@ -363,7 +363,12 @@ class Problem:
     def prior(self) -> Float64s | None:
         """Class frequencies on the target, shape (K,); None if they are the source's."""
         if self.settings.prior_shares is not None:
-            return np.array(self.settings.prior_shares)
+            shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
+            if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:
+                raise CovcalError(
+                    f"prior_shares must hold a share for each of {count} classes, with the sum 1"
+                )
+            return shares
         if self.settings.target_prior == SOURCE_PRIOR:
             return None
         return target_prior(self.settings.target_prior, self.inputs, self.file.classes)

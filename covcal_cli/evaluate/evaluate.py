@@ -45,6 +45,7 @@ from covcal_cli.maths.softmax import Softmax, class_major
 from covcal_cli.records import Input, require_at_least, require_one_of
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
+MAX_RESAMPLES = 100_000
 _CACHED_VALUES = 1 << 16  # float64 logits that stay in the processor's cache
 
 
@@ -72,7 +73,8 @@ class EvaluateSettings:
         for name in self.metrics:
             require_one_of("metric", name, METRICS)
         check_bins(self.bins)
-        require_at_least("resamples", self.resamples, 0)
+        if not 0 <= self.resamples <= MAX_RESAMPLES:
+            raise CovcalError(f"resamples must be from 0 to {MAX_RESAMPLES}, not {self.resamples}")
         require_at_least("seed", self.seed, 0)
         if not 0 < self.level < 1:
             raise CovcalError(f"the level of intervals must be between 0 and 1, not {self.level}")
