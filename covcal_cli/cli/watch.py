@@ -161,7 +161,7 @@ def watch(
     \b
     Examples:
       covcal watch 2026-W47.h5 2026-W48.h5 -c cal.json
-      covcal watch 2026-W48=new.h5 --history watch.jsonl --fail-on off --fail-on unknown
+      covcal watch new.h5 --history watch.jsonl --fail-on off --fail-on unknown
       covcal watch year.h5 --by date --every month --format markdown
       covcal watch new.h5 --fail-on changed --junit watch.xml
       covcal watch --history watch.jsonl --labels late.csv

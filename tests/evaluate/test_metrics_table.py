@@ -42,7 +42,7 @@ def missing(metrics: Mapping[str, Metric], places: Mapping[str, str]) -> list[st
             lacking.append(f"{name} in the report")
         if name not in places["metrics.json"].splitlines():
             lacking.append(f"{name} in metrics.json")
-        if name not in places["documentation"]:
+        if f"`{name}`" not in places["documentation"]:
             lacking.append(f"{name} in the documentation")
     return lacking
 
