@@ -1,6 +1,6 @@
 """Show by simulation that promises of ``covcal decide`` are kept at the boundary.
 
-    python decide_exact.py [--draws 10000]
+    python examples/research/benchmark/decide_exact.py [--draws 10000]
 
 Everything is as the command does it: the region, the draw, the candidates and their tests. Only the
 labels are made, so that accepting any row breaks the promise. For a promise on future rows, each
