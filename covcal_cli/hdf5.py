@@ -15,6 +15,7 @@ import errno
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +36,7 @@ class Dataset:
 
     def __init__(self, path: Path, name: str, raw: Any) -> None:
         self.path, self.name, self._raw = path, name, raw
+        self._finds_chunks: bool | None = None  # None: not examined yet
         with _readable(path, name):
             shape = raw.shape
             self.shape: tuple[int, ...] = tuple(shape or ())
@@ -74,7 +76,34 @@ class Dataset:
         if isinstance(key, str):
             raise CovcalError(f"{self.path}: {self.name} is a dataset, not a group: make it again")
         with _readable(self.path, self.name):
-            return np.asarray(self._raw[key])
+            values = np.asarray(self._raw[key])
+        if self._finds_chunks is None and _has_zeros(values):
+            self._require_chunks()
+        return values
+
+    def _require_chunks(self) -> None:
+        """Refuse a dataset with checksums if reading does not find one of its chunks.
+
+        Reading finds a chunk by its place in an index, and gives zeros where the index is damaged.
+        The list of all chunks does not show this damage.
+        """
+        with _readable(self.path, self.name):
+            sides, stored = self._raw.chunks, self._raw.id
+            if sides is None or not self._raw.fletcher32:
+                self._finds_chunks = True
+                return
+            starts = [
+                range(0, side, length) for side, length in zip(self.shape, sides, strict=True)
+            ]
+            try:
+                for place in product(*starts):
+                    stored.read_direct_chunk(place)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise CovcalError(
+                    f"{self.path}: {self.name} has damaged chunks: copy the file again or make it "
+                    "again"
+                ) from error
+        self._finds_chunks = True
 
     def texts(self) -> list[str]:
         """Return the values of one axis of fixed-length UTF-8 bytes."""
@@ -84,6 +113,16 @@ class Dataset:
             return [bytes(value).decode("utf-8") for value in self[:]]
         except UnicodeDecodeError as error:
             raise CovcalError(f"{self.path}: {self.name} is not UTF-8: make it again") from error
+
+
+def _has_zeros(values: AnyArray) -> bool:
+    """Return whether some row of the last axis has only zeros or empty texts."""
+    if values.ndim == 0 or values.size == 0:
+        return False
+    zero = np.zeros((), values.dtype)
+    rows = values if values.ndim > 1 else values[:, None]
+    empty = rows[rows[..., -1] == zero]  # few rows, so that the other columns cost little
+    return bool((empty == zero).all(axis=-1).any())
 
 
 class Group(Mapping[str, Any]):
