@@ -19,6 +19,7 @@ from xml.sax.saxutils import quoteattr
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
+from covcal_cli.records import parsed_json
 
 LABEL_STUDIO, DOCCANO = ".json", ".jsonl"
 SUFFIXES = (LABEL_STUDIO, DOCCANO)
@@ -141,8 +142,8 @@ def _of_csv(store: CSVStore) -> list[LabelTable]:
 
 def _parsed(path: Path, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parsed_json(text)
+    except ValueError as error:
         reason = str(error).split(": line")[0]
         raise CovcalError(f"{path} is not JSON ({reason}): export it again") from error
 

@@ -12,7 +12,7 @@ from covcal_cli.arrays import Booleans, Float64s, Floats
 # A mask is at least this far below its row's highest logit, and at least this many times the usual
 # margin between the two highest logits. Margins of naive Bayes are smaller. The shallowest mask in
 # use is -10 000.
-_DEPTH = 5e3
+DEPTH = 5e3
 _DEEPEST = 1e30  # the largest depth that is required of a mask
 # The quantile of the margins that is the usual margin; low, because most rows may have masks.
 _USUAL = 0.25
@@ -26,19 +26,19 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.shape[1] < 2 or len(values) == 0:
-        return _DEPTH
+        return DEPTH
     highest = np.partition(values, -2, axis=1)[:, -2:]
     with np.errstate(over="ignore", invalid="ignore"):  # invalid rows are ignored
         margins = np.subtract(highest[:, 1], highest[:, 0])
     masses = np.ones(len(values)) if weights is None else weights
     counted = (margins > 0) & (margins < np.inf) & (masses > 0)
     if not counted.any():
-        return _DEPTH
+        return DEPTH
     order = np.argsort(margins[counted], kind="stable")
     cumulated = np.cumsum(masses[counted][order])
     place = int(np.searchsorted(cumulated, _USUAL * cumulated[-1]))
     usual = float(margins[counted][order][min(place, len(order) - 1)])
-    return min(_DEPTH * max(1.0, usual), _DEEPEST)
+    return min(DEPTH * max(1.0, usual), _DEEPEST)
 
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
@@ -46,7 +46,7 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
     highest = logits.max(axis=1, keepdims=True)
     # A cheap test first: most blocks have no mask.
     with np.errstate(over="ignore", invalid="ignore"):  # deeper than any depth; rows of NaN
-        if depth is None and not (highest[:, 0] - logits.min(axis=1) > _DEPTH).any():
+        if depth is None and not (highest[:, 0] - logits.min(axis=1) > DEPTH).any():
             return np.zeros(logits.shape, dtype=bool)
         gaps = highest - logits
     masks: Booleans = gaps > (mask_depth(logits) if depth is None else depth)

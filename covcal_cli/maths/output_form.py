@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
+from covcal_cli.maths.masks import DEPTH
 
 # Three forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
 # sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but
@@ -145,7 +146,7 @@ class OutputEvidence:
                 return "mixed"
             if total is not None:
                 return "shares"
-            if self._are_shares(0.0, -1):
+            if not self._may_be_masked and self._are_shares(0.0, -1):
                 return "negated"
         return "bounded" if self.rows and self.bounded == self.rows else "logits"
 
@@ -178,12 +179,20 @@ class OutputEvidence:
                     return least
         for part in (1.0, 0.5):
             unit = 1 - self.width * part
-            if unit < 0 and self.sums[1] < 0:
+            if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
                 # Some share is above 1/2. Logits with an offset below 0 are more equal than that.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0
+
+    @property
+    def _may_be_masked(self) -> bool:
+        """Whether values lie so far apart that the lowest may stand for a class left out.
+
+        Logits with such a class have nearly one sum, that of the mask.
+        """
+        return self.high - self.low > DEPTH
 
     @property
     def total(self) -> float | None:

@@ -371,7 +371,7 @@ def test_divergence_is_an_error_and_not_a_file_of_nan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("gone", "words"),
-    [("target", "no target domain"), ("target/features", "features is missing")],
+    [("target", "no target rows"), ("target/features", "features is missing")],
 )
 def test_missing_parts_are_named(tmp_path: Path, gone: str, words: str) -> None:
     features = write_features(tmp_path / "features.h5")

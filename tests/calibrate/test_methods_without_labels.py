@@ -345,7 +345,7 @@ def test_evaluate_takes_them_as_they_are(tmp_path: Path, method: str) -> None:
 def test_without_target_rows_they_say_what_they_need(tmp_path: Path, method: str) -> None:
     """No target, or too few rows of it: refused with the remedy."""
     path = write_features(tmp_path / "f.h5", only_source=True)
-    with pytest.raises(CovcalError, match=r"needs (a target domain|an adapted file)"):
+    with pytest.raises(CovcalError, match=r"needs (target rows|an adapted file)"):
         calibrate(path, CalibrateSettings(method=method))
     target = clusters_domain("target", sizes=(1, 0, 50))
     source = clusters_domain("source")

@@ -48,8 +48,8 @@ def test_an_npz_whose_arrays_are_nearly_all_air(
 
 
 def test_a_compressed_table_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_LONGEST_LINE", 1 << 20)
-    monkeypatch.setattr(csv, "_LONGEST_LINE", 1 << 20)
+    for module in (store, csv):
+        monkeypatch.setattr(module, "LONGEST_LINE", 1 << 20)
     for name, text in (("first", b"a" * (3 << 20)), ("second", b"a,b\n" + b"1" * (3 << 20))):
         path = tmp_path / f"{name}.csv.gz"
         path.write_bytes(gzip.compress(text))

@@ -19,6 +19,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.rows import GROUP_PREFIX, PATH_NAMES, is_reserved
 from covcal_cli.data.stores.store import (
+    LONGEST_LINE,
     WINDOW_BYTES,
     Entry,
     Piece,
@@ -32,7 +33,6 @@ _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
-_LONGEST_LINE = 64 << 20  # characters
 _CELL_BYTES = 64  # the memory that Python needs for a short text
 
 
@@ -256,7 +256,7 @@ class CSVStore(Store):
         """Yield the lines and a CSV reader below the first line, and the cells of that line."""
         try:
             with open_text(self.path) as file:
-                first = file.readline(_LONGEST_LINE)
+                first = file.readline(LONGEST_LINE)
                 file.seek(0)
                 self._delimiter = next((char for char in first if char in _DELIMITERS), ",")
                 lines = short_lines(self.path, file) if is_compressed(self.path) else file
