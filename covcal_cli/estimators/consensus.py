@@ -163,10 +163,11 @@ def combined(
     Parameters
     ----------
     inputs, estimates
-        What was estimated from, and the estimators by name. One that is missing is not used.
+        The inputs of all estimators, and the estimates by the name of their estimator. A missing
+        estimator is not used.
     checks
-        `fall in confidence` and, for more than two classes, `shift within classes` and `source
-        clusters`, as far as they are known.
+        The checks that could be computed of `fall in confidence` and, for more than two classes,
+        `shift within classes` and `source clusters`.
     drift
         The share of predicted labels that would have to change, by default that of `inputs`.
     """

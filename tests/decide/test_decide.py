@@ -160,14 +160,19 @@ def test_a_decision_of_another_calibration_is_refused(folder: Path) -> None:
     assert "another calibration" in done.error_line()
 
 
-def test_equal_scores_are_accepted_together_or_not_at_all(tmp_path: Path) -> None:
-    """If all rows have one confidence, only all rows or none can be accepted."""
+def write_ties(folder: Path) -> None:
+    """Write features whose rows all have one confidence, and their calibration."""
     domains = [made_domain(name, sizes=SIZES) for name in ("source", "target")]
     for domain in domains:
         top = domain["logits"].argmax(axis=1)
         domain["logits"] = np.where(np.arange(3) == top[:, None], 2, 0).astype(np.float32)
-    write_features(tmp_path / "features.h5", source=domains[0], target=domains[1])
-    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    write_features(folder / "features.h5", source=domains[0], target=domains[1])
+    covcal("calibrate", "--method", "temp", "-q", cwd=folder).require_success()
+
+
+def test_equal_scores_are_accepted_together_or_not_at_all(tmp_path: Path) -> None:
+    """If all rows have one confidence, only all rows or none can be accepted."""
+    write_ties(tmp_path)
     shares = [
         printed_json("decide", "--error", error, cwd=tmp_path)["share"] for error in (0.01, 0.9)
     ]
@@ -294,12 +299,7 @@ def test_a_decision_by_another_score_is_refused(folder: Path) -> None:
 
 
 def test_labels_of_ties_decide_on_all_rows_or_none(tmp_path: Path) -> None:
-    domains = [made_domain(name, sizes=SIZES) for name in ("source", "target")]
-    for domain in domains:
-        top = domain["logits"].argmax(axis=1)
-        domain["logits"] = np.where(np.arange(3) == top[:, None], 2, 0).astype(np.float32)
-    write_features(tmp_path / "features.h5", source=domains[0], target=domains[1])
-    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    write_ties(tmp_path)
     covcal("decide", "--error", 0.5, "-q", cwd=tmp_path).require_success()
     label(tmp_path, 60)
     shares = [
