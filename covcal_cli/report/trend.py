@@ -64,6 +64,7 @@ figure.trend { max-width: none; margin: .5rem 0 1rem; }
 .alarm.due { fill: var(--alarm); }
 .change { stroke: var(--new); stroke-dasharray: 6 2 1 2; } .plot text.change { stroke: none;
   fill: var(--new); font-weight: 600; }
+td:last-child:not(.number) { min-width: 10rem; }
 @media (max-width: 45rem) { .more { display: none; } }
 """
 
@@ -228,9 +229,9 @@ def _periods_table(trend: Timeline) -> str:
         gap = "-" if period.gap is None else _points(period.gap)
         rows.append(
             [
-                *(numbers.period, period.verdict, f"{numbers.confidence:.1%}"),
+                *(numbers.period, period.verdict, f"{numbers.confidence:.0%}"),
                 *(_with_interval(numbers.estimate), _with_interval(period.by_labels), gap),
-                *(str(numbers.rows), period.why, period.change),
+                *(str(numbers.rows), period.change),
             ]
         )
     columns = (
@@ -241,22 +242,24 @@ def _periods_table(trend: Timeline) -> str:
         "by labels",
         "too high by",
         "rows",
-        "why",
-        "change",
+        "change of the rows",
     )
     left_out = len(trend.periods) - len(rows)
     note = f"<p>{_counted(left_out, 'earlier period')} not listed.</p>" if left_out else ""
-    return html(Table(columns, rows, texts=(0, 1, 7, 8))) + note
+    return html(Table(columns, rows, texts=(0, 1, 7))) + note
 
 
 def _points(gap: Gap) -> str:
     """Return how far the confidence is above the accuracy, in points with the interval."""
     value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
-    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{value:+.0f} ({low:+.0f} to {high:+.0f})"
 
 
-def _with_interval(known: PeriodAccuracy | None) -> str:
-    return "-" if known is None else f"{known.accuracy:.1%} ({known.low:.1%} to {known.high:.1%})"
+def _with_interval(accuracy: PeriodAccuracy | None) -> str:
+    if accuracy is None:
+        return "-"
+    value, low, high = (100 * end for end in (accuracy.accuracy, accuracy.low, accuracy.high))
+    return f"{value:.0f}% ({low:.0f} to {high:.0f}%)"
 
 
 def _calibrations_table(trend: Timeline) -> str:
