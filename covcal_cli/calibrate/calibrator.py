@@ -189,14 +189,14 @@ class Calibrator:
 
         The most probable class stays the same, unless the method corrects for a prior.
         """
-        rows = self._rows(logits)
+        rows = self.rows(logits)
         forecast = self.calibration_.scaling.forecast([class_major(rows)])
         probabilities: Float64s = forecast.probabilities.T
         return probabilities
 
     def predict(self, logits: ArrayLike) -> AnyArray:
         """Return the classifier's own labels, shape (n,); calibration does not change them."""
-        numbers = self._rows(logits).argmax(axis=1)
+        numbers = self.rows(logits).argmax(axis=1)
         labels: AnyArray = self.classes_[numbers]
         return labels
 
@@ -206,7 +206,7 @@ class Calibrator:
         A temperature does not change it. To compare calibrations, pass ``scoring="neg_log_loss"``
         to scikit-learn.
         """
-        rows = self._rows(logits)
+        rows = self.rows(logits)
         numbers = class_numbers(labels_of(labels, "labels", len(rows)), self.classes_, "labels")
         return float(np.mean(rows.argmax(axis=1) == numbers))
 
@@ -266,7 +266,8 @@ class Calibrator:
             allow_limit=self.allow_limit,
         )
         self._require_only_logits()
-        with _ArrayFile(source, labels, target, _texts(names)) as file:
+        domains = {"source": {"logits": source, "labels": labels}, "target": {"logits": target}}
+        with ArrayFile(domains, _texts(names)) as file:
             problem = Problem(file, settings, self.loss)
             calibration = calibrate_file(problem, settings)
             if self.loss != "brier":  # T_s of an estimate always minimises the Brier score
@@ -274,7 +275,7 @@ class Calibrator:
             lacking = problem.missing_for_estimate
             return calibration, problem.accuracy if lacking is None else None
 
-    def _rows(self, logits: ArrayLike) -> Float64s:
+    def rows(self, logits: ArrayLike) -> Float64s:
         """Return logits as (n, K); refuse them before a fit, or with other classes or columns."""
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
@@ -303,38 +304,45 @@ class Calibrator:
             )
 
 
-class _ArrayFile(FeatureFile):
-    """A features file in memory."""
+class ArrayFile(FeatureFile):
+    """A features file in memory, whose rows are all validation rows.
+
+    `domains` has the datasets of "source" and "target" by name; a domain without rows is left out.
+    Ids are row numbers. Labels that are not given are unknown.
+    """
 
     def __init__(
-        self, source: Float64s, labels: Labels, target: Float64s, classes: list[str]
+        self,
+        domains: Mapping[str, Mapping[str, AnyArray]],
+        classes: Sequence[str],
+        model_sha256: str = "",
     ) -> None:
         handle = h5py.File(io.BytesIO(), "w")
         self._digest = hashlib.sha256()
-        unknown = np.full(len(target), UNKNOWN_LABEL, dtype=np.int64)
-        for name, logits, numbers in (("source", source, labels), ("target", target, unknown)):
-            if len(logits) == 0:
+        for name, arrays in domains.items():
+            n = len(arrays["logits"])
+            if n == 0:
                 continue
             content: dict[str, AnyArray] = {
-                "logits": to_float32(logits),
-                "labels": numbers,
-                "split": np.full(len(logits), SPLITS.index("validation"), dtype=np.uint8),
-                "ids": np.char.encode(np.arange(len(logits)).astype(str), "utf-8"),
+                "logits": to_float32(arrays["logits"]),
+                "labels": arrays.get("labels", np.full(n, UNKNOWN_LABEL, dtype=np.int64)),
+                "split": np.full(n, SPLITS.index("validation"), dtype=np.uint8),
+                "ids": np.char.encode(np.arange(n).astype(str), "utf-8"),
             }
-            for key, values in content.items():
+            for key, values in ({**arrays, **content}).items():
                 handle[f"{name}/{key}"] = values
+            for values in content.values():
                 self._digest.update(values.tobytes())
         handle["classes"] = np.array([text.encode("utf-8") for text in classes])
-        handle.attrs.update(
-            {"schema": FEATURES_SCHEMA, "model_name": "logits", "model_sha256": "", "complete": 1}
-        )
+        attributes = {"model_name": "logits", "model_sha256": model_sha256, "complete": 1}
+        handle.attrs.update({"schema": FEATURES_SCHEMA, **attributes})
         super().__init__(_WHERE, handle)
 
     def __exit__(self, *error: object) -> None:
         self.handle.close()
 
     def sha256(self) -> str:
-        """Return the sha256 of the arrays."""
+        """Return the sha256 of the logits and labels."""
         return self._digest.hexdigest()
 
 

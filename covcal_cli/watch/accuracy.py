@@ -114,22 +114,10 @@ class SourceRows:
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     """Return the source rows of a calibration, or rows made from its reference data."""
-    prior = calibration.target_prior.shares
-    frequencies = None if prior is None else np.array(prior)
-    has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
-            source = file.require_source()
-            most = min(MAX_ROWS, MAX_VALUES // source.n_classes)
-            rows = source.require_rows("validation")
-            labels = source.labels(rows)
-            rows = thinned(rows[labels >= 0], most, calibration.seed)
-            labels = source.labels(rows)
-            stored = source.logits(rows)
-            return SourceRows(
-                stored, labels, None, reference.temperature, frequencies, has_all_classes
-            )
+            return source_rows_of(file, calibration, reference)
     sketch, n_classes = reference.source, len(calibration.classes)
     share = min(1.0, (MAX_VALUES // n_classes) / (sketch.right + sketch.wrong))
     right, wrong = round(share * sketch.right), round(share * sketch.wrong)
@@ -139,8 +127,33 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     labels = np.repeat([0, 1], [right, wrong])
     logits = _top_against_rest(odds, n_classes, reference.temperature)
     return SourceRows(
-        logits, labels, reference, reference.temperature, frequencies, has_all_classes
+        logits, labels, reference, reference.temperature, *_prior_and_kind(calibration)
     )
+
+
+def source_rows_of(file: FeatureFile, calibration: Calibration, reference: Reference) -> SourceRows:
+    """Return the labelled source rows of the file that a calibration was fitted on."""
+    source = file.require_source()
+    rows = source.require_rows("validation")
+    rows = thinned(
+        rows[source.labels(rows) >= 0],
+        min(MAX_ROWS, MAX_VALUES // source.n_classes),
+        calibration.seed,
+    )
+    return SourceRows(
+        source.logits(rows),
+        source.labels(rows),
+        None,
+        reference.temperature,
+        *_prior_and_kind(calibration),
+    )
+
+
+def _prior_and_kind(calibration: Calibration) -> tuple[Float64s | None, bool]:
+    """Return the class frequencies that the user gave, and whether all classes have a logit."""
+    prior = calibration.target_prior.shares
+    has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
+    return None if prior is None else np.array(prior), has_all_classes
 
 
 def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:

@@ -185,37 +185,47 @@ def measurements(
     CovcalError
         If the file has no target, is of another classifier, or a column is no date.
     """
-    seed = standard.calibration.seed
     with FeatureFile(source.path) as file:
-        target = file.require_target()
-        scaled = scaled_logits(
-            file,
-            {"": standard.calibration},
-            [standard.document],
-            standard.networks,
-            allow_other_preprocessing=standard.allow_other_preprocessing,
-        )[""]
-        parts = list(cuts(target, source.name, source.by, source.every))
-        labels = _labels(file, parts, source, late, seed)
-        for cut in parts:
-            before = known.get(cut.name)
-            digest = file.sha256() if source.is_one_period else _digest(target, cut.rows)
-            state: Literal["new", "same", "grown", "other"] = "new"
-            if before is not None:
-                is_known = digest in before.rows_sha256
-                state = "same" if is_known else "other"
-                can_grow = not source.is_one_period and before.rows < len(cut.rows)
-                if not is_known and can_grow:
-                    first = _digest(target, cut.rows[: before.rows])
-                    state = "grown" if (first,) == before.rows_sha256 else "other"
-            if before is not None and state == "same":
-                entry = before
-            else:
-                entry = _of_period(source, digest, target, cut, scaled, standard)
-            of_rows = None if labels is None else labels.of(cut.rows)
-            if of_rows is not None and len(entry.rows_sha256) == 1:
-                entry = replace(entry, labels=of_rows)
-            yield Measurement(entry, state)
+        yield from measurements_of(file, source, standard, known, late)
+
+
+def measurements_of(
+    file: FeatureFile,
+    source: Source,
+    standard: Standard,
+    known: Mapping[str, Measured],
+    late: LateLabels | None = None,
+) -> Iterator[Measurement]:
+    """Yield every period of an open file, as `measurements`."""
+    target = file.require_target()
+    scaled = scaled_logits(
+        file,
+        {"": standard.calibration},
+        [standard.document],
+        standard.networks,
+        allow_other_preprocessing=standard.allow_other_preprocessing,
+    )[""]
+    parts = list(cuts(target, source.name, source.by, source.every))
+    labels = _labels(file, parts, source, late, standard.calibration.seed)
+    for cut in parts:
+        before = known.get(cut.name)
+        digest = file.sha256() if source.is_one_period else _digest(target, cut.rows)
+        state: Literal["new", "same", "grown", "other"] = "new"
+        if before is not None:
+            is_known = digest in before.rows_sha256
+            state = "same" if is_known else "other"
+            can_grow = not source.is_one_period and before.rows < len(cut.rows)
+            if not is_known and can_grow:
+                first = _digest(target, cut.rows[: before.rows])
+                state = "grown" if (first,) == before.rows_sha256 else "other"
+        if before is not None and state == "same":
+            entry = before
+        else:
+            entry = _of_period(source, digest, target, cut, scaled, standard)
+        of_rows = None if labels is None else labels.of(cut.rows)
+        if of_rows is not None and len(entry.rows_sha256) == 1:
+            entry = replace(entry, labels=of_rows)
+        yield Measurement(entry, state)
 
 
 def _labels(

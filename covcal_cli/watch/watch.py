@@ -20,6 +20,7 @@ from covcal_cli.watch.late_labels import read_late_labels
 from covcal_cli.watch.measurement import (
     Measurement,
     Source,
+    Standard,
     joined,
     measurements,
     standard_of,
@@ -146,27 +147,17 @@ def watch(
     if not files:  # rows that changed since are not those that the history has
         found = [entry for entry in found if entry.state == "same"]
 
-    rule = Rule(settings.tolerance, settings.threshold, settings.stable)
-    lines: list[Period] = []
-    notes: list[str] = []
-    sequence: list[Period] = []
-
-    def added(so_far: History) -> list[Period]:
-        fresh, told = _fresh(found, so_far, used.sha256, join=join, force=force)
-        lines.extend(judged(fresh, so_far, used, standard, rule))
-        notes.extend(told)
-        periods = {period.key: period for period in (*so_far.periods, *lines)}
-        now = replace(so_far, periods=tuple(periods.values()))
-        sequence.extend(periods_in_time(now, used.sha256))
-        return lines
-
-    if history is None:
-        added(earlier)
-    else:
-        append(earlier, added)
-    shown, is_new = _shown(found, lines, sequence)
-    if not is_new:
-        notes.append("no new period: the history has all of them with the same rows")
+    shown, notes, now = extended(
+        found,
+        earlier,
+        used,
+        standard,
+        settings,
+        on_disk=history is not None,
+        join=join,
+        force=force,
+    )
+    sequence = periods_in_time(now, used.sha256)
     return Watched(
         periods=tuple(shown),
         classes=calibration.classes,
@@ -182,6 +173,45 @@ def watch(
         ),
         warnings=(*earlier.damaged, *warnings, *_warnings(shown)),
     )
+
+
+def extended(
+    found: Sequence[Measurement],
+    earlier: History,
+    used: WatchedCalibration,
+    standard: Standard,
+    settings: WatchSettings,
+    *,
+    on_disk: bool,
+    join: bool = False,
+    force: bool = False,
+) -> tuple[list[Period], list[str], History]:
+    """Judge measured periods; return the periods to report, notes, and the history with them.
+
+    They are appended to the file of the `earlier` history if it is `on_disk`.
+    """
+    rule = Rule(settings.tolerance, settings.threshold, settings.stable)
+    lines: list[Period] = []
+    notes: list[str] = []
+    histories: list[History] = []
+
+    def added(so_far: History) -> list[Period]:
+        fresh, told = _fresh(found, so_far, used.sha256, join=join, force=force)
+        lines.extend(judged(fresh, so_far, used, standard, rule))
+        notes.extend(told)
+        periods = {period.key: period for period in (*so_far.periods, *lines)}
+        histories.append(replace(so_far, periods=tuple(periods.values())))
+        return lines
+
+    if on_disk:
+        append(earlier, added)
+    else:
+        added(earlier)
+    (now,) = histories
+    shown, is_new = _shown(found, lines, periods_in_time(now, used.sha256))
+    if not is_new:
+        notes.append("no new period: the history has all of them with the same rows")
+    return shown, notes, now
 
 
 def _sources_of(known: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
