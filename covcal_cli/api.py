@@ -13,6 +13,10 @@
     decision = covcal.Decision(error=0.05, temperature=calibrator.temperature_)
     accept = decision.fit(target_logits, rows, labels).accept(new_logits)
 
+    # Judge later rows, as covcal watch does: "holds", "off" or "not known".
+    watch = covcal.Watch("cal.json", history="watch.jsonl")
+    print(watch.observe(new_logits, period="2026-11-29").answer)
+
 The names in `__all__` are public and keep their meaning within a major version; results may gain
 fields. Everything else in the package is private and may change. Importing this module is cheap,
 because a name loads its packages when it is first used. A wrong argument is a `CovcalError` that
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from covcal_cli.labels.target_labels import random_labels
     from covcal_cli.records import write_document
     from covcal_cli.report.report import report
+    from covcal_cli.watch.of_arrays import Watch
 
 __all__ = [
     "AdaptSettings",
@@ -65,6 +70,7 @@ __all__ = [
     "EvaluateSettings",
     "ExtractSettings",
     "PickSettings",
+    "Watch",
     "adapt",
     "apply",
     "calibrate",
@@ -98,6 +104,7 @@ _HOMES = {
     "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
     "PickSettings": "labels.pick",
+    "Watch": "watch.of_arrays",
     "adapt": "adapt.adapt",
     "apply": "apply.apply",
     "calibrated": "calibrate.calibrator",

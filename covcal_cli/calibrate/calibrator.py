@@ -266,7 +266,10 @@ class Calibrator:
             allow_limit=self.allow_limit,
         )
         self._require_only_logits()
-        domains = {"source": {"logits": source, "labels": labels}, "target": {"logits": target}}
+        domains: dict[str, dict[str, AnyArray]] = {
+            "source": {"logits": source, "labels": labels},
+            "target": {"logits": target},
+        }
         with ArrayFile(domains, _texts(names)) as file:
             problem = Problem(file, settings, self.loss)
             calibration = calibrate_file(problem, settings)
@@ -323,14 +326,17 @@ class ArrayFile(FeatureFile):
             n = len(arrays["logits"])
             if n == 0:
                 continue
+            unknown = np.full(n, UNKNOWN_LABEL, dtype=np.int64)
             content: dict[str, AnyArray] = {
                 "logits": to_float32(arrays["logits"]),
-                "labels": arrays.get("labels", np.full(n, UNKNOWN_LABEL, dtype=np.int64)),
+                "labels": arrays.get("labels", unknown),
                 "split": np.full(n, SPLITS.index("validation"), dtype=np.uint8),
                 "ids": np.char.encode(np.arange(n).astype(str), "utf-8"),
             }
             for key, values in ({**arrays, **content}).items():
                 handle[f"{name}/{key}"] = values
+            if name == "target":  # labels that arrive later do not change what the rows are
+                content["labels"] = unknown
             for values in content.values():
                 self._digest.update(values.tobytes())
         handle["classes"] = np.array([text.encode("utf-8") for text in classes])
@@ -342,7 +348,7 @@ class ArrayFile(FeatureFile):
         self.handle.close()
 
     def sha256(self) -> str:
-        """Return the sha256 of the logits and labels."""
+        """Return the sha256 of the logits and the source labels."""
         return self._digest.hexdigest()
 
 

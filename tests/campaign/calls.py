@@ -88,6 +88,11 @@ def base_calls() -> dict[str, tuple[Callable[..., Any], Arguments]]:
         decision = covcal.Decision(**{name: arguments.pop(name) for name in names})
         return decision.fit(**arguments).sets(LOGITS)
 
+    def watched(**arguments: Any) -> Any:
+        own = ("tolerance", "every", "false_alarms", "stable")
+        watch = covcal.Watch(document, **{name: arguments.pop(name) for name in own})
+        return watch.observe(**arguments)
+
     def read(**arguments: Any) -> Any:
         return covcal.evaluate(features, {"temp": covcal.read_calibration(document)}, **arguments)
 
@@ -127,6 +132,9 @@ def base_calls() -> dict[str, tuple[Callable[..., Any], Arguments]]:
         "calibrated": (wrapped, {"y": LABELS}),
         "Decision": (decided, {"error": 0.2, "coverage": 0.9, "certainty": 0.9, "temperature": 2.0,
             "logits": LOGITS, "rows": np.arange(30), "labels": LABELS[:30], "estimate": None}),
+        "Watch": (watched, {"logits": LOGITS, "features": None, "labels": LABELS, "period": "w1",
+            "join": False, "force": False, "tolerance": 0.05, "every": "week", "stable": 8,
+            "false_alarms": 0.05}),
         "ece": (covcal.ece, judged),
         "reliability_diagram": (covcal.reliability_diagram, judged | {"path": None, "title": "x",
             "force": False}),

@@ -1,0 +1,275 @@
+"""Watch periods whose logits are in memory.
+
+Each period becomes a features file in memory. Then the functions behind ``covcal watch`` measure
+and judge it, so the numbers and verdicts are those of the command on the same rows.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from covcal_cli.arguments import ArgumentError, checked
+from covcal_cli.array_arguments import array_of, class_numbers, labels_of, logits_of, numbers_of
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
+from covcal_cli.calibrate.calibrator import ArrayFile, Calibrator
+from covcal_cli.errors import OutputExistsError, TooFewRowsError
+from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.formats.features import ONE_CONFIDENCE
+from covcal_cli.records import document_text
+from covcal_cli.watch.accuracy import source_rows_of
+from covcal_cli.watch.history import History, read_history
+from covcal_cli.watch.measurement import Source, Standard, measurements_of, standard_of
+from covcal_cli.watch.period import Period, WatchedCalibration
+from covcal_cli.watch.sketches import reference_of
+from covcal_cli.watch.watch import WatchSettings, extended
+
+_IN_MEMORY = Path("the arrays")  # where a period or a calibration is that no file holds
+
+
+class Watch:
+    """A calibration that judges later rows, period by period, as ``covcal watch`` does.
+
+    Parameters
+    ----------
+    calibration : path or Calibrator
+        A cal.json with its reference data or its features file beside it, or a fitted calibrator.
+    source_logits, source_labels, target_logits : arrays, optional
+        For a calibrator: the arrays that it was fitted on. Later rows are compared with them.
+    history : path, optional
+        A file of JSON lines, which ``covcal watch --history`` reads and writes too. Without it the
+        history is kept in memory.
+    tolerance : float
+        Confidence that is off by more is "off".
+    every : str
+        The length of a period: day, week, month, quarter or year. It tells how often an alarm is
+        possible.
+    false_alarms : float
+        The largest number of false alarms (changed rows) per year.
+    stable : int
+        The number of periods without another change that end an alarm; 0 for never.
+
+    Attributes
+    ----------
+    periods_ : tuple of Period
+        The latest verdict on every period.
+    notes_ : tuple of str
+        Notes on the last period.
+
+    Raises
+    ------
+    CovcalError
+        If there are no reference data and they cannot be made, or the history cannot be read.
+    """
+
+    @checked
+    def __init__(
+        self,
+        calibration: str | Path | Calibrator,
+        source_logits: ArrayLike | None = None,
+        source_labels: ArrayLike | None = None,
+        target_logits: ArrayLike | None = None,
+        *,
+        history: str | Path | None = None,
+        tolerance: float = 0.05,
+        every: str = "week",
+        false_alarms: float = 0.05,
+        stable: int = 8,
+    ) -> None:
+        self._settings = WatchSettings(
+            every=every, tolerance=tolerance, false_alarms=false_alarms, stable=stable
+        )
+        self._calibrator = calibration if isinstance(calibration, Calibrator) else None
+        if isinstance(calibration, Calibrator):
+            self._standard = _standard_of_arrays(
+                calibration, source_logits, source_labels, target_logits
+            )
+        elif source_logits is None and source_labels is None and target_logits is None:
+            self._standard = _standard_of_file(Path(calibration))
+        else:
+            raise ArgumentError(
+                "source_logits, source_labels and target_logits are for a Calibrator: a cal.json "
+                "has its own reference data"
+            )
+        used = self._standard
+        self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
+        self._on_disk = history is not None
+        self._history = History(_IN_MEMORY) if history is None else read_history(Path(history))
+        self.notes_: tuple[str, ...] = self._standard.notes
+
+    @property
+    def periods_(self) -> tuple[Period, ...]:
+        """The latest verdict on every period, in the order in which they were added."""
+        return tuple(self._history.of(self._used.sha256))
+
+    @checked
+    def observe(
+        self,
+        logits: ArrayLike,
+        *,
+        period: str,
+        features: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        join: bool = False,
+        force: bool = False,
+    ) -> Period:
+        """Judge the rows of a period, and add it to the history.
+
+        The same rows again, with labels that have arrived since, are judged by these labels.
+
+        Parameters
+        ----------
+        logits : array or data frame, shape (n, K), or (n,) for the second of two classes
+            The classifier's. A data frame may have one column per class, called as the class, among
+            other columns.
+        period : str
+            The name, such as "2026-11-29", "2026-W48" or "2026-11". Such names are put into the
+            order of time.
+        features : array, shape (n, d), optional
+            phi(x), if the calibration was fitted on a file with features.
+        labels : array, shape (n,), optional
+            The labels of rows that somebody labelled, as class names or numbers; None or NaN where
+            there is none. They count as random rows of the period.
+        join : bool
+            Whether the rows are further rows of a known period.
+        force : bool
+            Whether other rows may replace those of a known period.
+
+        Returns
+        -------
+        Period
+            ``verdict`` is "holds", "off" or "not known"; ``answer`` and ``change`` are sentences.
+
+        Raises
+        ------
+        CovcalError
+            If arrays do not fit the calibration, or the period is known with other rows.
+        """
+        rows = self._logits(logits)
+        arrays: dict[str, AnyArray] = {"logits": rows}
+        if features is not None:
+            arrays["features"] = _features(features, len(rows))
+        if labels is not None:
+            arrays["labels"] = self._labels(labels, len(rows))
+        calibration = self._standard.calibration
+        source = Source(
+            _IN_MEMORY, period, None, self._settings.every, uses_labels=labels is not None
+        )
+        known = {entry.measured.period: entry.measured for entry in self.periods_}
+        domains = {"target": arrays}
+        with ArrayFile(domains, calibration.classes, calibration.model["sha256"]) as file:
+            measured = list(measurements_of(file, source, self._standard, known))
+        try:
+            shown, notes, self._history = extended(
+                measured,
+                self._history,
+                self._used,
+                self._standard,
+                self._settings,
+                on_disk=self._on_disk,
+                join=join,
+                force=force,
+            )
+        except OutputExistsError as error:
+            raise OutputExistsError(
+                f"the period {period} is known with other rows: pass join=True if these are "
+                "further rows of it, force=True to replace it, or another period"
+            ) from error
+        self.notes_ = tuple(notes)
+        return next(line for line in reversed(shown) if line.measured.period == period)
+
+    def _logits(self, logits: Any) -> Float64s:
+        names = list(self._standard.calibration.classes)
+        calibrator = self._calibrator
+        if calibrator is not None:
+            names = list(getattr(calibrator, "feature_names_in_", calibrator.classes_))
+        columns = list(getattr(logits, "columns", ()))
+        if set(names) <= set(columns):
+            logits = logits[names]
+        if calibrator is not None:
+            return calibrator.rows(logits)
+        rows = logits_of(logits, "logits")
+        if rows.shape[1] != len(names):
+            raise ArgumentError(f"logits have {rows.shape[1]} classes, not {len(names)}")
+        return rows
+
+    def _labels(self, labels: Any, n: int) -> Labels:
+        """Return class numbers, and -1 where a label is missing."""
+        values = array_of(labels, "labels")
+        if values.shape != (n,):
+            raise ArgumentError(f"labels must be of shape ({n},), not {values.shape}")
+        is_known = np.array([label is not None and label == label for label in values.tolist()])
+        numbers = np.full(n, UNKNOWN_LABEL, dtype=np.int64)
+        if not is_known.any():
+            return numbers
+        texts = labels_of(values[is_known].tolist(), "labels", int(is_known.sum()))
+        classes: AnyArray = np.array(self._standard.calibration.classes)
+        if self._calibrator is not None:
+            classes = self._calibrator.classes_
+        elif texts.dtype.kind in "iu":
+            are_numbers = all(name.isdecimal() for name in classes.tolist())
+            classes = classes.astype(np.int64) if are_numbers else np.arange(len(classes))
+        numbers[is_known] = class_numbers(texts, classes, "labels")
+        return numbers
+
+
+def _features(features: Any, n: int) -> AnyArray:
+    values = numbers_of(features, "features")
+    if values.ndim != 2 or len(values) != n:
+        raise ArgumentError(f"features must be of shape ({n}, d), not {values.shape}")
+    return values.astype(np.float32)
+
+
+def _standard_of_file(document: Path) -> Standard:
+    """Return a cal.json with its reference data, which are made if they do not exist yet."""
+    calibration = read_calibration(document)
+    if calibration.scaling.reads_aligned or calibration.reading.get("tail") == ONE_CONFIDENCE:
+        raise ArgumentError(
+            f"{document} needs more than logits: extract later rows, and use covcal watch"
+        )
+    return standard_of(
+        calibration,
+        document,
+        None,
+        named=[],
+        allow_other_preprocessing=False,
+        wrote=lambda _: None,
+    )
+
+
+def _standard_of_arrays(
+    calibrator: Calibrator, source_logits: Any, source_labels: Any, target_logits: Any
+) -> Standard:
+    """Return a fitted calibrator with the reference data of the arrays that it was fitted on."""
+    if source_logits is None or source_labels is None:
+        raise ArgumentError(
+            "give source_logits, source_labels and target_logits too: the arrays that the "
+            "Calibrator was fitted on"
+        )
+    source = calibrator.rows(source_logits)
+    target = source[:0] if target_logits is None else calibrator.rows(target_logits)
+    texts = labels_of(source_labels, "source_labels", len(source))
+    labels = class_numbers(texts, calibrator.classes_, "source_labels")
+    calibration = calibrator.calibration_
+    domains: dict[str, dict[str, AnyArray]] = {
+        "source": {"logits": source, "labels": labels},
+        "target": {"logits": target},
+    }
+    sha256 = hashlib.sha256(document_text(calibration, _IN_MEMORY).encode()).hexdigest()
+    with ArrayFile(domains, calibration.classes) as file:
+        if file.sha256() != calibration.inputs[0].sha256:
+            raise ArgumentError(
+                "source_logits, source_labels and target_logits are not the arrays that the "
+                "Calibrator was fitted on"
+            )
+        scaled = ScaledLogits(calibration.scaling)
+        reference = reference_of(file, scaled, calibration.seed, sha256)
+        if reference is None:
+            raise TooFewRowsError("a watch needs at least 2 source rows: give more")
+        rows = source_rows_of(file, calibration, reference)
+    return Standard(
+        calibration, _IN_MEMORY, sha256, reference, rows, None, allow_other_preprocessing=False
+    )

@@ -1,0 +1,154 @@
+"""`covcal.Watch`: periods whose logits are in memory, judged as ``covcal watch`` judges files."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import covcal_cli.api as covcal
+from covcal_cli.records import document_text
+from covcal_cli.watch.period import Period
+from tests.cli_runner import covcal as command
+from tests.made_files import clusters_domain
+from tests.watch.weeks import SIZES, WEEK, alone, calibrated
+
+MOVED = {"w0": 0.0, "w1": 0.0, "w2": 1.0}
+CLASSES = [f"class {number}" for number in range(5)]
+
+
+def rows(name: str) -> dict[str, Any]:
+    return clusters_domain("later", sizes=WEEK, moved=MOVED[name], seed=int(name[1]))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibration and three weeks, the last of which has moved; not to be changed."""
+    folder = tmp_path_factory.mktemp("arrays")
+    calibrated(folder)
+    for name in MOVED:
+        alone(folder / f"{name}.h5", rows(name))
+    return folder
+
+
+def content(period: Period) -> Any:
+    """A period as JSON, without the names and digests of its files."""
+    return without_files(json.loads(document_text(period, Path("period.json"))))
+
+
+def without_files(period: Any) -> Any:
+    del period["calibration"], period["measured"]["file"], period["measured"]["rows_sha256"]
+    del period["version"]
+    period.pop("content_sha256", None)
+    return period
+
+
+class TestACalibrationFile:
+    @pytest.mark.parametrize("labelled", [False, True])
+    def test_the_verdicts_are_those_of_the_command(self, labelled: bool, made: Path) -> None:
+        """Every number, sentence and alarm of three periods equals the command's JSON."""
+        option = ["--target-labels"] if labelled else []
+        done = command("watch", *(f"{name}.h5" for name in MOVED), *option, "-o", "-", cwd=made)
+        expected = [without_files(one) for one in json.loads(done.require_success().out)["periods"]]
+        watch = covcal.Watch(made / "cal.json")
+        for name, period in zip(MOVED, expected, strict=True):
+            week = rows(name)
+            labels = week["labels"] if labelled else None
+            judged = watch.observe(
+                week["logits"], period=name, features=week["features"], labels=labels
+            )
+            assert content(judged) == period
+        assert [one["alarm"]["raised"] for one in expected] == [False, False, True]
+
+    def test_the_command_goes_on_with_its_history(self, made: Path, tmp_path: Path) -> None:
+        """The alarm of the command uses the periods that were observed in Python."""
+        folder = Path(shutil.copytree(made, tmp_path / "copy"))
+        watch = covcal.Watch(folder / "cal.json", history=folder / "watch.jsonl")
+        for name in ("w0", "w1"):
+            watch.observe(rows(name)["logits"], features=rows(name)["features"], period=name)
+        words = ("watch", "w2.h5", "--history", "watch.jsonl", "-o", "-")
+        watched = json.loads(command(*words, cwd=folder).require_success().out)
+        assert watched["earlier"] == 2
+        again = covcal.Watch(folder / "cal.json", history=folder / "watch.jsonl")
+        assert [one.measured.period for one in again.periods_] == ["w0", "w1", "w2"]
+
+    def test_labels_that_arrive_later_decide(self, made: Path) -> None:
+        """The same rows again take labels in, also if only some rows have one."""
+        week, watch = rows("w0"), covcal.Watch(made / "cal.json")
+        before = watch.observe(week["logits"], period="w0")
+        labels = np.where(np.arange(len(week["labels"])) < 80, week["labels"], np.nan)
+        after = watch.observe(week["logits"], period="w0", labels=labels)
+        assert before.by_labels is None
+        assert after.measured.labels is not None
+        assert after.measured.labels.rows == 80
+        right = (week["logits"].argmax(axis=1) == week["labels"])[:80].mean()
+        assert after.measured.labels.accuracy == pytest.approx(right, abs=0.05)
+        assert len(watch.periods_) == 1
+
+    def test_a_frame_has_its_classes_among_other_columns(self, made: Path) -> None:
+        week = rows("w1")
+        frame = pd.DataFrame(week["logits"][:, ::-1], columns=CLASSES[::-1]).assign(amount=1.0)
+        names = [CLASSES[number] for number in week["labels"]]
+        one = covcal.Watch(made / "cal.json").observe(frame, period="w", labels=names)
+        other = covcal.Watch(made / "cal.json").observe(
+            week["logits"], period="w", labels=week["labels"]
+        )
+        assert replace(one, version="") == replace(other, version="")
+
+
+@pytest.fixture(scope="module")
+def arrays() -> tuple[Any, Any, Any]:
+    """Source logits, source labels and target logits."""
+    source, target = (clusters_domain(name, sizes=SIZES) for name in ("source", "target"))
+    return source["logits"], source["labels"], target["logits"]
+
+
+class TestACalibrator:
+    def test_it_judges_as_its_file_would(self, arrays: tuple[Any, Any, Any]) -> None:
+        """Confidence is that of the calibrator; the moved week raises the alarm."""
+        calibrator = covcal.Calibrator("temp").fit(*arrays)
+        watch = covcal.Watch(calibrator, *arrays, tolerance=0.1)
+        periods = [watch.observe(rows(name)["logits"], period=name) for name in MOVED]
+        assert [period.alarm.raised for period in periods] == [False, False, True]
+        expected = calibrator.predict_proba(rows("w0")["logits"]).max(axis=1).mean()
+        assert periods[0].measured.confidence == pytest.approx(expected, abs=1e-6)
+        assert {period.tolerance for period in periods} == {0.1}
+
+    def test_other_arrays_are_refused(self, arrays: tuple[Any, Any, Any]) -> None:
+        source, labels, target = arrays
+        calibrator = covcal.Calibrator("temp").fit(source, labels, target)
+        for others in ((source, labels, target[1:]), (source[1:], labels[1:], target)):
+            with pytest.raises(covcal.CovcalError, match="not the arrays that the Calibrator"):
+                covcal.Watch(calibrator, *others)
+        with pytest.raises(covcal.CovcalError, match="give source_logits, source_labels"):
+            covcal.Watch(calibrator)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"logits": np.zeros((3, 4)) + np.arange(4)}, "logits have 4 classes, not 5"),
+        ({"features": np.zeros(200)}, r"features must be of shape \(200, d\)"),
+        ({"labels": [1, 2]}, r"labels must be of shape \(200,\)"),
+        ({"labels": ["cat"] * 200}, "row 0 is cat, which is none of the classes"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    arguments: dict[str, Any], message: str, made: Path
+) -> None:
+    watch = covcal.Watch(made / "cal.json")
+    with pytest.raises(covcal.CovcalError, match=message):
+        watch.observe(**{"logits": rows("w0")["logits"], "period": "w"} | arguments)
+    assert watch.periods_ == ()
+
+
+def test_other_rows_of_a_known_period_are_refused(made: Path) -> None:
+    watch = covcal.Watch(made / "cal.json")
+    watch.observe(rows("w0")["logits"], period="w")
+    with pytest.raises(covcal.CovcalError, match="w is known with other rows: pass join=True"):
+        watch.observe(rows("w1")["logits"], period="w")
+    assert watch.observe(rows("w1")["logits"], period="w", join=True).measured.rows == 400
