@@ -6,8 +6,8 @@ import numpy as np
 
 from covcal_cli.arguments import ArgumentError
 from covcal_cli.arrays import AnyArray, Float64s, Labels
-from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
+from covcal_cli.maths.softmax import valid_rows
 
 # So many rows within [0, 1] are no logits: for several columns, and for one column.
 _FEW_BOUNDED = {True: 8, False: 50}

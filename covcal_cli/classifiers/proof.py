@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Floats
-from covcal_cli.maths.masks import masked
 from covcal_cli.maths.odds import sigmoid
+from covcal_cli.maths.softmax import masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
 ARGMAX = "argmax"  # a tail for outputs of integers, which have another shape

@@ -14,7 +14,7 @@ from covcal_cli.arrays import ModelInput
 from covcal_cli.data.array_files import ArrayData, ArrayFile
 from covcal_cli.data.domain import DomainData
 from covcal_cli.data.feeding import columns_of
-from covcal_cli.data.folder import FolderData
+from covcal_cli.data.folder import FolderData, TarData, holds_shards
 from covcal_cli.data.rows import (
     GROUP_PREFIX,
     ID_NAMES,
@@ -24,7 +24,6 @@ from covcal_cli.data.rows import (
 )
 from covcal_cli.data.stores import SUFFIXES
 from covcal_cli.data.stores.parquet import holds_parts, refuse_unnamed_parts
-from covcal_cli.data.tar import TarData, holds_shards
 from covcal_cli.errors import CovcalError
 
 

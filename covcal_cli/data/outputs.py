@@ -38,7 +38,6 @@ from covcal_cli.data.stores.json_lines import JSONLinesStore
 from covcal_cli.data.stores.store import Piece, Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
-from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.output_form import (
     ABOVE,
     DISTRIBUTIONS,
@@ -46,7 +45,7 @@ from covcal_cli.maths.output_form import (
     OutputEvidence,
     log_probabilities,
 )
-from covcal_cli.maths.softmax import to_float32
+from covcal_cli.maths.softmax import to_float32, valid_rows
 
 _ANSWER = ("label", "label_index", "confidence")  # the classifier's answer in `covcal apply`
 _FEW_SUMMING = 0.1  # the share of rows of sigmoids that sum to 1 by chance

@@ -20,7 +20,7 @@ from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
 from covcal_cli.estimators.guards import clusters_know_classes, shift_within_classes
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
-from covcal_cli.maths.masks import masked
+from covcal_cli.maths.softmax import masked
 from covcal_cli.records import Guard
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"

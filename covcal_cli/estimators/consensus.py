@@ -44,7 +44,13 @@ from covcal_cli.estimators.clusters import (
     clustering,
 )
 from covcal_cli.estimators.cot import confidence_change, cot
-from covcal_cli.estimators.doc import agreement, doc, mean_confidence
+from covcal_cli.estimators.doc import (
+    PREDICTED_CLASSES,
+    agreement,
+    doc,
+    mean_confidence,
+    predicted_classes,
+)
 from covcal_cli.estimators.guards import (
     FALL_IN_CONFIDENCE,
     SHIFT_WITHIN_CLASSES,
@@ -61,7 +67,6 @@ from covcal_cli.estimators.inputs import (
     slope,
     variance_of_mean,
 )
-from covcal_cli.estimators.predicted_classes import PREDICTED_CLASSES, predicted_classes
 from covcal_cli.maths.temperature import MIN_ERRORS
 from covcal_cli.records import Guard
 

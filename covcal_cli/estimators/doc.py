@@ -1,4 +1,6 @@
-"""DoC, mean confidence and agreement: three estimates from the source accuracy and a change."""
+"""DoC, mean confidence, agreement and predicted classes: the source accuracy less a change."""
+
+import math
 
 import numpy as np
 
@@ -17,6 +19,8 @@ AGREEMENT_ASSUMPTION = (
     "on the rows that the shift makes wrong, the aligned forecasters stop agreeing with the "
     "classifier"
 )
+PREDICTED_CLASSES = "predicted classes"
+_ASSUMPTION = "the classes are as frequent as on the source, so other predictions are errors"
 
 
 def doc(inputs: EstimatorInputs) -> Estimate:
@@ -67,3 +71,23 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 def _shared(members: Labels, labels: Labels) -> Float64s:
     """Return the share of members (M, n) that have the given label (n,), row by row."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
+
+
+def predicted_classes(
+    inputs: EstimatorInputs, source: Float64s | None = None, target: Float64s | None = None
+) -> Estimate:
+    """Estimate the target accuracy by the change in the frequencies of predicted classes.
+
+    If the true classes stay as frequent, the predictions of so many rows must be wrong that were
+    right on the source: A_v - (d - d_0), with d half of the summed differences of the frequencies
+    of predicted classes, and d_0 what sampling noise adds to d. The frequencies on `source` and
+    `target`, shape (K,), are those of `inputs` by default.
+    """
+    if source is None or target is None:
+        source, target = inputs.predicted_shares()
+    variances = source * (1 - source) / inputs.n_source + target * (1 - target) / inputs.n_target
+    noise = 0.5 * math.sqrt(2 / math.pi) * float(np.sqrt(variances).sum())
+    change = max(0.0, 0.5 * float(np.abs(source - target).sum()) - noise)
+    variance = variance_of_mean(inputs.source_correct) + 0.25 * float(variances.sum())
+    accuracy = float(inputs.source_correct.mean()) - change
+    return from_variance(PREDICTED_CLASSES, accuracy, variance, _ASSUMPTION)

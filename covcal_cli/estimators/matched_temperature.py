@@ -19,9 +19,8 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.estimators.guards import not_clamped
-from covcal_cli.maths.masks import masked, spread
 from covcal_cli.maths.odds import confidences
-from covcal_cli.maths.softmax import with_offsets
+from covcal_cli.maths.softmax import masked, spread, with_offsets
 from covcal_cli.records import Guard
 
 _RANGE = 1e4

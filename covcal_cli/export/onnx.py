@@ -30,8 +30,8 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ExportReport, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output, moved_together
-from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.networks import Networks
+from covcal_cli.maths.softmax import valid_rows
 
 _LEAST_OPSET = 7  # the first with broadcasting
 _INITIALIZERS_ARE_INPUTS_BELOW = 4  # an IR version; in older files, initializers are also inputs

@@ -14,7 +14,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s, Inputs, ModelInput
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
-from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.softmax import valid_rows
 
 ROWS = 16
 TOLERANCE = 1e-5  # largest absolute difference of a probability

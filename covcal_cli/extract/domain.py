@@ -27,8 +27,8 @@ from covcal_cli.extract.parts import Block, DomainSpool, Join, Part, RawRows
 from covcal_cli.forecast.forecaster import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.output_form import OutputEvidence
+from covcal_cli.maths.softmax import valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
 

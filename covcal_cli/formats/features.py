@@ -22,9 +22,8 @@ from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels,
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import sha256_of
 from covcal_cli.hdf5 import Dataset, File, Group
-from covcal_cli.maths.masks import valid_rows
 from covcal_cli.maths.scaling import ForecasterName
-from covcal_cli.maths.softmax import log_mean_softmax
+from covcal_cli.maths.softmax import log_mean_softmax, valid_rows
 from covcal_cli.records import parsed_json
 
 FEATURES_SCHEMA = "covcal.features/1"

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
-from covcal_cli.maths.masks import DEPTH
+from covcal_cli.maths.softmax import DEPTH
 
 # Three forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
 # sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but

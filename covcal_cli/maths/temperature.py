@@ -19,8 +19,7 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
-from covcal_cli.maths.masks import mask_depth, masked, spread
-from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of
+from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_depth, masked, spread
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
@@ -72,7 +71,7 @@ def fit_temperature(
     ----------
     logits : array (n, K), or a callable that yields blocks (m, K) in row order
         Logits of any float dtype, finite or -inf; a callable is read several times and bounds the
-        memory. Masks (`covcal_cli.maths.masks`) have probability 0 at every T.
+        memory. Masks (`covcal_cli.maths.softmax`) have probability 0 at every T.
     labels : array of int64, shape (n,)
         Classes 0 .. K-1. A class that never occurs is fine.
     weights : array of float64, shape (n,), optional

@@ -26,7 +26,7 @@ from covcal_cli.estimators.clusters import (
     strays,
 )
 from covcal_cli.estimators.consensus import DISAGREE, Estimates, by_confidence, combined
-from covcal_cli.estimators.doc import doc
+from covcal_cli.estimators.doc import doc, predicted_classes
 from covcal_cli.estimators.guards import (
     clusters_know_classes,
     fall_in_confidence,
@@ -40,7 +40,6 @@ from covcal_cli.estimators.inputs import (
     from_variance,
     variance_of_mean,
 )
-from covcal_cli.estimators.predicted_classes import predicted_classes
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import ONE_CONFIDENCE, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged

@@ -23,8 +23,7 @@ from covcal_cli.labels.draws import MAX_FRAME, Draw, frame_rows
 from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw, labelled_part
 from covcal_cli.labels.score import score
 from covcal_cli.labels.target_labels import target_labels
-from covcal_cli.maths.anytime import anytime_interval
-from covcal_cli.maths.odds import short_percent
+from covcal_cli.maths.odds import anytime_interval, short_percent
 from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 

@@ -33,8 +33,8 @@ from covcal_cli.formats.features import (
     thinned,
     thinned_places,
 )
-from covcal_cli.maths.masks import masked
 from covcal_cli.maths.odds import top_log_odds
+from covcal_cli.maths.softmax import masked
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.watch.reference import (
     CONFIDENCE,

@@ -20,11 +20,11 @@ from PIL import Image
 from covcal_cli.arrays import ModelInput
 from covcal_cli.classifiers.torch.file import load_weights, open_file
 from covcal_cli.data.array_files import ArrayFile
+from covcal_cli.data.folder import TarData
 from covcal_cli.data.rows import RowFacts
 from covcal_cli.data.stores import csv, open_store, store
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.npy import NpzStore
-from covcal_cli.data.tar import TarData
 from covcal_cli.errors import CovcalError
 from tests.cli_runner import covcal
 

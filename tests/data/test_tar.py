@@ -10,8 +10,8 @@ import pytest
 from covcal_cli.arrays import ModelInput
 from covcal_cli.data.classes import choose_classes, named_classes, numbered_classes
 from covcal_cli.data.domain import DomainData
+from covcal_cli.data.folder import TarData
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.tar import TarData
 from covcal_cli.errors import CovcalError
 from tests.made_rows import opened, png, write_tar
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from covcal_cli.maths.anytime import anytime_interval
+from covcal_cli.maths.odds import anytime_interval
 
 
 @pytest.mark.parametrize("accuracy", [0.5, 0.9, 0.99])

@@ -8,8 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from covcal_cli.maths.masks import mask_depth, masked
-from covcal_cli.maths.softmax import MOST_NLL
+from covcal_cli.maths.softmax import MOST_NLL, mask_depth, masked
 from covcal_cli.maths.temperature import Loss, fit_temperature
 from covcal_cli.maths.weights import fit_discriminator_temperature
 

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.special import softmax
 
-from covcal_cli.estimators.cot import cot
+from covcal_cli.estimators.cot import cot, transport
 from covcal_cli.estimators.inputs import EstimatorInputs
-from covcal_cli.maths.transport import transport
 from tests.estimators.made_inputs import made_inputs, made_rows
 
 Floats = NDArray[np.float64]

@@ -45,7 +45,7 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.classifiers.settlement import Outputs, without_offset
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
-from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.softmax import valid_rows
 
 Token = int | str
 _FEW = 16  # rows; enough to tell tokens apart

@@ -35,7 +35,7 @@ from covcal_cli.classifiers.torch.program import (
 )
 from covcal_cli.classifiers.torch.trace import LayerReader, Tap, Trace, open_tap, parameter_names
 from covcal_cli.errors import CovcalError
-from covcal_cli.maths.masks import valid_rows
+from covcal_cli.maths.softmax import valid_rows
 
 
 def open_torch(

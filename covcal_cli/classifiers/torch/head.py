@@ -21,7 +21,7 @@ from covcal_cli.classifiers.proof import ONE_NUMBER, notes_on_tail
 from covcal_cli.classifiers.torch.program import ONLY_OUTPUT, read_answer, to_array
 from covcal_cli.classifiers.torch.trace import LayerCall, Trace
 from covcal_cli.errors import CovcalError
-from covcal_cli.maths.masks import masked
+from covcal_cli.maths.softmax import masked
 
 _OTHER_WAYS = (
     "pass --phi NAME or input to choose the features, or --phi none to keep only the logits"

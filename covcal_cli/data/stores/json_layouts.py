@@ -1,17 +1,38 @@
 """Bring a line that another tool wrote into columns.
 
 Known are the answers of Hugging Face pipelines, the samples of lm-evaluation-harness, and logs with
-token log-probabilities (`logprobs`).
+token log-probabilities.
+
+OpenAI's chat completions list for every token that was generated its log-probability and those of
+the likeliest other tokens. So do completions, batches and responses, and vLLM. `find_tokens` finds
+these lists anywhere in a line of a log.
+
+`answer_of` follows the generated text from the place where it names an answer. An answer's
+probability is the product over its tokens. Other answers leave the generated text at the first
+token that differs, where they may be listed. An answer that is not listed is less likely than all
+listed tokens, and they leave it so much: it gets half of that bound.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 PROBABILITIES = "probabilities"
 CHOICES = "logits"  # the log-likelihoods of the choices of a question, which may be few
 # What servers write beside an answer and its id.
 _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
+_DEPTH = 12  # of the lists in a line
+_BEFORE = " \t\r\n\"'`([{*_#"  # characters between the start of a token and the answer in it
+_ENDS = "\r\n.,:;!?)]}*_\"'`"
+_CUT = -9000.0  # servers write -9999 or -inf for tokens that sampling ruled out
+_SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})  # of tokenizers
+_ROUNDING = 1e-7  # of a sum of probabilities
+_MUCH = 0.25  # of the probability
+_SAMPLING = ("temperature", "top_p")
 
 
 def columns_of(record: Any) -> Any:
@@ -115,3 +136,272 @@ def _is_likelihood(value: Any) -> bool:
         return math.isfinite(float(value[0])) and str(value[1]) in ("True", "False")
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+@dataclass(frozen=True)
+class Token:
+    """A generated token, with the log-probabilities of all tokens that are listed at its place."""
+
+    text: str
+    logs: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The probabilities of the answers in one line."""
+
+    probabilities: dict[str, float]  # divided by their sum
+    elsewhere: float  # the probability of all other texts
+    unlisted: int  # answers that no list holds
+    follows_text: bool  # whether other text was generated first
+    is_cut: bool  # whether sampling ruled tokens out
+
+
+@dataclass
+class AnswerCounts:
+    """What the lines of a log show together, for notes."""
+
+    lines: int = 0
+    unlisted: int = 0  # lines
+    without: int = 0  # lines that list no answer at all
+    behind: int = 0  # lines
+    cut: int = 0  # lines
+    elsewhere: float = 0.0  # sum over the lines
+    settings: dict[str, float] = field(default_factory=dict)  # unusual settings of sampling
+
+    def add(self, answer: Answer, settings: dict[str, float]) -> None:
+        """Count a line."""
+        self.lines += 1
+        self.unlisted += 0 < answer.unlisted < len(answer.probabilities)
+        self.without += answer.unlisted == len(answer.probabilities)
+        self.behind += answer.follows_text
+        self.cut += answer.is_cut
+        self.elsewhere += answer.elsewhere
+        self.settings |= {
+            name: value
+            for name, value in settings.items()
+            if value != 1 and not (name == "temperature" and value == 0)
+        }
+
+    def notes(self, choices: Sequence[str]) -> Iterator[str]:
+        """Yield what a user should know, one sentence each."""
+        of_lines = f"of {self.lines} lines"
+        mean = self.elsewhere / max(1, self.lines)
+        much = ". Confidence says little where other texts are likely" if mean >= _MUCH else ""
+        yield (
+            f"on average, {mean:.1%} of the probability is on other texts than the answers "
+            f"{', '.join(choices)}; each row is divided by its sum{much}"
+        )
+        if self.unlisted:
+            yield (
+                f"{self.unlisted} {of_lines} do not list every answer: a missing answer gets half "
+                "of the most that the listed tokens leave it; log more tokens (top_logprobs=20)"
+            )
+        if self.without:
+            yield (
+                f"{self.without} {of_lines} list none of the answers, so all answers are equally "
+                "likely there: were they refused, or are the names of the answers others?"
+            )
+        if self.behind:
+            yield (
+                f"in {self.behind} {of_lines} other text comes before the answer: the "
+                "probabilities hold given that text"
+            )
+        if self.settings or self.cut:
+            named = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
+            sampled = f"sampled with {named}" if named else "cut off by top-p or top-k"
+            yield (
+                f"the answers were {sampled}. Some servers then log changed probabilities: log "
+                "them at temperature 1 with top_p 1, or make sure that the server logs raw ones"
+            )
+
+
+def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
+    """Return the first list of tokens with log-probabilities in a line; None without any."""
+    tokens = _tokens(record)
+    if tokens or depth == 0:
+        return tokens or None
+    inner = record.items() if isinstance(record, dict) else enumerate(record)
+    for key, value in inner:
+        if isinstance(value, (dict, list)) and key != "prompt_logprobs":
+            found = find_tokens(value, depth - 1)
+            if found:
+                return found
+    return None
+
+
+def find_sampling(record: Any, depth: int = _DEPTH) -> dict[str, float]:
+    """Return the temperature and top_p that a line tells."""
+    settings: dict[str, float] = {}
+    inner = record.items() if isinstance(record, dict) else enumerate(record)
+    for key, value in inner:
+        if isinstance(value, (dict, list)) and depth and "logprobs" not in str(key):
+            settings |= find_sampling(value, depth - 1)
+        elif key in _SAMPLING and isinstance(value, (int, float)):
+            settings[key] = float(value)
+    return settings
+
+
+def _tokens(value: Any) -> list[Token]:
+    """Return the tokens of a list of one of the known forms; an empty list for anything else."""
+    if isinstance(value, dict) and isinstance(value.get("tokens"), list):
+        logs, tops = value.get("token_logprobs"), value.get("top_logprobs")
+        if not isinstance(logs, list) or len(logs) != len(value["tokens"]):
+            return []
+        tops = tops if isinstance(tops, list) and len(tops) == len(logs) else [None] * len(logs)
+        return [
+            _token(str(text), log, top.items() if isinstance(top, dict) else ())
+            for text, log, top in zip(value["tokens"], logs, tops, strict=True)
+        ]
+    if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
+        return []
+    if all("token" in v and "logprob" in v for v in value):
+        return [
+            _token(str(v["token"]), v["logprob"], _pairs(v.get("top_logprobs"), "token"))
+            for v in value
+        ]
+    if all(v and all(isinstance(t, dict) and "logprob" in t for t in v.values()) for v in value):
+        # vLLM: the generated token of each place comes first.
+        return [
+            _token(
+                str(next(iter(v.values())).get("decoded_token")),
+                next(iter(v.values()))["logprob"],
+                _pairs(list(v.values()), "decoded_token"),
+            )
+            for v in value
+        ]
+    return []
+
+
+def _pairs(listed: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the text and the log-probability of the listed tokens."""
+    for token in listed if isinstance(listed, list) else ():
+        if isinstance(token, dict):
+            yield token.get(name), token.get("logprob")
+
+
+def _token(text: str, log: Any, others: Iterable[tuple[Any, Any]]) -> Token:
+    logs = {text: log} | {str(name): other for name, other in others}
+    return Token(
+        text.translate(_SPACES),
+        {
+            name.translate(_SPACES): min(float(value), 0.0)
+            for name, value in logs.items()
+            if isinstance(value, (int, float)) and (-1e308 < value < 1e308 or value == -math.inf)
+        },
+    )
+
+
+class Choices:
+    """The answers that a question allows."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        folded = {name.casefold() for name in names}
+        # "a" in a text need not be the answer A.
+        self._fold = len(folded) == len(names) and all(len(name) > 1 for name in names)
+        self._texts = [self._folded(name) for name in names]
+
+    def _folded(self, text: str) -> str:
+        return text.casefold() if self._fold else text
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self._texts, key=len, reverse=True)
+        return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
+
+    def answer_of(self, tokens: Sequence[Token]) -> Answer:
+        """Return the probabilities of the answers, given the tokens of one line."""
+        texts = [self._folded(token.text) for token in tokens]
+        start, answer, follows = self._place(texts)
+        shares = dict.fromkeys(range(len(self.names)), 0.0)
+        bounds: dict[int, float] = {}  # the most that an unlisted answer can have
+        rest = dict(enumerate(self._texts))  # what is left of the answers that can still follow
+        path, is_cut, first = 1.0, False, True
+        for token, text in zip(tokens[start:], texts[start:], strict=True):
+            is_cut |= any(log < _CUT for log in token.logs.values())
+            listed: dict[str, float] = {}
+            for name, log in token.logs.items():
+                folded = self._folded(name)
+                listed[folded] = listed.get(folded, 0.0) + math.exp(log)
+            left = max(_ROUNDING, 1 - sum(listed.values()))
+            generated = text.lstrip(_BEFORE) if first else text
+            reached: set[int] = set()
+            for name, share in listed.items():
+                other = name.lstrip(_BEFORE) if first else name
+                places = _reached(other, rest)
+                if name == text and answer is not None:
+                    places = [answer]
+                    if len(rest[answer]) > len(generated):  # the answer goes on
+                        continue
+                for place in places:
+                    shares[place] += path * share / len(places)
+                reached.update(places)
+            on_path = {
+                place: remaining[len(generated) :]
+                for place, remaining in rest.items()
+                if answer is not None
+                and remaining.startswith(generated)
+                and len(remaining) > len(generated)
+            }
+            unlisted = [place for place in rest if place not in reached and place not in on_path]
+            least = min(listed.values(), default=1.0)
+            for place in unlisted:
+                bounds[place] = path * min(least, left / len(unlisted))
+            if answer not in on_path:
+                for place in on_path:  # an answer that begins like the given one
+                    bounds[place] = path * least
+                break
+            path *= listed.get(text, 0.0)
+            rest, first = on_path, False
+        missing = [place for place, share in shares.items() if share == 0]
+        total = min(1.0, sum(shares.values()))
+        parts = [shares[place] or bounds.get(place, 0.0) / 2 for place in shares]
+        whole = math.fsum(parts)
+        probabilities = {
+            name: part / whole if whole > 0 else 1 / len(parts)
+            for name, part in zip(self.names, parts, strict=True)
+        }
+        return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
+
+    def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
+        """Return the token where the answer starts, its number, and whether other text precedes.
+
+        The answer is the text's beginning, else what follows the word "answer", else the last
+        answer that the text names. If it names none, the lists of the first token decide.
+        """
+        whole = "".join(texts)
+        matches = list(self._pattern.finditer(whole))
+        if not matches:
+            return 0, None, False
+        chosen = matches[-1]
+        after = whole.casefold().rfind("answer")
+        behind = [match for match in matches if match.start() > after >= 0]
+        chosen = behind[0] if behind else chosen
+        begin = matches[0]
+        if not whole[: begin.start()].strip(_BEFORE) and whole[begin.end() :][:1] in ("", *_ENDS):
+            chosen = begin
+        starts = [0]
+        for text in texts:
+            starts.append(starts[-1] + len(text))
+        token = bisect_right(starts, chosen.start()) - 1
+        follows = bool(whole[: chosen.start()].strip(_BEFORE))
+        # A token may hold more than the answer's beginning, such as "=B".
+        before = texts[token][: chosen.start() - starts[token]]
+        if before.strip(_BEFORE):
+            return token, None, follows
+        return token, self._texts.index(chosen[0]), follows
+
+
+def _reached(text: str, rest: dict[int, str]) -> list[int]:
+    """Return the answers that a token completes, else those that it begins."""
+    if not text.strip():
+        return []
+    whole = [
+        place
+        for place, remaining in rest.items()
+        if text.startswith(remaining) and not text[len(remaining) :][:1].isalnum()
+    ]
+    if whole:
+        return [max(whole, key=lambda place: len(rest[place]))]
+    return [place for place, remaining in rest.items() if remaining.startswith(text)]

@@ -23,10 +23,13 @@ from covcal_cli.data.rows import LABEL_NAMES, PATH_NAMES, is_reserved
 from covcal_cli.data.stores.json_layouts import (
     CHOICES,
     PROBABILITIES,
+    AnswerCounts,
+    Choices,
     beside_answer,
     columns_of,
+    find_sampling,
+    find_tokens,
 )
-from covcal_cli.data.stores.logprobs import AnswerCounts, Choices, find_sampling, find_tokens
 from covcal_cli.data.stores.store import (
     LONGEST_LINE,
     WINDOW_BYTES,

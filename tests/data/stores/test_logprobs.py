@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.data.outputs import OutputTable, open_outputs
-from covcal_cli.data.stores.logprobs import Choices, Token, find_tokens
+from covcal_cli.data.stores.json_layouts import Choices, Token, find_tokens
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
