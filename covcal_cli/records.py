@@ -119,7 +119,7 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
 class Input:
     """A file that a result was computed from."""
 
-    role: str  # "features", "adapted" or "calibration"
+    role: str  # "features", "adapted", "calibration" or "costs"
     path: Path  # relative to the document in the file
     sha256: str
     # Whether only a document names the file, and it is outside that document's folder. Such a file

@@ -12,6 +12,7 @@ from covcal_cli.calibrate.labelled import LabelledFit, error_of, groups_of, labe
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import Problem, input_of
 from covcal_cli.calibrate.settings import EstimateSettings
+from covcal_cli.decide.costs import read_costs
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.guards import SOURCE_ERRORS, guards_on_weights, prior_drift
@@ -92,12 +93,14 @@ def estimate(
     *,
     metrics: Sequence[Wanted] = (),
     by: str | None = None,
+    costs: Path | None = None,
 ) -> Estimation:
     """Estimate the target accuracy of a file's classifier, and other metrics.
 
     No target label is read, except those that ``covcal label`` put in. `metrics` holds pairs of a
     metric and a class, or None for every class, as ``("recall", "fraud")``. `by` is a column of
-    the file; the metrics are then estimated for each of its values too.
+    the file; the metrics are then estimated for each of its values too. `costs` is a costs.json as
+    `decide` reads it; it adds the mean cost of a row if every row is accepted.
 
     Raises
     ------
@@ -107,15 +110,19 @@ def estimate(
         If the prior or a value of the file cannot be used, or it has no such class.
     """
     with FeatureFile(Path(path)) as file:
-        return estimate_file(Problem(file, settings), metrics, by)
+        return estimate_file(Problem(file, settings), metrics, by, costs)
 
 
 def estimate_file(
-    problem: Problem, metrics: Sequence[Wanted] = (), by: str | None = None
+    problem: Problem,
+    metrics: Sequence[Wanted] = (),
+    by: str | None = None,
+    costs: Path | None = None,
 ) -> Estimation:
     """Estimate the target accuracy and metrics on an open file, as `estimate` does."""
-    if metrics:
-        problem.file.require_all_classes("--metrics")
+    if metrics or costs is not None:
+        problem.file.require_all_classes("--metrics" if metrics else "--cost")
+    wrong = None if costs is None else read_costs(costs, problem.file.classes).wrong
     file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
     if lacking is not None:
@@ -141,14 +148,16 @@ def estimate_file(
         fit = LabelledFit(file, draw, problem)
         unlabelled = replace(estimates[0], name="without labels")
         estimates = (fit.accuracy, fit.by_labels, unlabelled, *every)
-        of_classes = fit.metrics(file, metrics, by)
+        of_classes = fit.metrics(file, metrics, by, wrong)
         notes += draw.notes
     else:
         offsets = None if problem.prior is None else problem.prior_offsets
         target = file.require_target()
         rows = target.drawn(most_rows(target.n_classes), settings.seed, *ESTIMATED)
         groups = groups_of(target, by, rows)
-        of_classes = expected_metrics(inputs, estimates[0], metrics, file.classes, offsets, groups)
+        of_classes = expected_metrics(
+            inputs, estimates[0], metrics, file.classes, offsets, groups, wrong
+        )
     return Estimation(
         estimates=estimates,
         metrics=tuple(of_classes),
@@ -165,7 +174,10 @@ def estimate_file(
         max_weight=settings.max_weight,
         classes=tuple(file.classes),
         model=file.model,
-        inputs=(input_of(file),),
+        inputs=(
+            input_of(file),
+            *([] if costs is None else [Input("costs", costs, sha256_of(costs))]),
+        ),
         notes=tuple(notes),
     )
 
@@ -214,13 +226,14 @@ def expect(
     allow_other_preprocessing: bool = False,
     metrics: Sequence[Wanted] = (),
     by: str | None = None,
+    costs: Path | None = None,
 ) -> Expectation:
     """Estimate the target accuracy, and compare the confidence of calibrations with it.
 
     `documents` are calibrations of the file's classifier, called `names` as in `read_named`.
     `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration, and
     a missing prior from the first calibration that uses one. `networks` is the adapted file with an
-    fl method's networks, if it has moved. `metrics` and `by` are as in `estimate`.
+    fl method's networks, if it has moved. `metrics`, `by` and `costs` are as in `estimate`.
 
     Raises
     ------
@@ -248,7 +261,7 @@ def expect(
             networks,
             allow_other_preprocessing=allow_other_preprocessing,
         )
-        estimation = estimate_file(Problem(file, EstimateSettings(**settings)), metrics, by)
+        estimation = estimate_file(Problem(file, EstimateSettings(**settings)), metrics, by, costs)
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy
         rows = target.count(*ESTIMATED)
         unscaled = ScaledLogits(UNSCALED)

@@ -129,7 +129,11 @@ class LabelledFit:
         }
 
     def metrics(
-        self, file: FeatureFile, wanted: Sequence[Wanted], by: str | None
+        self,
+        file: FeatureFile,
+        wanted: Sequence[Wanted],
+        by: str | None,
+        costs: Float64s | None = None,
     ) -> Iterator[MetricEstimate]:
         """Return metrics of each class by the labels, of all rows and by a column."""
         target = file.require_target()
@@ -143,6 +147,7 @@ class LabelledFit:
             wanted,
             file.classes,
             groups_of(target, by, np.concatenate([frame, self.draw.rows])),
+            costs,
         )
 
     def history(self) -> list[str]:

@@ -1,5 +1,6 @@
 """``covcal estimate``: the accuracy on the target, without labels or with a few."""
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from covcal_cli.evaluate.gates import GateResult, Outcome
     from covcal_cli.report.tables import Table
 
-    Gate = tuple[Wanted, float]  # a metric, and its smallest allowed value
+    # A metric, its smallest allowed value (of a cost: the largest), and the option that says so.
+    Gate = tuple[Wanted, float, str]
 
 _MOST_CLASSES = 20  # classes in the table of metrics without -v
+_LEAST, _MOST = "--fail-below", "--fail-above"
 EndName = StrEnum("EndName", ["low", "middle", "high"])
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
@@ -63,6 +66,15 @@ def estimate(
         str | None,
         typer.Option(metavar="COLUMN", help="Add the metrics for each value of this column."),
     ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            "--cost",
+            metavar="COSTS.JSON",
+            help="Add the mean cost of a row if every row is accepted. covcal decide --cost reads "
+            "the same file.",
+        ),
+    ] = None,
     target_prior: TargetPrior = "source",
     labels: Annotated[
         LabelsName,
@@ -83,10 +95,20 @@ def estimate(
             "recall:fraud=0.7. Repeats.",
         ),
     ] = None,
+    fail_above: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="cost=MOST",
+            help="Exit with 3 if the cost is estimated above this. Needs --cost.",
+        ),
+    ] = None,
     end: Annotated[
-        EndName,
-        typer.Option(help="The end of the interval that --fail-below compares with the limit."),
-    ] = EndName.low,
+        EndName | None,
+        typer.Option(
+            help="The end of the interval that gates compare with the limit. Default: low with "
+            "--fail-below, high with --fail-above."
+        ),
+    ] = None,
     junit: Annotated[
         Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
     ] = None,
@@ -115,6 +137,7 @@ def estimate(
       covcal estimate features.h5 --target-prior uniform
       covcal estimate features.h5 -c cal.json
       covcal estimate features.h5 --metrics f1,recall,auroc
+      covcal estimate features.h5 --cost costs.json --fail-above cost=2.5
       covcal estimate features.h5 --fail-below accuracy=0.8 --junit gate.xml
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
@@ -144,8 +167,11 @@ def estimate(
     console = Console(quiet=quiet, verbose=verbose)
     (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
     limits = parsed(fail_below, _limit, "--fail-below")
-    if by is not None and not wanted:
-        raise typer.BadParameter("needs --metrics", param_hint="--by")
+    limits += parsed(fail_above, _cost_limit, "--fail-above")
+    if fail_above and costs is None:
+        raise typer.BadParameter("needs --cost", param_hint="--fail-above")
+    if by is not None and not wanted and costs is None:
+        raise typer.BadParameter("needs --metrics or --cost", param_hint="--by")
     report = GatedOutput(
         command="estimate",
         output=output,
@@ -153,13 +179,13 @@ def estimate(
         junit=junit,
         force=force,
         has_gates=bool(limits),
-        gate_options="--fail-below",
+        gate_options="--fail-below or --fail-above",
     )
-    if not limits and given("end"):
-        raise typer.BadParameter("needs --fail-below", param_hint="--end")
+    if not limits and end is not None:
+        raise typer.BadParameter("needs --fail-below or --fail-above", param_hint="--end")
     path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
     with report.errors_in_report():
-        report.check([path, *documents, Path(target_prior)])
+        report.check([path, *documents, Path(target_prior), *([costs] if costs else [])])
         expectation = expect(
             path,
             documents,
@@ -167,11 +193,14 @@ def estimate(
             names=names,
             networks=networks,
             allow_other_preprocessing=allow_other_preprocessing,
-            metrics=tuple(dict.fromkeys([*wanted, *(metric for metric, _ in limits)])),
+            metrics=tuple(
+                dict.fromkeys([*wanted, *(m for m, _, option in limits if option == _LEAST)])
+            ),
             by=by,
+            costs=costs,
         )
         estimation = expectation.estimation
-        gates = [_gate(estimation, limit, end.value) for limit in limits]
+        gates = [_gate(estimation, limit, end) for limit in limits]
 
     def write() -> None:
         if report.document is not None:
@@ -209,23 +238,43 @@ def _limit(text: str) -> "Gate":
     from covcal_cli.evaluate.limits import limit_from
 
     left, _, number = text.rpartition("=")
+    if left == "cost":
+        raise ValueError(f"a higher cost is not better: use --fail-above {shown(text)}")
     metrics = parse_metrics(left)
     if len(metrics) != 1:
         raise ValueError(f"{shown(text)} names several metrics: repeat --fail-below for each")
-    return metrics[0], limit_from(number, left)
+    return metrics[0], limit_from(number, left), _LEAST
 
 
-def _gate(estimation: "Estimation", gate: "Gate", end: str) -> "GateResult":
+def _cost_limit(text: str) -> "Gate":
+    """Read ``cost=MOST``; raise ValueError with the reason."""
+    from covcal_cli.errors import shown
+    from covcal_cli.estimators.metrics import COST
+
+    left, _, number = text.partition("=")
+    try:
+        limit = float(number)
+    except ValueError:
+        limit = math.nan
+    if left != COST or not 0 <= limit < math.inf:
+        raise ValueError(
+            f"{shown(text)} is not cost=MOST with a number of at least 0: all other metrics are "
+            "better for being higher, so use --fail-below"
+        )
+    return (COST, None), limit, _MOST
+
+
+def _gate(estimation: "Estimation", gate: "Gate", end: EndName | None) -> "GateResult":
     """Return the result of a gate, with the failed checks of the estimate."""
     from covcal_cli.errors import CovcalError, printable
     from covcal_cli.estimators.guards import sentences_of_failed
-    from covcal_cli.estimators.metrics import ACCURACY, BALANCED, MACRO
+    from covcal_cli.estimators.metrics import ACCURACY, BALANCED, COST, MACRO
     from covcal_cli.evaluate.gates import GateResult
 
-    (metric, of), limit = gate
+    (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"
     two = len(estimation.classes) == 2
-    if of is None and two and metric not in (ACCURACY, BALANCED):
+    if of is None and two and metric not in (ACCURACY, BALANCED, COST):
         each = " or ".join(f"{metric}:{printable(label)}" for label in estimation.classes)
         raise CovcalError(f"--fail-below {name} needs a class: {each}")
     of = None if of == MACRO and of not in estimation.classes else of
@@ -240,11 +289,13 @@ def _gate(estimation: "Estimation", gate: "Gate", end: str) -> "GateResult":
             f"{name} has no number, so no gate can use it: about {estimate.rows:.1f} rows are too "
             "few"
         )
-    value = {"low": estimate.low, "middle": estimate.value, "high": estimate.high}[end]
-    text = f"{name} >= {limit:g}"
+    judged_end = (end or (EndName.low if option == _LEAST else EndName.high)).value
+    value = {"low": estimate.low, "middle": estimate.value, "high": estimate.high}[judged_end]
+    text = f"{name} {'>=' if option == _LEAST else '<='} {limit:g}"
     whole = f"estimated {estimate.value:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
-    judged = "the estimate" if end == "middle" else f"the {end} end"
-    outcome: Outcome = "failed" if value < limit else "passed"
+    judged = "the estimate" if judged_end == "middle" else f"the {judged_end} end"
+    is_beyond = value < limit if option == _LEAST else value > limit
+    outcome: Outcome = "failed" if is_beyond else "passed"
     state = "FAILED" if outcome == "failed" else "passed"
     sentence = f"gate {text} {state} by {judged}: {value:.4g} ({whole})"
     sentence = "; ".join([sentence, *sentences_of_failed(estimation.estimates[0].guards)])
@@ -264,13 +315,14 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     estimation = expectation.estimation
     estimates = _estimates(estimation)
     is_short = kind == "table" and not verbose
-    metrics = _metrics(estimation, _MOST_CLASSES if is_short else len(estimation.classes))
+    most = _MOST_CLASSES if is_short else len(estimation.classes)
+    metrics = _metrics(estimation, most, has_answer=kind == "table")
     calibrations = _calibrations(expectation.calibrations)
     further = [table for table in (metrics, calibrations) if table.rows]
     if kind == "table":
         parts = [_answer(estimation), *(tables.text(table) for table in further)]
         if metrics.rows:
-            mean = "All classes: the mean of the classes, except for the accuracy."
+            mean = "All classes: the mean of the classes, except for accuracy and cost."
             few = is_short and len(estimation.classes) > _MOST_CLASSES
             lowest = f" The {_MOST_CLASSES} lowest classes are shown; -v shows all." if few else ""
             parts.insert(2, f"{mean}{lowest}\n{estimation.metrics[0].interval}")
@@ -286,6 +338,7 @@ def _answer(estimation: "Estimation") -> str:
     from covcal_cli.cli import tables
     from covcal_cli.cli.calibration_screen import checks, in_percent, interval
     from covcal_cli.estimators.guards import sentences_of_failed
+    from covcal_cli.estimators.metrics import COST
 
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
@@ -298,6 +351,9 @@ def _answer(estimation: "Estimation") -> str:
         f"{estimation.source_rows} source (validation) and {estimation.target_rows} target (train "
         f"and validation){labels}"
     )
+    cost = next((e for e in estimation.metrics if e.metric == COST and e.group is None), None)
+    if cost is not None:
+        facts["Expected cost"] = f"{_cell(cost)} per row, if every row is accepted"
     facts["Checks"] = checks(estimation.checks, sentences_of_failed(best.guards))
     return tables.aligned({name: text for name, text in facts.items() if text})
 
@@ -330,11 +386,13 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     )
 
 
-def _metrics(estimation: "Estimation", most: int) -> "Table":
+def _metrics(estimation: "Estimation", most: int, *, has_answer: bool) -> "Table":
     """Return the metrics: a row for all classes and for each class, also of each group.
 
-    Of more than `most` classes, only those with the lowest values are shown.
+    Of more than `most` classes, only those with the lowest values are shown. `has_answer`: whether
+    the answer is above the table.
     """
+    from covcal_cli.estimators.metrics import ACCURACY, COST
     from covcal_cli.report.tables import Table
 
     grouped = any(estimate.group is not None for estimate in estimation.metrics)
@@ -347,8 +405,10 @@ def _metrics(estimation: "Estimation", most: int) -> "Table":
     left_out = set(classes[most:])
     rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimation.metrics:
-        # The answer above the table has the accuracy of all rows.
-        if estimate.class_name not in left_out and (estimate.metric != "accuracy" or grouped):
+        # The answer has the accuracy and the cost of all rows, and every format the accuracy.
+        is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
+        is_above &= not grouped
+        if estimate.class_name not in left_out and not is_above:
             place = (estimate.group, estimate.class_name)
             rows.setdefault(place, {})[estimate.metric] = _cell(estimate)
     names = list(dict.fromkeys(metric for cells in rows.values() for metric in cells))
@@ -372,9 +432,12 @@ def _metrics(estimation: "Estimation", most: int) -> "Table":
 def _cell(estimate: "MetricEstimate") -> str:
     """Return a metric with its range."""
     from covcal_cli.cli.calibration_screen import in_percent, interval
+    from covcal_cli.estimators.metrics import COST
 
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "too few rows"
+    if estimate.metric == COST:
+        return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
     return f"{in_percent(estimate.value)} % ({interval(estimate.low, estimate.high)})"
 
 

@@ -17,6 +17,10 @@ errors are independent between classes.
 A group of rows has the same T as all rows, and o of its accuracy is 0. For halves of the rows of
 each shift of *choose*, split by the logits, the ranges contained 88 to 93 % of the metrics, but
 only 70 % of the mean recalls. So groups have no means over classes.
+
+The cost of a row is (1 - A) R: A is the estimated accuracy, and R the mean cost of a wrong row by
+the probabilities at the T that matches A. So with one cost for all pairs of classes, the range is
+that of the accuracy. R is widened as a metric is.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,13 +33,14 @@ from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
 from covcal_cli.errors import CovcalError, printable, shown
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
 from covcal_cli.estimators.matched_temperature import match_accuracy
-from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, ranks_of
+from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, probabilities
 from covcal_cli.maths.softmax import with_offsets
-from covcal_cli.records import NonNegative, Share, at, require_one_of
+from covcal_cli.records import NonNegative, at, require_one_of
 
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"  # metrics of all classes together
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
+COST = "cost"  # the mean cost of a row, in the unit of costs.json
 MACRO = "macro"  # stands for the mean over classes where the user names a class
 _LISTED = 10  # most classes in a message
 LEAST_ROWS = 5.0  # a metric with fewer expected rows has no value
@@ -43,6 +48,10 @@ ODDS = float(np.e)
 METRIC_RANGE = (
     "Ranges of metrics are rules of thumb; they contained 87 to 91 % of the metrics on 80 test "
     "shifts."
+)
+COST_RANGE = (
+    "The range of the cost is a rule of thumb; it contained the cost on 95 % of the shifts of the "
+    "half choose."
 )
 Wanted = tuple[str, str | None]  # a metric, and a class; None: every class and their mean
 
@@ -53,9 +62,9 @@ class MetricEstimate:
 
     metric: str
     class_name: str | None = field(metadata=at("class"))  # None: all rows, or the mean over classes
-    value: Share | None  # None: too few rows
-    low: Share | None
-    high: Share | None
+    value: NonNegative | None  # a share, except of the cost; None: too few rows
+    low: NonNegative | None
+    high: NonNegative | None
     rows: NonNegative  # rows that decide: of the class, or predicted as it; the smaller number
     interval: str  # says what the range is
     group: str | None = None  # a group of rows; None: all rows
@@ -148,13 +157,14 @@ def expected_metrics(
     classes: Sequence[str],
     offsets: Float64s | None = None,
     groups: Groups | None = None,
+    costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
     """Estimate metrics on the target rows of `inputs`, without labels: of all, then by group.
 
     `accuracy` is the combined estimate. `offsets` are b, shape (K,), if class frequencies are
-    given.
+    given. `costs` are those of each true class (first axis) and predicted class.
     """
-    if not wanted:
+    if not wanted and costs is None:
         return
     logits, predictions = inputs.target_logits, inputs.target_predictions
     matched = [
@@ -179,6 +189,12 @@ def expected_metrics(
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     rows = np.arange(len(logits))
     yield from selected(wanted, classes, whole, len(rows), spreads_of(rows))
+    of_cost: Sequence[Float64s] = ()  # the probabilities at each matched T
+    if costs is not None:
+        first = with_offsets(logits, matched[0], offsets)
+        of_cost = [probabilities(first, matched[0]), *chances[1:]]
+        shares = (accuracy.accuracy, accuracy.low, accuracy.high)
+        yield cost_estimate(_cost(costs, of_cost, predictions, shares), len(rows))
     if groups is None:
         return
     # The accuracy of a group is the mean confidence of its rows, with T matched for all rows.
@@ -196,6 +212,12 @@ def expected_metrics(
         for entry in selected(wanted, classes, interval, len(inside), spreads_of(inside)):
             if entry.metric == ACCURACY or entry.class_name is not None:
                 yield replace(entry, group=name)
+        if costs is not None:
+            of_group = [chance[:, inside] for chance in of_cost]
+            cost = None
+            if len(inside) >= LEAST_ROWS:
+                cost = _cost(costs, of_group, predictions[inside])
+            yield replace(cost_estimate(cost, len(inside)), group=name)
 
 
 def _spreads(
@@ -237,6 +259,58 @@ def _spread(
         min(0.0, *shifts) ** 2 + noise,
         max(0.0, *shifts) ** 2 + noise,
     )
+
+
+def _cost(
+    costs: Float64s,
+    chances: Sequence[Float64s],
+    predictions: Integers,
+    shares: Sequence[float] | None = None,
+) -> Interval:
+    """Return the mean cost of rows, with its range.
+
+    `chances` are the probabilities (K, n) at each of three accuracies, and `shares` these
+    accuracies, with sampling error; without them, the accuracies follow from the probabilities.
+    """
+    of_row = costs[:, predictions]  # by true class, (K, n)
+    values, n = [], len(predictions)
+    for number, chance in enumerate(chances):
+        right = chance[predictions, np.arange(n)]
+        expected, wrong = np.einsum("kn,kn->n", chance, of_row), 1 - right
+        share = right.mean() if shares is None else shares[number]
+        of_wrong = expected.sum() / positive(wrong.sum())
+        values.append((1 - share) * of_wrong)
+        if number:
+            continue
+        # How far R moves if the odds of one class are wrong. Two classes have the same odds.
+        below = above = 0.0
+        for label in range(1 if len(costs) == 2 else len(costs)):
+            shifts = [0.0]
+            for factor in (1 / ODDS, ODDS):
+                scale = 1 / (1 - chance[label] + chance[label] * factor)
+                moved = chance[label] * factor * scale
+                own = chance[label] * of_row[label]
+                cost = (expected - own) * scale + own * factor * scale
+                others = np.where(predictions == label, 0, 1 - chance[label] - right) * scale
+                mistakes = np.where(predictions == label, 1 - moved, moved + others)
+                change = cost.sum() / positive(mistakes.sum()) - of_wrong
+                shifts.append((1 - share) * change)
+            below, above = below + min(shifts) ** 2, above + max(shifts) ** 2
+        # The range of A has the sampling error of the number of wrong rows already.
+        residual = of_row - (0.0 if shares is None else of_wrong)
+        residual[predictions, np.arange(n)] = 0
+        first = np.einsum("kn,kn->n", chance, residual)
+        second = np.einsum("kn,kn,kn->n", chance, residual, residual)
+        noise = Z**2 * float((second - first**2).sum()) / n**2
+    low, high = min(values) - (below + noise) ** 0.5, max(values) + (above + noise) ** 0.5
+    return Interval(float(values[0]), max(0.0, float(low)), min(float(high), float(costs.max())))
+
+
+def cost_estimate(cost: Interval | None, rows: float, kind: str = COST_RANGE) -> MetricEstimate:
+    """Return the mean cost of rows as an estimate."""
+    if cost is None:
+        return MetricEstimate(COST, None, None, None, None, rows, kind)
+    return MetricEstimate(COST, None, cost.value, cost.low, cost.high, rows, kind)
 
 
 def selected(

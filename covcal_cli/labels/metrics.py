@@ -34,11 +34,12 @@ from covcal_cli.estimators.metrics import (
     Spreads,
     SpreadsByName,
     Wanted,
+    cost_estimate,
     selected,
 )
 from covcal_cli.labels.accuracy import LEVEL
 from covcal_cli.labels.draws import Draw
-from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, ranks_of
+from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, probabilities, short_percent, wilson
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import with_offsets
@@ -96,6 +97,7 @@ def metrics_by_labels(
     wanted: Sequence[Wanted],
     classes: Sequence[str],
     groups: Groups | None = None,
+    costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
     """Estimate metrics on the rows that a draw was made from: of all, then by group.
 
@@ -114,8 +116,10 @@ def metrics_by_labels(
     classes : sequence of str
     groups : Groups, optional
         The groups of the frame's rows, followed by those of the drawn rows.
+    costs : array of shape (K, K), optional
+        The cost of a row by its true class and its predicted class.
     """
-    if not wanted:
+    if not wanted and costs is None:
         return
     m, n, logits = len(frame), len(drawn), np.concatenate([frame, drawn])
     moved = with_offsets(logits, scaling.temperature, scaling.offsets, scaling.of_label)
@@ -167,9 +171,30 @@ def metrics_by_labels(
                 found[name] = labels, LabelSpread(value, labels, design, *moments)
         return found
 
+    def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
+        """Return the mean cost of some rows, from its share of the largest cost."""
+        largest = positive(costs.max())
+        of_row = costs[:, predictions] / largest
+        expected = np.einsum("kn,kn->n", chances, of_row)
+        squares = np.einsum("kn,kn,kn->n", chances, of_row, of_row)[m:]
+        rows, drawn_inside = float(mass[inside].sum()), inside[m:]
+        labels = int(drawn_inside.sum())
+        if labels < LEAST_LABELS or rows < 1:
+            return cost_estimate(None, labels, _KIND)
+        drawn_costs = of_row[draw.labels, np.arange(m, m + n)]
+        parts = expected * mass
+        parts[m:] = draw.weights * (drawn_costs - expected[m:])
+        first, second = expected[m:] / rows, squares / rows**2
+        moments = first * drawn_inside, second * drawn_inside
+        share = LabelSpread(float(parts[inside].sum()) / rows, labels, design, *moments).interval
+        ends = (largest * share.value, largest * share.low, largest * share.high)
+        return cost_estimate(Interval(*ends), labels, _KIND)
+
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     everywhere = np.ones(m + n, dtype=np.bool_)
     yield from selected(wanted, classes, whole, n, spreads_of(everywhere), _KIND)
+    if costs is not None:
+        yield cost_of(everywhere, costs)
     if groups is None:
         return
     right = confidences(moved, scaling.temperature, predictions)
@@ -183,3 +208,5 @@ def metrics_by_labels(
         interval = None if spread is None else spread.interval
         for entry in selected(wanted, classes, interval, int(rows), spreads_of(inside), _KIND):
             yield replace(entry, group=name)
+        if costs is not None:
+            yield replace(cost_of(inside, costs), group=name)

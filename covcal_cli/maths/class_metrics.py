@@ -31,17 +31,17 @@ class ClassRows:
     @cached_property
     def predicted(self) -> float:
         """Rows that are predicted as the class."""
-        return _positive(self.mass[self.is_predicted].sum())
+        return positive(self.mass[self.is_predicted].sum())
 
     @cached_property
     def positives(self) -> float:
         """Rows of the class."""
-        return _positive(self.members.sum())
+        return positive(self.members.sum())
 
     @cached_property
     def negatives(self) -> float:
         """Rows of other classes."""
-        return _positive(self.mass.sum() - self.members.sum())
+        return positive(self.mass.sum() - self.members.sum())
 
     @cached_property
     def hits(self) -> float:
@@ -53,7 +53,7 @@ class ClassRows:
         return np.asarray(np.bincount(self.ranks, values))
 
 
-def _positive(count: float) -> float:
+def positive(count: float) -> float:
     """Return a number of rows as a divisor: the smallest number in place of 0 or less."""
     return max(float(count), float(np.finfo(np.float64).tiny))
 

@@ -74,6 +74,10 @@ def test_an_error_is_no_green_report(tmp_path: Path) -> None:
         ("--by", "site"),
         ("--junit", "x.xml"),
         ("--end", "high"),
+        ("--fail-above", "cost=2"),
+        ("--fail-below", "cost=2"),
+        ("--cost", "costs.json", "--fail-above", "accuracy=0.5"),
+        ("--cost", "costs.json", "--fail-above", "cost=-1"),
     ],
 )
 def test_bad_usage(arguments: tuple[str, ...], small_files: Path) -> None:
@@ -97,6 +101,26 @@ def test_a_class_can_have_a_gate(small_files: Path) -> None:
             assert f"gate {name} >= " in done.out
             (suite,) = ET.parse(small_files / "g.xml").getroot()
             assert (suite.get("tests"), suite.get("failures")) == ("2", "1" if code else "0")
+
+
+def test_a_cost_has_a_gate(small_files: Path) -> None:
+    """The high end decides; the cost is in the answer, the JSON and every table."""
+    (small_files / "costs.json").write_text('{"review": 1, "wrong": 10}')
+    asked = ("estimate", "features.h5", "--cost", "costs.json")
+    done = covcal(*asked, "-o", "-", cwd=small_files).require_success()
+    content = json.loads(done.out)
+    (entry,) = content["metrics"]
+    assert (entry["metric"], entry["class"]) == ("cost", None)
+    assert entry["value"] == pytest.approx(10 * (1 - content["estimates"][0]["accuracy"]))
+    assert content["inputs"][1]["role"] == "costs"
+    for limit, code in ((entry["high"], 0), (entry["high"] * 0.999, 3)):
+        done = covcal(*asked, "--fail-above", f"cost={limit!r}", cwd=small_files)
+        assert done.code == code
+        assert f"gate cost <= {limit:g}" in done.out
+    shown = f"{entry['value']:.3g} ({entry['low']:.3g} to {entry['high']:.3g})"
+    assert f"Expected cost       {shown} per row, if every row is accepted" in done.out
+    for kind, row in (("markdown", f"| all classes | {shown} |"), ("latex", f"& {shown} ")):
+        assert row in covcal(*asked, "--format", kind, cwd=small_files).require_success().out
 
 
 def test_the_table_of_metrics(small_files: Path) -> None:

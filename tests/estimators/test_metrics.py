@@ -176,3 +176,54 @@ def test_groups_have_the_temperature_of_all_rows() -> None:
     (recall,) = (entry for entry in found if (entry.group, entry.metric) == ("south", "recall"))
     expected = chances[south & is_dog].sum() / chances[south].sum()
     assert ends(recall)[1] == pytest.approx(expected, abs=1e-6)
+
+
+COSTS = np.array([[0.0, 1.0, 2.0], [10.0, 0.0, 5.0], [1.0, 1.0, 0.0]])
+
+
+def cost_of(inputs: EstimatorInputs, costs: Float64s, accuracy: Estimate) -> MetricEstimate:
+    (entry,) = expected_metrics(inputs, accuracy, (), CLASSES, costs=costs)
+    return entry
+
+
+def test_one_cost_for_all_mistakes_follows_the_accuracy() -> None:
+    accuracy = accuracy_of(0.5, 0.6, 0.7)
+    low, value, high = ends(cost_of(inputs_of(), 10 * (1 - np.eye(3)), accuracy))
+    assert (low, value, high) == pytest.approx((3, 4, 5))
+
+
+def test_the_cost_is_that_of_the_expected_confusion_matrix() -> None:
+    """It is scaled so that the mistakes are as many as the estimated accuracy says."""
+    inputs = inputs_of()
+    temperature = match_accuracy(inputs.target_logits, 0.6).temperature
+    chances = probabilities(inputs.target_logits, temperature)
+    confusion = np.array([chances[:, inputs.target_predictions == j].sum(axis=1) for j in range(3)])
+    low, value, high = ends(cost_of(inputs, COSTS, accuracy_of(0.5, 0.6, 0.7)))
+    assert value == pytest.approx((confusion.T * COSTS).sum() / inputs.n_target, abs=1e-4)
+    narrow = ends(cost_of(inputs, COSTS, accuracy_of(0.6, 0.6, 0.6)))
+    assert low < narrow[0] < value < narrow[2] < high
+
+
+def test_the_range_of_a_cost_contains_the_truth_of_a_world_with_those_probabilities() -> None:
+    inside = []
+    for seed in range(30):
+        inputs = inputs_of(seed=seed)
+        shares = probabilities(inputs.target_logits, 1.5)
+        draws = np.random.default_rng([1, seed]).random(inputs.n_target)
+        labels = (shares.cumsum(axis=0) > draws).argmax(axis=0)
+        accuracy = float(shares.max(axis=0).mean())
+        cost = cost_of(inputs, COSTS, accuracy_of(accuracy, accuracy, accuracy))
+        low, _, high = ends(cost)
+        inside.append(low <= COSTS[labels, inputs.target_predictions].mean() <= high)
+    assert np.mean(inside) > 0.95
+
+
+def test_groups_have_costs_that_add_up() -> None:
+    inputs = inputs_of()
+    groups = Groups(["north", "south", "west"], np.repeat([0, 1, 2], [400, 196, 4]))
+    accuracy = accuracy_of(0.5, 0.6, 0.7)
+    whole, *found = expected_metrics(inputs, accuracy, (), CLASSES, None, groups, COSTS)
+    assert [entry.group for entry in found] == groups.names
+    assert found[2].value is None
+    sums = sum(ends(entry)[1] * entry.rows for entry in found[:2])
+    assert sums / 596 == pytest.approx(ends(whole)[1], abs=0.03)

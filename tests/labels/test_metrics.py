@@ -119,6 +119,37 @@ def test_groups(world: tuple[Float64s, Labels]) -> None:
     assert found["west", "precision"].rows == 0
 
 
+def test_costs_by_labels(world: tuple[Float64s, Labels]) -> None:
+    """With every label the cost is exact; by 60 labels the interval contains it, unbiased."""
+    logits, labels = world
+    costs = np.array([[0.0, 1.0, 2.0], [10.0, 0.0, 5.0], [1.0, 1.0, 0.0]])
+    true = float(costs[labels, logits.argmax(axis=1)].mean())
+
+    def cost(places: Integers, inclusion: Float64s | float) -> MetricEstimate:
+        draw = made_draw(N, inclusion, len(places), labels=labels[places])
+        (entry,) = metrics_by_labels(
+            draw, logits, logits[places], SCALING, ACCURACY, (), CLASSES, costs=costs
+        )
+        return entry
+
+    whole = cost(np.arange(N), 1.0)
+    assert whole.low == whole.high == whole.value == pytest.approx(true)
+    assert cost(np.arange(4), 4 / N).value is None
+    inclusion = inclusion_probabilities(confidences(logits, 1.0), 60)
+    rng = np.random.default_rng(0)
+    errors, inside = [], []
+    for _ in range(200):
+        places = drawn(inclusion, rng)
+        entry = cost(places, inclusion[places])
+        assert entry.low is not None
+        assert entry.value is not None
+        assert entry.high is not None
+        errors.append(entry.value - true)
+        inside.append(entry.low <= true <= entry.high)
+    assert abs(np.mean(errors)) < 0.1
+    assert np.mean(inside) > 0.9
+
+
 def test_marked_labels_are_used(tmp_path: Path) -> None:
     path = write_features(tmp_path / "f.h5")
     asked = ("estimate", path, "--metrics", "recall,f1")
