@@ -153,6 +153,9 @@ def watch(
     do not matter. There are at most --false-alarms false alarms per year, however often you look.
     An alarm ends with --acknowledge, or after --stable periods without another change.
 
+    If the files keep columns (covcal extract --keep), the column that drifted most is named too: by
+    PSI, and by a KS or chi-square test. -v lists all.
+
     A file may grow: its new periods are added, and known ones with the same rows are left alone.
 
     The first watch writes the calibration's reference data beside it (cal.reference.json), from the
@@ -241,18 +244,22 @@ def watch(
         if plot is not None and history is not None:
             write_trend(read_history(history), plot, force=force)
 
-    report.publish(console, lambda kind: _rendered(watched, kind), gates, write=write)
+    report.publish(console, lambda kind: _rendered(watched, kind, verbose), gates, write=write)
 
 
-def _rendered(watched: "Watched", kind: str) -> str:
+def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
     """Return the periods as ``table``, ``json``, ``markdown`` or ``github``."""
     from covcal_cli.cli import tables
     from covcal_cli.records import document_text
+    from covcal_cli.report.trend import column_table
 
     if kind == "json":
         return document_text(watched, Path("watch.json"))
     draw: Callable[[Table], str] = tables.text if kind == "table" else tables.markdown
-    return "\n\n".join([_answer(watched), draw(_numbers(watched))])
+    parts = [_answer(watched), draw(_numbers(watched))]
+    if verbose and any(period.measured.columns for period in watched.periods[-1:]):
+        parts.append(draw(column_table(watched.periods[-1])))
+    return "\n\n".join(parts)
 
 
 def _answer(watched: "Watched") -> str:
@@ -264,6 +271,10 @@ def _answer(watched: "Watched") -> str:
         return "No new period."
     last = watched.periods[-1]
     lines = {last.measured.period: last.answer, "rows": last.change}
+    if last.drifts:
+        first, *others = last.drifts
+        more = f" (and {len(others)} more: -v)" if others else ""
+        lines["columns"] = first.words.removeprefix("column ") + more
     if len(watched.periods) > 1:
         counts = Counter(period.verdict for period in watched.periods)
         verdicts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]

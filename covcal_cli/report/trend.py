@@ -189,6 +189,7 @@ def page(trend: Timeline) -> str:
             "Evidence for a change", f"<p>{_EVIDENCE_NOTE}</p>{_evidence_drawing(trend).figure}"
         ),
         section("Periods", _periods_table(trend)),
+        _columns_section(last),
         section("Calibrations", _calibrations_table(trend)),
         f'<p class="origin">covcal {safe(__version__)}</p>',
         "</body></html>",
@@ -249,6 +250,37 @@ def _periods_table(trend: Timeline) -> str:
     return html(Table(columns, rows, texts=(0, 1, 7))) + note
 
 
+def column_table(period: Period) -> Table:
+    """Return how the kept columns of a period differ from the calibration's rows."""
+    drifted = [column.name for column in period.drifts]
+    rows = [
+        [
+            column.name,
+            f"{column.psi:.2f}",
+            f"{column.p:.2g}" if column.p >= _LEAST_P else f"<{_LEAST_P:g}",
+            f"{column.missing_before:.1%}",
+            f"{column.missing:.1%}",
+            f"{column.new:.1%}",
+            column.words.partition(": ")[2] if column.name in drifted else "no drift",
+        ]
+        for column in period.measured.columns
+    ]
+    columns = (
+        *(f"column, {period.measured.period}", "PSI", "p"),
+        *("missing before", "now", "new values", "change"),
+    )
+    return Table(columns, rows, texts=(0, 6))
+
+
+def _columns_section(period: Period) -> str:
+    """Return the section on kept columns; nothing without any."""
+    if not period.measured.columns:
+        return ""
+    return section(
+        "Columns of the last period", f"<p>{_DRIFT_NOTE}</p>{html(column_table(period))}"
+    )
+
+
 def _points(gap: Gap) -> str:
     """Return how far the confidence is above the accuracy, in points with the interval."""
     value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
@@ -282,6 +314,12 @@ _WIDTH, _KEY = 1000, 56  # of a picture, and the height of its key
 _EVIDENCE_NOTE = (
     "How many times likelier the rows are if something has changed. The alarm is raised at the "
     "dashed line, which depends on how many false alarms a year are allowed."
+)
+_LEAST_P = 0.0001  # smaller p-values are not told apart
+_DRIFT_NOTE = (
+    "Compared with the calibration's rows: the population stability index (0.1 is a moderate "
+    "change), and the p-value of the Kolmogorov-Smirnov or chi-square test, for all columns "
+    "together."
 )
 
 

@@ -23,6 +23,7 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.calendar import Cut, cuts, rows_of
+from covcal_cli.watch.columns import drifts
 from covcal_cli.watch.labels import FileLabels, joined_labels, own_labels, picked_labels, together
 from covcal_cli.watch.late_labels import LateLabels
 from covcal_cli.watch.period import Measured, PeriodAccuracy
@@ -284,6 +285,7 @@ def _of_period(
         signals={name: mean for name, mean, _ in signals},
         variances={name: variance for name, _, variance in signals},
         signal_rows=len(some),
+        columns=drifts(reference.columns, target, rows),
     )
 
 
@@ -336,6 +338,7 @@ def joined(first: Measured, second: Measured) -> Measured:
             if name in second.variances
         },
         signal_rows=first.signal_rows + second.signal_rows,
+        columns=(),  # their distributions cannot be joined
     )
 
 

@@ -19,6 +19,7 @@ from covcal_cli.errors import OutputExistsError, TooFewRowsError
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import ONE_CONFIDENCE
+from covcal_cli.formats.writer import utf8
 from covcal_cli.records import document_text
 from covcal_cli.watch.accuracy import source_rows_of
 from covcal_cli.watch.history import History, read_history
@@ -39,6 +40,8 @@ class Watch:
         A cal.json with its reference data or its features file beside it, or a fitted calibrator.
     source_logits, source_labels, target_logits : arrays, optional
         For a calibrator: the arrays that it was fitted on. Later rows are compared with them.
+    target_columns : data frame or dict of arrays, optional
+        Further columns of the target rows, with which those of later rows are compared.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. Without it the
         history is kept in memory.
@@ -73,6 +76,7 @@ class Watch:
         source_labels: ArrayLike | None = None,
         target_logits: ArrayLike | None = None,
         *,
+        target_columns: Any = None,
         history: str | Path | None = None,
         tolerance: float = 0.05,
         every: str = "week",
@@ -85,14 +89,16 @@ class Watch:
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
         if isinstance(calibration, Calibrator):
             self._standard = _standard_of_arrays(
-                calibration, source_logits, source_labels, target_logits
+                calibration, source_logits, source_labels, target_logits, target_columns
             )
-        elif source_logits is None and source_labels is None and target_logits is None:
+        elif all(
+            array is None for array in (source_logits, source_labels, target_logits, target_columns)
+        ):
             self._standard = _standard_of_file(Path(calibration))
         else:
             raise ArgumentError(
-                "source_logits, source_labels and target_logits are for a Calibrator: a cal.json "
-                "has its own reference data"
+                "source_logits, source_labels, target_logits and target_columns are for a "
+                "Calibrator: a cal.json has its own reference data"
             )
         used = self._standard
         self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
@@ -113,6 +119,7 @@ class Watch:
         period: str,
         features: ArrayLike | None = None,
         labels: ArrayLike | None = None,
+        columns: Any = None,
         join: bool = False,
         force: bool = False,
     ) -> Period:
@@ -133,6 +140,9 @@ class Watch:
         labels : array, shape (n,), optional
             The labels of rows that somebody labelled, as class names or numbers; None or NaN where
             there is none. They count as random rows of the period.
+        columns : data frame or dict of arrays, optional
+            Further columns of the rows, whose drift is told: numbers or categories. By default the
+            columns of `logits` that are no classes.
         join : bool
             Whether the rows are further rows of a known period.
         force : bool
@@ -142,18 +152,20 @@ class Watch:
         -------
         Period
             ``verdict`` is "holds", "off" or "not known"; ``answer`` and ``change`` are sentences.
+            ``drifts`` has the columns that have drifted.
 
         Raises
         ------
         CovcalError
             If arrays do not fit the calibration, or the period is known with other rows.
         """
-        rows = self._logits(logits)
+        rows, rest = self._logits(logits)
         arrays: dict[str, AnyArray] = {"logits": rows}
         if features is not None:
             arrays["features"] = _features(features, len(rows))
         if labels is not None:
             arrays["labels"] = self._labels(labels, len(rows))
+        arrays |= _columns(rest if columns is None else columns, "columns", len(rows))
         calibration = self._standard.calibration
         source = Source(
             _IN_MEMORY, period, None, self._settings.every, uses_labels=labels is not None
@@ -181,20 +193,21 @@ class Watch:
         self.notes_ = tuple(notes)
         return next(line for line in reversed(shown) if line.measured.period == period)
 
-    def _logits(self, logits: Any) -> Float64s:
+    def _logits(self, logits: Any) -> tuple[Float64s, Any]:
+        """Return the logits, and the columns of a data frame that are no classes."""
         names = list(self._standard.calibration.classes)
         calibrator = self._calibrator
         if calibrator is not None:
             names = list(getattr(calibrator, "feature_names_in_", calibrator.classes_))
-        columns = list(getattr(logits, "columns", ()))
-        if set(names) <= set(columns):
-            logits = logits[names]
+        rest = None
+        if set(names) <= set(getattr(logits, "columns", ())):
+            rest, logits = logits.drop(columns=names), logits[names]
         if calibrator is not None:
-            return calibrator.rows(logits)
+            return calibrator.rows(logits), rest
         rows = logits_of(logits, "logits")
         if rows.shape[1] != len(names):
             raise ArgumentError(f"logits have {rows.shape[1]} classes, not {len(names)}")
-        return rows
+        return rows, rest
 
     def _labels(self, labels: Any, n: int) -> Labels:
         """Return class numbers, and -1 where a label is missing."""
@@ -223,6 +236,25 @@ def _features(features: Any, n: int) -> AnyArray:
     return values.astype(np.float32)
 
 
+def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
+    """Return the columns of a frame as a features file holds them: float64, or texts in UTF-8."""
+    stored = {}
+    for column in [] if columns is None else list(columns):
+        values = array_of(columns[column], f"{name}[{column!r}]")
+        if values.shape != (n,):
+            raise ArgumentError(f"{name}[{column!r}] must be of shape ({n},), not {values.shape}")
+        if values.dtype.kind in "fiub":
+            values = values.astype(np.float64)
+        else:
+            missing = [value is None or value != value for value in values.tolist()]
+            texts = [
+                "" if none else f"{value}" for value, none in zip(values, missing, strict=True)
+            ]
+            values = utf8(texts)
+        stored[f"columns/{str(column).replace('/', '_')}"] = values
+    return stored
+
+
 def _standard_of_file(document: Path) -> Standard:
     """Return a cal.json with its reference data, which are made if they do not exist yet."""
     calibration = read_calibration(document)
@@ -241,7 +273,11 @@ def _standard_of_file(document: Path) -> Standard:
 
 
 def _standard_of_arrays(
-    calibrator: Calibrator, source_logits: Any, source_labels: Any, target_logits: Any
+    calibrator: Calibrator,
+    source_logits: Any,
+    source_labels: Any,
+    target_logits: Any,
+    target_columns: Any,
 ) -> Standard:
     """Return a fitted calibrator with the reference data of the arrays that it was fitted on."""
     if source_logits is None or source_labels is None:
@@ -256,7 +292,7 @@ def _standard_of_arrays(
     calibration = calibrator.calibration_
     domains: dict[str, dict[str, AnyArray]] = {
         "source": {"logits": source, "labels": labels},
-        "target": {"logits": target},
+        "target": {"logits": target, **_columns(target_columns, "target_columns", len(target))},
     }
     sha256 = hashlib.sha256(document_text(calibration, _IN_MEMORY).encode()).hexdigest()
     with ArrayFile(domains, calibration.classes) as file:

@@ -4,11 +4,13 @@ The record of a period is one line of the history. Its numbers use no labels exc
 give: rows you labelled (`covcal label`), or ``--labels``.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
+from covcal_cli.errors import shown
 from covcal_cli.records import (
     Count,
     Difference,
@@ -24,6 +26,8 @@ from covcal_cli.records import (
 # Whether the mean confidence is within the tolerance of the accuracy.
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+_LARGE_DRIFT = 0.1  # of a PSI or a difference of shares: the usual limit of a moderate change
+_LARGE_SHARE = 0.01  # of missing or new values
 _LARGEST = 1e15  # more evidence than a shift of 10 million rows can give
 
 
@@ -78,6 +82,54 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class ColumnDrift:
+    """How the values of one kept column differ from those of the calibration's rows."""
+
+    name: str
+    rows: Number
+    psi: NonNegative  # population stability index: of tenths of the numbers, or of categories
+    # The largest difference of both distribution functions (KS), or of the shares of a category.
+    statistic: Share
+    p: Share  # of the KS or chi-square test and of that of missing values, for all columns together
+    missing: Share
+    missing_before: Share
+    new: Share  # of the rows with a value: categories that the reference does not have
+    new_categories: tuple[str, ...]  # the most frequent ones
+    measure: str  # the number that changed most, in words, such as "median"
+    now: str
+    before: str
+
+    def is_drift(self, level: float) -> bool:
+        """Return whether the change is certain at this level, and large enough to matter."""
+        return self.p <= level and (
+            max(self.psi, self.statistic) >= _LARGE_DRIFT or self._is_missing or self._has_new
+        )
+
+    @property
+    def words(self) -> str:
+        """The change in words."""
+        parts = []
+        if self.now != self.before:
+            parts.append(f"{self.measure} {self.now} instead of {self.before}")
+        if self._is_missing:
+            digits = 0 if f"{self.missing:.0%}" != f"{self.missing_before:.0%}" else 1
+            shares = [f"{100 * part:.{digits}f} %" for part in (self.missing, self.missing_before)]
+            parts.append(f"{shares[0]} missing instead of {shares[1]}")
+        if self._has_new:
+            listed = ", ".join(map(shown, self.new_categories))
+            parts.append(f"{100 * self.new:.0f} % have a new value ({listed})")
+        return f"column {self.name}: {'; '.join(parts) or f'PSI {self.psi:.2f}'}"
+
+    @property
+    def _is_missing(self) -> bool:
+        return abs(self.missing - self.missing_before) >= _LARGE_SHARE
+
+    @property
+    def _has_new(self) -> bool:
+        return self.new >= _LARGE_SHARE
+
+
+@dataclass(frozen=True)
 class RaisedAlarm:
     """The evidence for a change so far: logarithms of R and of the threshold of the alarm."""
 
@@ -126,6 +178,7 @@ class Measured:
     signals: Mapping[str, Difference]
     variances: Mapping[str, Share]  # variances of the ranks, by signal
     signal_rows: Number  # rows that signals and domains use
+    columns: tuple[ColumnDrift, ...] = ()  # of the kept columns; empty for joined periods
 
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
@@ -173,6 +226,16 @@ class Period(Document):
             f"no change was found since {self.segment.since}, where a new segment begins "
             f"({self.segment.reason})"
         )
+
+    @property
+    def drifts(self) -> list[ColumnDrift]:
+        """The kept columns that have drifted, the largest change first.
+
+        A false one is as rare as a false alarm: both have one level per period.
+        """
+        level = math.exp(-self.alarm.log_threshold)
+        drifted = [column for column in self.measured.columns if column.is_drift(level)]
+        return sorted(drifted, key=lambda column: -max(column.psi, column.statistic))
 
     @property
     def key(self) -> tuple[str, str]:

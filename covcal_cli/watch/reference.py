@@ -19,7 +19,7 @@ import numpy as np
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.records import Document, read_document
+from covcal_cli.records import Document, Share, read_document
 
 Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
@@ -27,6 +27,7 @@ CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # names of signals
 _ROUNDING = 1e-3  # rounding of sums and norms of 32-bit numbers
 _LARGEST_VARIANCE = 1e12  # largest variance of a coordinate; d features have about d
 _LARGEST_RANK_VARIANCE = 0.25  # the largest variance of numbers from 0 to 1
+_QUANTILES = 257
 _LEAST_TEMPERATURE = 1e-100  # T lies between it and its inverse
 
 
@@ -114,6 +115,30 @@ class Signal:
     def ranks(self, values: Floats) -> Float64s:
         """Return the rank of each value among the reference rows, shape (n,), from 0 to 1."""
         return ranks(self.quantiles.values, values)
+
+
+@dataclass(frozen=True)
+class ColumnSketch:
+    """The distribution of one kept column. `watch` tells how later values of it differ."""
+
+    name: str
+    rows: int
+    missing: Share
+    quantiles: Packed | None  # of the numbers, as in `Signal`; None for categories
+    categories: tuple[str, ...] = ()
+    shares: tuple[Share, ...] = ()  # of the rows with a value, one per category
+
+    def __post_init__(self) -> None:
+        _require(self.valued >= 1, f"the column {self.name} has no rows")
+        if self.quantiles is not None:
+            self.quantiles.require_quantiles(self.rows, f"the column {self.name}")
+        same = len(self.categories) == len(self.shares)
+        _require(same, f"the categories of the column {self.name} differ in number")
+
+    @property
+    def valued(self) -> int:
+        """The number of rows with a value."""
+        return round(self.rows * (1 - self.missing))
 
 
 @dataclass(frozen=True)
@@ -264,6 +289,7 @@ class Reference(Document):
     # Whether the data come from an earlier calibration, because the rows of this one raised an
     # alarm.
     is_carried_over: bool = False
+    columns: tuple[ColumnSketch, ...] = ()  # the kept columns that can be compared
 
     def __post_init__(self) -> None:
         _require(
@@ -354,3 +380,17 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     between = (left - 0.5 + (values - below) / gap) / m
     between = np.where(left == 0, 0.25 / m, np.where(left == m, 1 - 0.25 / m, between))
     return np.asarray(np.where(ties, (left + right) / (2 * m), between))
+
+
+def quantiles(values: Floats) -> Packed:
+    """Return the quantiles of values (n,) at (i + 1/2) / m, for `ranks`; without values, none."""
+    m = min(len(values), _QUANTILES)
+    limit = np.finfo(np.float32).max
+    ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
+    # Hazen's quantiles: if there are no more rows than quantiles, every row is a quantile.
+    places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
+    lower = np.floor(np.maximum(places, 0)).astype(np.int64)
+    upper = np.minimum(lower + 1, len(ordered) - 1)
+    share = (places - lower).clip(0, 1).astype(np.float32)
+    values = np.asarray(ordered[lower] * (1 - share) + ordered[upper] * share)
+    return Packed.of(np.maximum.accumulate(values))  # equal values may differ by rounding

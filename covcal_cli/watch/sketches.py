@@ -36,6 +36,7 @@ from covcal_cli.formats.features import (
 from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.maths.softmax import masked
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
+from covcal_cli.watch.columns import sketches_of
 from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -49,6 +50,7 @@ from covcal_cli.watch.reference import (
     Signal,
     SourceSketch,
     Space,
+    quantiles,
     ranks,
 )
 
@@ -56,7 +58,6 @@ _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # the reference data of more classes hold no clusters
 _MOST_CLASSES_PLACED = 50  # the reference data of more classes hold no places of classes
 _MOST_CLASSES = 10  # classes that have a signal
-_QUANTILES = 257
 _MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers in all axes, including means and scales
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # added to the correlations, whose diagonal is 1
@@ -121,6 +122,7 @@ def reference_of(
         baseline="target" if has_target else "source",
         signals=signals,
         joint=joint,
+        columns=sketches_of(baseline, _baseline_rows(baseline, coordinates.of, seed)),
         coordinates=coordinates,
         source=SourceSketch(
             right=int(right.sum()),
@@ -247,20 +249,6 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
 def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
     """Return the calibrated probability of the classifier's own label, shape (n,)."""
     return np.concatenate([np.empty(0), *(part for _, part in scaled.confidences(domain, rows))])
-
-
-def quantiles(values: Floats) -> Packed:
-    """Return the quantiles of values (n,) at (i + 1/2) / m, for `ranks`; without values, none."""
-    m = min(len(values), _QUANTILES)
-    limit = np.finfo(np.float32).max
-    ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
-    # Hazen's quantiles: if there are no more rows than quantiles, every row is a quantile.
-    places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
-    lower = np.floor(np.maximum(places, 0)).astype(np.int64)
-    upper = np.minimum(lower + 1, len(ordered) - 1)
-    share = (places - lower).clip(0, 1).astype(np.float32)
-    values = np.asarray(ordered[lower] * (1 - share) + ordered[upper] * share)
-    return Packed.of(np.maximum.accumulate(values))  # equal values may differ by rounding
 
 
 def signal(

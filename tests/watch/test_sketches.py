@@ -5,12 +5,11 @@ import pytest
 from scipy.stats import percentileofscore
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from covcal_cli.watch.reference import Packed, ranks
+from covcal_cli.watch.reference import Packed, quantiles, ranks
 from covcal_cli.watch.sketches import (
     direction,
     margins,
     moments,
-    quantiles,
     signal,
     squared_distance,
     watched_classes,

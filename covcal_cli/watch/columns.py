@@ -1,0 +1,229 @@
+"""The drift of the columns that a file keeps: how their values differ from the calibration's rows.
+
+Numbers are compared by the population stability index (PSI) over the tenths of the reference, and
+by the Kolmogorov-Smirnov test. Categories are compared by the PSI of their shares, and by the
+chi-square test. Missing values have a chi-square test of their own. The p-values count all tests of
+a period (Bonferroni).
+
+Columns that cannot be compared are left out: dates, and texts that are nearly all different.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from covcal_cli.arrays import AnyArray, Float64s, Floats, Rows
+from covcal_cli.formats.features import Domain
+from covcal_cli.watch.period import ColumnDrift
+from covcal_cli.watch.reference import ColumnSketch, quantiles
+
+_MOST_COLUMNS = 20  # columns with a sketch
+_MOST_CATEGORIES = 30  # a column of more texts is not compared
+_MOST_NUMBERS = 10  # so few different numbers count as categories
+_LONGEST = 60  # characters of a category
+_LEAST_ROWS = 30  # rows with a value that a comparison needs, on both sides
+_LEAST_SHARE = 1e-4  # takes the place of an empty part in the PSI
+_LEAST_EXPECTED = 5.0  # rarer categories are counted together in the chi-square test
+_TENTHS = np.arange(1, 10) / 10
+_TERMS = 100  # of the series of the Kolmogorov distribution
+_NEW = 3  # new categories that are named
+_DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
+
+
+def sketches_of(domain: Domain, rows: Rows) -> tuple[ColumnSketch, ...]:
+    """Return the sketches of the columns of some rows, as far as they can be compared."""
+    sketches = (sketch(name, domain.column(name, rows)) for name in domain.columns)
+    return tuple(column for column in sketches if column is not None)[:_MOST_COLUMNS]
+
+
+def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
+    """Return the sketch of a column, or None if later values cannot be compared with it."""
+    present = _present(values)
+    if len(present) < _LEAST_ROWS:
+        return None
+    missing = 1 - len(present) / len(values)
+    different, counts = np.unique(present, return_counts=True)
+    if present.dtype.kind == "f" and len(different) > _MOST_NUMBERS:
+        return ColumnSketch(name, len(values), missing, quantiles(present))
+    if len(different) > _MOST_CATEGORIES:
+        return None
+    texts = _texts(different)
+    if all(map(_DATE.fullmatch, texts)) or len(set(texts)) < len(texts):
+        return None
+    shares = tuple((counts / len(present)).tolist())
+    return ColumnSketch(name, len(values), missing, None, tuple(texts), shares)
+
+
+def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
+    """Return the drift of every column that has a sketch and enough values in some rows."""
+    names = set(domain.columns)
+    compared = [
+        drift
+        for column in sketches
+        if column.name in names
+        for drift in drift_of(column, domain.column(column.name, rows))
+    ]
+    return corrected(compared, len(compared))
+
+
+def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, ...]:
+    """Return drifts whose p-values count this number of comparisons."""
+    return tuple(replace(column, p=min(1.0, column.p * tests)) for column in columns)
+
+
+def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
+    """Yield the drift of a column; nothing if it has too few values, or values of another kind."""
+    present = _present(values)
+    is_of_kind = before.quantiles is None or present.dtype.kind == "f"
+    if min(len(present), before.valued) < _LEAST_ROWS or not is_of_kind:
+        return
+    lost, lost_before = len(values) - len(present), before.rows - before.valued
+    of_missing = chi_square([lost_before, before.valued], [lost, len(present)])
+    if before.quantiles is not None:
+        usual = before.quantiles.values
+        statistic = ks_statistic(usual, present)
+        p = ks_p(statistic, before.valued, len(present))
+        edges = np.unique(np.quantile(usual, _TENTHS, method="inverted_cdf"))
+        index = psi(*(_parts(part, edges) for part in (usual, present)))
+        new: dict[str, float] = {}
+        measure, now, usually = _of_numbers(usual, present)
+    else:
+        texts, counts = np.unique(_texts(present), return_counts=True)
+        usual_shares = dict(zip(before.categories, before.shares, strict=True))
+        shares = dict(zip(texts.tolist(), (counts / len(present)).tolist(), strict=True))
+        names = list(usual_shares | shares)
+        both = [
+            np.array([part.get(name, 0.0) for name in names]) for part in (usual_shares, shares)
+        ]
+        statistic = float(np.abs(both[0] - both[1]).max())
+        p = chi_square(both[0] * before.valued, both[1] * len(present))
+        index = psi(*both)
+        new = {name: share for name, share in shares.items() if name not in usual_shares}
+        measure, now, usually = _of_shares(usual_shares, shares)
+    yield ColumnDrift(
+        name=before.name,
+        rows=len(values),
+        psi=index,
+        statistic=statistic,
+        p=min(1.0, 2 * min(p, of_missing)),
+        missing=lost / len(values),
+        missing_before=before.missing,
+        new=min(1.0, math.fsum(new.values())),
+        new_categories=tuple(sorted(new, key=lambda name: -new[name])[:_NEW]),
+        measure=measure,
+        now=now,
+        before=usually,
+    )
+
+
+def _present(values: AnyArray) -> AnyArray:
+    """Return the values that are not missing: texts as bytes, or finite numbers as float32.
+
+    The quantiles of the reference are float32 too, so that equal numbers stay equal.
+    """
+    if values.dtype.kind == "S":
+        stripped: AnyArray = np.char.strip(values)
+        return np.asarray(stripped[stripped != b""])
+    with np.errstate(over="ignore"):
+        numbers: AnyArray = values.astype(np.float32)
+    return numbers[np.isfinite(numbers)]
+
+
+def _texts(values: AnyArray) -> list[str]:
+    """Return the names of categories, cut to a bearable length."""
+    if values.dtype.kind != "S":
+        return [f"{value:.7g}" for value in values.tolist()]
+    return [value.decode("utf-8", "replace")[:_LONGEST] for value in values.tolist()]
+
+
+def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
+    """Return the medians as text, or the middle halves if the medians are equal."""
+    medians = [f"{float(np.median(part)):.3g}" for part in (present, usual)]
+    if medians[0] != medians[1]:
+        return "median", medians[0], medians[1]
+    halves = [
+        " to ".join(f"{float(end):.3g}" for end in np.quantile(part, (0.25, 0.75)))
+        for part in (present, usual)
+    ]
+    return "middle half", halves[0], halves[1]
+
+
+def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
+    """Return the share of the known category that changed most."""
+    name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
+    now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
+    return f"share of {name}", now, before
+
+
+# Statistics.
+
+
+def psi(before: Floats, now: Floats) -> float:
+    """Return the population stability index of two lists of shares, sum (q - p) log(q / p)."""
+    p, q = (np.maximum(np.asarray(part, dtype=np.float64), _LEAST_SHARE) for part in (before, now))
+    return max(0.0, float(((q - p) * np.log(q / p)).sum()))
+
+
+def _parts(values: Floats, edges: Floats) -> Float64s:
+    """Return the share of values in each part between edges; an edge belongs to the part below."""
+    places = np.searchsorted(edges, values, side="left")
+    return np.asarray(np.bincount(places, minlength=len(edges) + 1) / len(values))
+
+
+def ks_statistic(first: Floats, second: Floats) -> float:
+    """Return the largest difference between the distribution functions of two samples."""
+    points = np.concatenate([first, second])
+    levels = [
+        np.searchsorted(np.sort(part), points, side="right") / len(part) for part in (first, second)
+    ]
+    return float(np.abs(levels[0] - levels[1]).max())
+
+
+def ks_p(statistic: float, n: int, m: int) -> float:
+    """Return the asymptotic p-value of the two-sample Kolmogorov-Smirnov test.
+
+    The small-sample term is that of Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von Mises and
+    related statistics without extensive tables", 1970.
+    """
+    root = math.sqrt(n * m / (n + m))
+    size = (root + 0.12 + 0.11 / root) * statistic
+    if size < 0.2:  # the series converges slowly, and the p-value is 1 to ten digits
+        return 1.0
+    terms = ((-1) ** (j - 1) * math.exp(-2 * j * j * size * size) for j in range(1, _TERMS + 1))
+    return min(1.0, max(0.0, 2 * math.fsum(terms)))
+
+
+def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
+    """Return the p-value of Pearson's test that two lists of counts have the same shares.
+
+    Categories with a small expected count are counted together. Two categories have Yates's
+    correction.
+    """
+    table = np.array([before, now], dtype=np.float64)
+    table = table[:, table.sum(axis=0) > 0]
+    totals, rows = table.sum(axis=0), table.sum(axis=1)
+    is_rare = totals * rows.min() / totals.sum() < _LEAST_EXPECTED
+    if is_rare.sum() > 1:
+        table = np.column_stack([table[:, ~is_rare], table[:, is_rare].sum(axis=1)])
+    freedom = table.shape[1] - 1
+    if freedom < 1:
+        return 1.0
+    expected = np.outer(rows, table.sum(axis=0)) / rows.sum()
+    off = np.abs(table - expected)
+    if freedom == 1:
+        off = np.maximum(0.0, off - 0.5)
+    return chi_square_tail(float((off**2 / expected).sum()), freedom)
+
+
+def chi_square_tail(value: float, freedom: int) -> float:
+    """Return the probability that a chi-square variable of whole degrees of freedom is larger."""
+    half, odd = value / 2, freedom % 2
+    tail = math.erfc(math.sqrt(half)) if odd else 0.0
+    if half <= 0:
+        return 1.0
+    powers = (i + odd / 2 for i in range((freedom + 1) // 2) if i + odd / 2 < freedom / 2)
+    terms = (math.exp(k * math.log(half) - half - math.lgamma(k + 1)) for k in powers)
+    return min(1.0, tail + math.fsum(terms))
