@@ -22,7 +22,7 @@ from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, 
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.hdf5 import File
 from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw
-from covcal_cli.labels.sheet import read_sheet
+from covcal_cli.labels.filled_sheet import read_sheet
 from covcal_cli.records import Input, parsed_json, read_document, read_json, require_ascending
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history

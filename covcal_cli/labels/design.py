@@ -19,14 +19,17 @@ sample is spread along the whole order. Its variance is never above that of a dr
 Both steps process the rows in parts, so that arrays of all rows need not be in memory.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers
+from covcal_cli.maths.acceptance import OUTSIDE
 
 FLOOR = 0.2  # share of the draw that is uniform over all rows
 _ROUNDING = 1e-9  # rounding of sums of lengths
+_SIGMAS = 6.0  # the largest error of an estimated population, in standard errors
 _BANDS = 5  # number of bands of the score
 _CHUNK = 1 << 18  # rows processed at a time
 
@@ -83,6 +86,26 @@ def inclusion_rule(
         return np.where(is_certain(sizes), 1.0, left * sizes / length)
 
     return probabilities
+
+
+def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
+    """Return whether inclusion probabilities, shape (n,), can be those of n drawn rows.
+
+    Each is at least the share of the draw that is alike for all rows. The sum of their inverses
+    estimates the population, within the noise of a draw with replacement (Hansen & Hurwitz 1943).
+    A draw for a decision has few rows outside its region, often none: `decide` checks it instead.
+    """
+    n, N = len(inclusion), population
+    floor = OUTSIDE if for_decision else FLOOR
+    possible = n <= N and bool(((inclusion >= floor * n / N * (1 - 1e-6)) & (inclusion <= 1)).all())
+    if not possible or for_decision:
+        return possible
+    certain = inclusion == 1
+    left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
+    spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
+    # The floor limits every weight, and so the error by a few missing rows.
+    noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
+    return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
 
 
 def _spread(scores: Float64s) -> Float64s:

@@ -21,12 +21,8 @@ from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile
-from covcal_cli.labels.cells import kept_cells
 from covcal_cli.labels.draws import write_copy
-from covcal_cli.labels.picked_labels import draw_with_labels
-from covcal_cli.labels.score import region_of
-from covcal_cli.labels.sheet import (
-    Sheet,
+from covcal_cli.labels.filled_sheet import (
     plain_number,
     read_sheets,
     require_cells_beside_rows,
@@ -34,6 +30,9 @@ from covcal_cli.labels.sheet import (
     with_batch,
     with_batches,
 )
+from covcal_cli.labels.picked_labels import draw_with_labels
+from covcal_cli.labels.score import region_of
+from covcal_cli.labels.sheet import Sheet, kept_cells
 from covcal_cli.records import require_one_of
 
 RESOLVE = ("first", "last", "drop", "majority")

@@ -17,8 +17,7 @@ from types import MappingProxyType
 
 from covcal_cli.errors import printable
 from covcal_cli.files import write_text
-from covcal_cli.labels.cells import Cells, unescaped
-from covcal_cli.labels.sheet import Sheet, answers_of, fact_columns, sheet_text
+from covcal_cli.labels.sheet import Cells, Sheet, answers_of, fact_columns, sheet_text, unescaped
 from covcal_cli.records import document_text
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help to label

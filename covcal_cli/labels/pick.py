@@ -26,9 +26,9 @@ from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logi
 from covcal_cli.formats.decision import Decision, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.accuracy import NEAREST
-from covcal_cli.labels.cells import answer_columns, kept_cells
 from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
 from covcal_cli.labels.draws import Batch, Draw, read_draw
+from covcal_cli.labels.filled_sheet import read_sheets, with_batches
 from covcal_cli.labels.page import pictures_of, write_page
 from covcal_cli.labels.score import (
     forecasters_of,
@@ -37,16 +37,16 @@ from covcal_cli.labels.score import (
     score_blocks,
     words_of_region,
 )
-from covcal_cli.labels.shares import Share
 from covcal_cli.labels.sheet import (
     SHEET,
+    Share,
     Sheet,
+    answer_columns,
     fingerprint,
-    read_sheets,
+    kept_cells,
     rows_of,
     sheet_text,
     tasks_text,
-    with_batches,
 )
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
 from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look

@@ -3,68 +3,94 @@
 Sheets go through spreadsheets, which sort columns, round numbers and drop lines. So every line
 proves its row by its cell in the column ``draw``. The cell holds the line's place in the sheet, the
 stratum, the exact inclusion probability and the confidence. A hash of these, of the id and of the
-facts of the draw follows. The facts are in the first line's cell. A sheet that was changed is read
-rightly or refused.
+facts of the draw follows. The facts are in the first line's cell. `filled_sheet` reads sheets.
 
-No hash can cover a label. `require_labels_beside_rows` looks for labels that were sorted apart from
-their rows.
+A sheet also shows the columns that extract kept. Those that seem to hold the classifier's answer
+are told apart, because people tend to agree with an answer that they see. A spreadsheet takes a
+text that begins with a sign such as ``=`` for a formula. `escaped` puts an apostrophe before it,
+and `unescaped` takes it away again.
 """
 
 import base64
 import hashlib
-import math
 import re
 import struct
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Integers, Rows
-from covcal_cli.data.classes import is_plain_number
+from covcal_cli.arrays import AnyArray, Float64s, Integers, Rows
 from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
-from covcal_cli.labels.cells import Cells, escaped, is_number, unescaped
-from covcal_cli.labels.design import FLOOR
-from covcal_cli.labels.draws import Batch, Draw
-from covcal_cli.labels.score import code_of, region_of, words_of
-from covcal_cli.labels.shares import Share
+from covcal_cli.labels.draws import Batch
+from covcal_cli.labels.score import code_of
 from covcal_cli.labels.tasks import (
     LABEL_STUDIO,
-    LabelTable,
     doccano_tasks,
     label_studio_tasks,
-    read_tables,
     task_text,
 )
-from covcal_cli.maths.acceptance import OUTSIDE
 
 SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks for
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-_REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
-_CHOICE = "choice"  # the column in which Label Studio writes labels
-_AGAIN = "sort whole lines only, or label the CSV of covcal pick again"
+CHOICE = "choice"  # the column in which Label Studio writes labels
 _PROOF_ROWS = 256  # the logits of so many rows tell data with equal ids apart
 _DIGITS = 16  # digits of a sha256 that are kept
-_CHECKED = 6  # bytes of a line's hash that are kept
-_NUMBERS = ">IdH"  # stratum, inclusion probability, confidence in steps of 0.0001
-_STEPS = 10_000
-_RELATIVE = 1e-3  # rounding of a number by a spreadsheet
+HASH_BYTES = 6  # bytes of a line's hash that are kept
+NUMBERS = ">IdH"  # stratum, inclusion probability, confidence in steps of 0.0001
+STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # characters for which a cell must be quoted
-_LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letter of each split; test is e
-_LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
-_FACTS = re.compile(
-    r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})(?::(\w+))?"
-)
-_WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
-_WIDEST = 20  # the most digits of an id that may have lost leading zeros
-_SIGMAS = 6.0
-_LEAST_CHANCE = 1e-3  # labels whose order is less likely by chance count as sorted apart
+LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letter of each split; test is e
 _CHUNK = 1 << 18  # ids that are looked through at a time
+
+
+Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of the column
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_ESCAPED = re.compile(r"'+[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE | re.ASCII)
+# Names that tools give to the classifier's answer, and covcal too.
+_ANSWER = re.compile(
+    r"\.?(y_|model_)?(pred(ict(ed|ions?|s)?)?|conf(idence)?|scores?|scored|prob(as?|abilit(y|ies))?"
+    r"|logits?)([ _.(].*)?",
+    re.IGNORECASE,
+)
+_TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The lines of a draw that one of several labellers gets.
+
+    The lines of a draw are in an order of chance. All labellers get its first lines, which tell how
+    far they agree. The other lines are dealt to them in turn.
+    """
+
+    labeller: int  # from 0
+    labellers: int
+    overlap: int  # lines that all labellers get
+
+    def places(self, drawn: int) -> Integers:
+        """Return the places of its lines in a draw of `drawn` lines, ascending."""
+        everybody = np.arange(min(self.overlap, drawn))
+        own = np.arange(self.overlap + self.labeller, drawn, self.labellers)
+        return np.concatenate([everybody, own]).astype(np.int64)
+
+    def __str__(self) -> str:
+        """Return the share as `parse` reads it."""
+        return f"{self.labeller + 1}of{self.labellers}with{self.overlap}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Share | None":
+        """Return the share that a text describes, or None."""
+        parts = _TEXT.fullmatch(text)
+        if parts is None or int(parts[1]) > int(parts[2]):
+            return None
+        return cls(int(parts[1]) - 1, int(parts[2]), int(parts[3]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +166,6 @@ def _id_blocks(target: Domain) -> Iterator[AnyArray]:
         yield target.id_bytes(np.arange(start, min(start + _CHUNK, target.n), dtype=np.int64))
 
 
-# Writing.
-
-
 def sheet_text(sheet: Sheet) -> str:
     """Return the CSV of a sheet, without the column ``path`` where no row has one."""
     columns = _columns(sheet, fact_columns(sheet))
@@ -205,7 +228,7 @@ def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
 def _free_name(name: str, others: Collection[str]) -> str:
     """Return the name of a kept column in the sheet: stripped, and other than all others."""
     free = name.strip() or GROUP_PREFIX
-    while free in (*COLUMNS, _CHOICE) or (free != name and free in others):
+    while free in (*COLUMNS, CHOICE) or (free != name and free in others):
         free = f"{GROUP_PREFIX}{free}"
     return free
 
@@ -221,282 +244,32 @@ def _quoted(cell: str) -> str:
 
 def _cell(sheet: Sheet, line: int, *, always: bool = False) -> str:
     """Return the cell in the column ``draw`` of a line."""
-    place, facts = int(sheet.draw_places[line]), _facts(sheet.batch, sheet.fingerprint, sheet.share)
-    steps = round(float(sheet.confidence[line]) * _STEPS)
-    numbers = struct.pack(_NUMBERS, int(sheet.stratum[line]), float(sheet.inclusion[line]), steps)
+    place, facts = (
+        int(sheet.draw_places[line]),
+        facts_of(sheet.batch, sheet.fingerprint, sheet.share),
+    )
+    steps = round(float(sheet.confidence[line]) * STEPS)
+    numbers = struct.pack(NUMBERS, int(sheet.stratum[line]), float(sheet.inclusion[line]), steps)
     proof = base64.urlsafe_b64encode(
-        numbers + _check(sheet.number, place, sheet.ids[line], numbers, facts)
+        numbers + hash_of(sheet.number, place, sheet.ids[line], numbers, facts)
     )
     width = len(str(sheet.batch.drawn))
     cell = f"b{sheet.number + 1}_{place + 1:0{width}d}_{proof.decode().rstrip('=')}"
     return f"{cell}:{facts}" if always or not sheet.places[line] else cell
 
 
-def _facts(batch: Batch, data: str, share: Share | None) -> str:
+def facts_of(batch: Batch, data: str, share: Share | None) -> str:
     """Return the facts of a draw, as the first line of its sheet holds them."""
-    splits = "".join(_LETTERS[name] for name in batch.splits)
+    splits = "".join(LETTERS[name] for name in batch.splits)
     score = code_of(batch.score)
     of_share = "" if share is None else f":{share}"
     return f"{batch.drawn}:{batch.population}:{splits}:{batch.seed}:{score}:{data}{of_share}"
 
 
-def _check(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
+def hash_of(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
     """Return the hash of a line: of its id and of all numbers of its draw."""
     text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
-    return hashlib.sha256(text + numbers).digest()[:_CHECKED]
-
-
-# Reading.
-
-
-def read_sheet(path: Path) -> Sheet:
-    """Read a sheet with the labels of one person; see `read_sheets`."""
-    return read_sheets(path)[0]
-
-
-def read_sheets(path: Path) -> list[Sheet]:
-    """Read a sheet or the tasks of an annotation tool, filled or not, once for each labeller.
-
-    Raises
-    ------
-    CovcalError
-        If it is not a sheet, lacks a row, holds a row twice, or a cell that `pick` wrote was
-        changed or belongs to another line.
-    """
-    return [_sheet(table) for table in read_tables(path)]
-
-
-def _sheet(table: LabelTable) -> Sheet:
-    path, columns = table.path, table.columns
-    needed = ("id", "inclusion", "draw")
-    lacking = [name for name in needed if name not in columns]
-    if not {"label", _CHOICE} & set(columns):
-        lacking.append("label")
-    if lacking:
-        raise CovcalError(f"{path} has no column {lacking[0]}: {_REMEDY}")
-    ids, inclusion, draw = (list(columns[name]) for name in needed)
-    labels = _labels(table)
-    twice = [row_id for row_id, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise CovcalError(f"{path}: id {shown(twice[0])} is there twice: keep one of the lines")
-    lines = []
-    for line, cell in enumerate(draw):
-        parts = _LINE.fullmatch(cell.strip())
-        if parts is None:
-            raise CovcalError(
-                f"{path}: {table.place(line)} has {shown(cell)} in its column draw, which covcal "
-                f"pick did not write: {_REMEDY}"
-            )
-        lines.append(parts.groups())
-    number = int(lines[0][0]) - 1
-    for other in (int(line[0]) for line in lines):
-        if other != number + 1:
-            raise CovcalError(
-                f"{path} holds rows of several draws (batch {number + 1} and batch {other}): give "
-                "a file for each"
-            )
-    of_draw = [line[3] for line in lines if line[3] is not None]
-    batch, data, share = _batch(path, list(dict.fromkeys(of_draw)) if table.is_export else of_draw)
-    places = np.array([int(line[1]) - 1 for line in lines], dtype=np.int64)
-    if not table.is_export:
-        _require_whole(path, places, batch, share)
-    strata, probabilities, confidences = [], [], []
-    facts = _facts(batch, data, share)
-    for line, (_, place, proof, _) in enumerate(lines):
-        raw = base64.urlsafe_b64decode(proof + "=" * (-len(proof) % 4))
-        numbers, check = raw[:-_CHECKED], raw[-_CHECKED:]
-        for row_id in _written_ids(ids[line]):
-            if check == _check(number, int(place) - 1, row_id, numbers, facts):
-                ids[line] = row_id
-                break
-        else:
-            raise CovcalError(
-                f"{path}: the cells id and draw in {table.place(line)} belong to different rows, "
-                f"or one was changed: {_AGAIN}"
-            )
-        stratum, probability, steps = struct.unpack(_NUMBERS, numbers)
-        strata.append(stratum)
-        probabilities.append(probability)
-        confidences.append(steps / _STEPS)
-        _require_near(table, line, "inclusion", inclusion[line], probability)
-    optional = {name: columns[name] for name in COLUMNS if name in columns}
-    for line, cell in enumerate(optional.get("confidence", ())):
-        _require_near(table, line, "confidence", cell, confidences[line])
-    for line, cell in enumerate(optional.get("path", ())):
-        if cell.strip() and not unescaped(cell.strip()).replace("\\", "/").endswith(
-            ids[line].replace("\\", "/")
-        ):
-            raise _moved(path, table.place(line), "path")
-    sheet = Sheet(
-        path,
-        number,
-        batch,
-        data,
-        ids,
-        np.array(probabilities),
-        np.array(strata, dtype=np.int64),
-        [unescaped(cell.strip()) for cell in optional.get("predicted", ())],
-        np.array(confidences),
-        labels,
-        places if share is None else np.searchsorted(share.places(batch.drawn), places),
-        cells={name: column for name, column in columns.items() if name not in COLUMNS},
-        share=share,
-        is_export=table.is_export,
-    )
-    if share is None and len(sheet) == batch.drawn:
-        _require_possible(sheet)
-    return sheet
-
-
-def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that may have been in a cell before a spreadsheet or pandas read a number."""
-    yield cell
-    yield unescaped(cell)
-    text = plain_number(cell.strip())
-    for width in range(len(text), _WIDEST + 1) if is_plain_number(text) else ():
-        yield text.zfill(width)
-
-
-def _labels(table: LabelTable) -> list[str]:
-    """Return the labels, from the column ``label`` or, where that is empty, from ``choice``."""
-    columns = [
-        [unescaped(cell.strip()) for cell in table.columns[name]]
-        for name in ("label", _CHOICE)
-        if name in table.columns
-    ]
-    filled = [column for column in columns if any(column)]
-    if len(filled) > 1 and filled[0] != filled[1]:
-        raise CovcalError(
-            f"{table.path}: the columns label and {_CHOICE} differ: empty one of the two"
-        )
-    return (filled or columns)[0]
-
-
-def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
-    """Return the batch of a sheet, the fingerprint of its data, and the share of a labeller."""
-    if len(facts) != 1:
-        what = "its first line, which describes the draw, is missing"
-        if facts:
-            what = "several lines describe the draw"
-        raise CovcalError(f"{path}: {what}: put back the lines that covcal pick wrote")
-    parts = _FACTS.fullmatch(facts[0])
-    splits = () if parts is None else tuple(_split(letter) for letter in parts[3])
-    score = None if parts is None else words_of(parts[5])
-    share = None if parts is None or parts[7] is None else Share.parse(parts[7])
-    is_unknown = parts is not None and (parts[7] is None) != (share is None)
-    if parts is None or score is None or is_unknown or len(set(splits)) < len(splits):
-        raise CovcalError(
-            f"{path}: {shown(facts[0])} in its column draw describes no draw: {_REMEDY}"
-        )
-    return Batch(int(parts[1]), int(parts[2]), int(parts[4]), splits, score), parts[6], share
-
-
-def _split(letter: str) -> str:
-    return next(name for name, code in _LETTERS.items() if code == letter)
-
-
-def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
-    """Refuse a sheet that does not hold every line of its draw, or of its share, once."""
-    own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
-    if missing := len(np.setdiff1d(own, places)):
-        raise CovcalError(
-            f"{path}: {missing} of the {len(own)} rows that were drawn are missing: put their "
-            "lines back, with an empty label where there is none"
-        )
-    if len(places) > len(own):
-        raise CovcalError(
-            f"{path}: {len(places)} lines for the {len(own)} rows that were drawn: take out "
-            "the lines that covcal pick did not write"
-        )
-
-
-def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Return one sheet with all lines that several labellers got of one batch, without labels.
-
-    A sheet of another batch than the first is left out. If a labeller's sheet is lacking, so are
-    some lines.
-    """
-    first = sheets[0]
-    for sheet in sheets:
-        if sheet.share is None and len(sheet) == sheet.batch.drawn:
-            return sheet
-    line_of: dict[int, tuple[Sheet, int]] = {}
-    for sheet in sheets:
-        if (sheet.batch, sheet.fingerprint) == (first.batch, first.fingerprint):
-            for line, place in enumerate(sheet.draw_places.tolist()):
-                line_of.setdefault(place, (sheet, line))
-    parts = [line_of[place] for place in sorted(line_of)]
-    joined = replace(
-        first,
-        ids=[sheet.ids[line] for sheet, line in parts],
-        inclusion=np.array([sheet.inclusion[line] for sheet, line in parts]),
-        stratum=np.array([sheet.stratum[line] for sheet, line in parts], dtype=np.int64),
-        predicted=[],
-        confidence=np.array([sheet.confidence[line] for sheet, line in parts]),
-        labels=[""] * len(parts),
-        places=np.arange(len(parts)),
-        cells={},
-    )
-    if len(joined) == joined.batch.drawn:
-        _require_possible(joined)
-    return joined
-
-
-def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: float) -> None:
-    """Refuse a number that `pick` did not write; a spreadsheet's rounding is allowed."""
-    text = cell.strip().replace(",", ".")
-    digits = len(text.rstrip("% ").partition(".")[2])
-    if text.endswith("%"):
-        text, digits = f"{text.rstrip('% ')}e-2", digits + 2
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    # A spreadsheet may show two decimals, or more, and save what it shows.
-    half = 0.5001 * 10.0**-digits if digits >= 2 else 0.0
-    near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
-    if not near:
-        raise CovcalError(
-            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, and covcal pick wrote "
-            f"{expected:.4g} for this row: the column was changed, or sorted without the others; "
-            f"{_AGAIN}"
-        )
-
-
-def _moved(path: Path, place: str, name: str) -> CovcalError:
-    return CovcalError(
-        f"{path}: the cell {name} in {place} belongs to another row: some columns were sorted "
-        f"without the others; {_AGAIN}"
-    )
-
-
-def _require_possible(sheet: Sheet) -> None:
-    """Refuse inclusion probabilities that the design cannot have.
-
-    Each is at least the share of the draw that is alike for all rows. The sum of their inverses
-    estimates the population, within the noise of a draw with replacement (Hansen & Hurwitz 1943).
-    A draw for a decision has few rows outside its region, often none: `decide` checks it instead.
-    """
-    n, N, inclusion = sheet.batch.drawn, sheet.batch.population, sheet.inclusion
-    possible = n <= N and bool(((inclusion > 0) & (inclusion <= 1)).all())
-    is_for_decision = region_of(sheet.batch.score) is not None
-    floor = OUTSIDE if is_for_decision else FLOOR
-    possible = possible and bool((inclusion >= floor * n / N * (1 - 1e-6)).all())
-    if possible and not is_for_decision:
-        certain = inclusion == 1
-        left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
-        spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-        # The floor limits every weight, and so the error by a few missing rows.
-        noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
-        possible = abs(float(rest.sum()) - left) <= noise + 1e-6 * N
-    if not possible:
-        raise CovcalError(
-            f"{sheet.path}: its inclusion probabilities cannot come from a draw of {n} of {N} "
-            "rows: take the file that covcal pick wrote"
-        )
-
-
-# The rows of a sheet in a file.
+    return hashlib.sha256(text + numbers).digest()[:HASH_BYTES]
 
 
 def rows_of(target: Domain, sheet: Sheet) -> Rows:
@@ -549,171 +322,45 @@ def _hashes(ids: AnyArray) -> AnyArray:
     return hashes
 
 
-def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
-    """Refuse labels that seem to stand beside other rows than a person gave them to.
-
-    `predicted` are the names of the classes that the classifier predicts in the sheet's rows. If
-    only the labels were sorted, they are in alphabetical order and the lines in the order that
-    `pick` wrote. If only the other columns were sorted, the labels fit the old order of the lines
-    better than the new one.
-    """
-    for line, cell in enumerate(sheet.predicted):
-        if cell and not _is_same_class(cell, predicted[line]):
-            raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
-    if sheet.is_export:  # a label is in the task of its row
-        return
-    labelled = [line for line in range(len(sheet)) if sheet.labels[line]]
-    labels = [sheet.labels[line] for line in labelled]
-    if np.array_equal(sheet.places, np.arange(len(sheet))):
-        if _is_sorted(labels) and 2 / _arrangements(labels) < _LEAST_CHANCE:
-            raise CovcalError(
-                f"{sheet.path}: its labels are sorted and its rows are not: the column label was "
-                "sorted alone; undo that, or fill it in again"
-            )
-        return
-    # The lines were moved. With their labels these agree with the classifier more often than the
-    # labels that stand where pick wrote the lines.
-    now = before = 0
-    for line in labelled:
-        stayed = _is_same_class(sheet.labels[int(sheet.places[line])], predicted[line])
-        moved = _is_same_class(sheet.labels[line], predicted[line])
-        now, before = now + (moved and not stayed), before + (stayed and not moved)
-    if _sign_test(now, now + before) > 0.01:
-        raise CovcalError(
-            f"{sheet.path}: its lines are in another order than covcal pick wrote, and nothing "
-            "shows that the labels moved with them: sort whole lines by the column draw"
-        )
+def escaped(text: str) -> str:
+    """Return a text as a spreadsheet may read it: a formula begins with an apostrophe."""
+    return f"'{text}" if _FORMULA.match(text) and not is_number(text) else text
 
 
-def require_cells_beside_rows(sheet: Sheet, cells: Cells) -> None:
-    """Refuse a sheet in which a kept column has the text of another row.
-
-    `cells` are the kept columns of the sheet's rows, as the features file has them. A number may
-    equal that of another row because a spreadsheet rounded it.
-    """
-    for name, column in sheet.cells.items():
-        own = cells.get(name) or cells.get(name.removeprefix(GROUP_PREFIX)) or ()
-        expected = [" ".join(text.split()) for text in own]
-        others = set(expected)
-        for line, text in enumerate(expected):
-            cell = " ".join(unescaped(column[line]).split())
-            if cell != text and cell in others and not is_number(cell):
-                raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", name)
+def unescaped(cell: str) -> str:
+    """Return the text that `escaped` wrote."""
+    return cell[1:] if _ESCAPED.match(cell) else cell
 
 
-def _is_same_class(label: str, name: str) -> bool:
-    return label == name or plain_number(label) == name
+def is_number(text: str) -> bool:
+    """Return whether a text is a plain number, with a decimal point or comma."""
+    return _NUMBER.fullmatch(text) is not None
 
 
-def plain_number(label: str) -> str:
-    """Return a class number without the decimals that pandas and spreadsheets add, as in 2.0."""
-    whole = _WHOLE.fullmatch(label)
-    return whole[1] if whole else label
+def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
+    """Return the cells of the target's kept columns for `rows`, in any order."""
+    order = np.argsort(rows)
+    places = np.argsort(order)
+    return {
+        name: [_text(value) for value in target.column(name, rows[order])[places]]
+        for name in target.columns
+    }
 
 
-def _is_sorted(labels: Sequence[str]) -> bool:
-    """Return whether labels stand in the order of a spreadsheet, up or down."""
-    try:
-        keys = [(float(label.replace(",", ".")), "") for label in labels]
-    except ValueError:
-        keys = [(0.0, label.casefold()) for label in labels]
-    return keys in (sorted(keys), sorted(keys, reverse=True))
+def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
+    """Return the columns that seem to hold the classifier's answer, by their names or values."""
+    same = list(predicted)
+    return [
+        name for name, column in cells.items() if _ANSWER.fullmatch(name) or list(column) == same
+    ]
 
 
-def _arrangements(labels: Sequence[str]) -> float:
-    """Return the number of different orders of labels."""
-    logs = math.lgamma(len(labels) + 1)
-    logs -= sum(math.lgamma(count + 1) for count in Counter(labels).values())
-    return math.exp(min(logs, 700.0))
-
-
-def _sign_test(hits: int, n: int) -> float:
-    """Return how likely `hits` or more of n are by chance, if each has probability 1/2."""
-    return float(sum(math.comb(n, k) for k in range(hits, n + 1)) / 2**n)
-
-
-def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Draw:
-    """Return a draw with the batches of sheets; labellers may have sheets of one batch each."""
-    by_number: dict[int, list[Sheet]] = {}
-    for sheet in sheets:
-        by_number.setdefault(sheet.number, []).append(sheet)
-    for number in sorted(by_number):
-        before, _ = with_batch(file, before, joined_sheets(by_number[number]))
-    return before
-
-
-def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
-    """Return a draw with the batch of a sheet, and the rows of the sheet's lines.
-
-    The rows have no labels yet, unless the draw holds the batch already.
-
-    A batch is drawn from the rows that earlier batches left, and its estimates hold only after
-    those. So batches join in the order in which they were drawn.
-
-    Raises
-    ------
-    CovcalError
-        If the sheet is of other data, or of a draw that did not know the batches that are there.
-    """
-    batch, target = sheet.batch, file.require_target()
-    if sheet.fingerprint != fingerprint(file):
-        raise CovcalError(
-            f"{sheet.path} was picked from other data than {file.path} holds: name the file that "
-            "it was picked from, or pick from this one"
-        )
-    rows = rows_of(target, sheet)
-    outside = rows[~np.isin(target.split[rows], [SPLITS.index(name) for name in batch.splits])]
-    if len(outside):
-        row = outside[:1]
-        raise CovcalError(
-            f"{sheet.path}: {shown(target.ids(row)[0])} is a {SPLITS[target.split[row[0]]]} row of "
-            f"{file.path}, and rows were picked from {' and '.join(batch.splits)} only: a "
-            "calibration must not be fitted to rows that evaluate uses"
-        )
-    there = len(before.batches)
-    if sheet.number > there:
-        raise CovcalError(
-            f"{sheet.path} is batch {sheet.number + 1}, and batch {there + 1} is not in "
-            f"{file.path} yet: give the sheet of batch {there + 1} first"
-        )
-    if sheet.number < there:
-        same = before.batches[sheet.number] == batch
-        if not same or not set(rows) <= set(before.rows[before.batch == sheet.number]):
-            raise CovcalError(
-                f"{sheet.path} is another batch {sheet.number + 1} than the one that {file.path} "
-                "holds, and did not know of it: pick again, which goes on after that one"
-            )
-        return before, rows
-    if len(rows) < batch.drawn:
-        others = "the tasks that covcal pick wrote"
-        if sheet.share is not None:
-            others = f"the sheets of all {sheet.share.labellers} labellers"
-        raise CovcalError(
-            f"{sheet.path} holds {len(rows)} of the {batch.drawn} rows that were drawn: give "
-            f"{others} in the same command (label takes --partial if rows have no label yet)"
-        )
-    left = target.count(*batch.splits) - len(before.rows)
-    is_new = not np.isin(rows, before.rows).any()
-    if (
-        batch.population != left
-        or not is_new
-        or (there and before.batches[0].splits != batch.splits)
-    ):
-        raise CovcalError(
-            f"{sheet.path} was drawn from {batch.population} rows that other batches had left "
-            f"than {file.path} holds, which leave {left}: pick again, which goes on after those"
-        )
-    order = np.argsort(np.concatenate([before.rows, rows]))
-
-    def joined(old: AnyArray, new: AnyArray) -> AnyArray:
-        return np.concatenate([old, new])[order]
-
-    draw = Draw(
-        rows=joined(before.rows, rows),
-        inclusion=joined(before.inclusion, sheet.inclusion),
-        batch=joined(before.batch, np.full(len(rows), there)),
-        stratum=joined(before.stratum, sheet.stratum),
-        labels=joined(before.labels, np.full(len(rows), UNKNOWN_LABEL)),
-        batches=(*before.batches, batch),
-    )
-    return draw, rows
+def _text(value: Any) -> str:
+    """Return a value as a person reads it; a missing number is an empty text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if not isinstance(value, np.floating):
+        return str(value)
+    if np.isnan(value):
+        return ""
+    return str(int(value)) if value == np.rint(value) and abs(value) < 1e15 else str(value)

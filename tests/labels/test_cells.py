@@ -11,8 +11,8 @@ import pytest
 
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
-from covcal_cli.labels.cells import answer_columns, escaped, kept_cells, unescaped
 from covcal_cli.labels.picked_labels import draw_with_labels
+from covcal_cli.labels.sheet import answer_columns, escaped, kept_cells, unescaped
 from tests.browser import Browser, needs_browser
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill, lines_of, truth, write_lines

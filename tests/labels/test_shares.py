@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from covcal_cli.files import sha256_of
-from covcal_cli.labels.shares import Share
-from covcal_cli.labels.sheet import read_sheet, sheet_text
+from covcal_cli.labels.filled_sheet import read_sheet
+from covcal_cli.labels.sheet import Share, sheet_text
 from tests.cli_runner import covcal
 from tests.labels.labelling import Lines, fill, lines_of, truth, write_lines
 

@@ -12,10 +12,11 @@ import pytest
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.filled_sheet import read_sheet
 from covcal_cli.labels.label import label
 from covcal_cli.labels.pick import PickSettings, pick
 from covcal_cli.labels.picked_labels import labelled_draw
-from covcal_cli.labels.sheet import COLUMNS, read_sheet, sheet_text
+from covcal_cli.labels.sheet import COLUMNS, sheet_text
 from tests.labels.labelling import Lines, lines_of, truth, write_lines
 from tests.made_files import made_domain, write_features
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.files import sha256_of
-from covcal_cli.labels.sheet import read_sheets
+from covcal_cli.labels.filled_sheet import read_sheets
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill, truth
 from tests.labels.test_cells import REVIEWS, with_columns
