@@ -1,6 +1,6 @@
 """``covcal calibrate``: a method's temperature on a file, with checks and remarks.
 
-`methods` is the table of methods. `on_source` and `on_target` fit them on a `problem`, and `auto`
+`methods` is the table of methods. `fits` fits them on a `problem`, and `auto`
 chooses one. `labelled` fits to rows that the user labelled.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.calibrate import on_source, on_target
+from covcal_cli.calibrate import fits
 from covcal_cli.calibrate.auto import candidates, candidates_for, choose
 from covcal_cli.calibrate.labelled import LABELLED, LabelledFit, labels_for
 from covcal_cli.calibrate.methods import (
@@ -36,7 +36,6 @@ from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
 
-_FAMILIES = {"on_source": on_source, "on_target": on_target}
 _LARGE = 10.0  # T above which the outputs are seldom the logits that a model was trained with
 _REMEDIES: dict[Limit, str] = {
     "lower": "give more labelled rows, or choose another method",
@@ -91,7 +90,7 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
     if lacking is not None:
         raise CovcalError(f"{problem.file.path}: method {method.name} needs {lacking}")
     fit = _fit(problem, method)
-    estimated = method.fit == "on_target.by_consensus"
+    estimated = method.fit == "by_consensus"
     return _calibration(
         problem, asked, method.name, "asked for", fit, fit.weights, estimated=estimated
     )
@@ -99,16 +98,15 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
     """Fit a method; the file must hold all that it needs (`Problem.missing_for`)."""
-    family, _, name = method.fit.partition(".")
-    fit: Callable[[Problem, Forecasters], MethodFit] = getattr(_FAMILIES[family], name)
+    fit: Callable[[Problem, Forecasters], MethodFit] = getattr(fits, method.fit)
     return fit(problem, method.forecaster or problem.fullest)
 
 
 def _chosen(problem: Problem) -> Calibration:
     """Fit the choice of auto, and the candidates that cal.json compares with it."""
     name, reason = choose(problem)
-    fits = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
-    compared = candidates(problem, fits, name)
+    fitted = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
+    compared = candidates(problem, fitted, name)
     # cal.json also has the checks of the estimate, and how far the domains overlap.
     weights = None
     guards: list[Guard] = []
@@ -125,8 +123,8 @@ def _chosen(problem: Problem) -> Calibration:
     if problem.missing_for_weights is None:
         weights = problem.weights(problem.fullest)
         guards += guards_on_weights(weights)
-        notes += on_source.notes_on_weights(weights)
-    fit = fits[name]
+        notes += fits.notes_on_weights(weights)
+    fit = fitted[name]
     fit = replace(
         fit,
         guards=(*fit.guards, *(guard for guard in guards if guard not in fit.guards)),
@@ -309,7 +307,7 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
     limit: Limit | None = calibration.fit["at_limit"]
     if limit is not None and not allow_limit:
         raise CovcalError(
-            f"{path}: method {calibration.method_used}: {on_source.LIMITS[limit]} "
+            f"{path}: method {calibration.method_used}: {fits.LIMITS[limit]} "
             f"(T = {calibration.forecaster_temperature:.3g}): {_REMEDIES[limit]}, or accept this T "
             "with --force (allow_limit=True in Python)"
         )

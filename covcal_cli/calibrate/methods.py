@@ -24,9 +24,7 @@ class Method:
     # The logits to scale: the classifier's, those of adapt, or both. None stands for adapt's logits
     # if the file holds them, else the classifier's.
     forecaster: "Forecasters | None"
-    # The module.function that fits it. Functions of on_source minimise a loss on labelled source
-    # validation rows. Those of on_target match an accuracy or correct for class frequencies.
-    fit: str
+    fit: str  # the function of `fits` that fits it
     help: str
     needs: frozenset[Need] = frozenset()
     takes_prior: bool = False  # whether it uses the target's class frequencies
@@ -48,7 +46,7 @@ class Method:
     @property
     def reads_cot(self) -> bool:
         """Whether it matches COT's estimate, which takes long for many classes."""
-        return self.fit.startswith("on_target.by_transport")
+        return self.fit.startswith("by_transport")
 
     @property
     def needs_prior(self) -> bool:
@@ -72,7 +70,7 @@ METHODS = {
         Method(
             "none",
             "original",
-            "on_source.unscaled",
+            "unscaled",
             "no calibration, T = 1",
             candidate=True,
             main=True,
@@ -80,7 +78,7 @@ METHODS = {
         Method(
             "temp",
             "original",
-            "on_source.plain",
+            "plain",
             "temperature scaling, fitted to labelled source rows",
             candidate=True,
             main=True,
@@ -88,7 +86,7 @@ METHODS = {
         Method(
             "iw+temp",
             "original",
-            "on_source.importance_weighted",
+            "importance_weighted",
             "temp, with source rows weighted towards the target",
             _WEIGHTS,
             candidate=True,
@@ -96,14 +94,14 @@ METHODS = {
         Method(
             "fl+temp",
             "aligned",
-            "on_source.plain",
+            "plain",
             "temp on the logits of adapt (fl: adapted features)",
             candidate=True,
         ),
         Method(
             "fl+iw+temp",
             "aligned",
-            "on_source.importance_weighted",
+            "importance_weighted",
             "iw+temp on the logits of adapt",
             _WEIGHTS,
             candidate=True,
@@ -111,14 +109,14 @@ METHODS = {
         Method(
             "weights-only",
             None,
-            "on_source.weights_alone",
+            "weights_alone",
             "iw+temp with the weights 1/g - 1",
             _WEIGHTS,
         ),
         Method(
             "label-shift",
             "original",
-            "on_source.class_weighted",
+            "class_weighted",
             "temp, with source rows weighted by class (RLLS)",
             _ESTIMATE,
             reads_all_classes=True,
@@ -126,7 +124,7 @@ METHODS = {
         Method(
             "cot",
             "original",
-            "on_target.by_transport",
+            "by_transport",
             "match confidence to the accuracy by optimal transport",
             _ESTIMATE,
             takes_prior=True,
@@ -136,7 +134,7 @@ METHODS = {
         Method(
             "fl+cot",
             "aligned",
-            "on_target.by_transport_aligned",
+            "by_transport_aligned",
             "cot on the logits of adapt",
             _ESTIMATE,
             takes_prior=True,
@@ -146,7 +144,7 @@ METHODS = {
         Method(
             "prior",
             "original",
-            "on_target.by_prior",
+            "by_prior",
             "temp, corrected for the classes of --target-prior",
             _PRIOR,
             takes_prior=True,
@@ -157,7 +155,7 @@ METHODS = {
         Method(
             "prior+cot",
             "original",
-            "on_target.by_prior_and_transport",
+            "by_prior_and_transport",
             "prior, with the confidence matched to cot's accuracy",
             _PRIOR,
             takes_prior=True,
@@ -167,7 +165,7 @@ METHODS = {
         Method(
             "consensus",
             "original",
-            "on_target.by_consensus",
+            "by_consensus",
             "match confidence to the combined estimate",
             _ESTIMATE,
             takes_prior=True,
@@ -176,7 +174,7 @@ METHODS = {
         Method(
             "blend",
             "blend",
-            "on_target.by_consensus",
+            "by_consensus",
             "mean of consensus and of the same on the logits of adapt",
             _ESTIMATE,
             takes_prior=True,
@@ -185,7 +183,7 @@ METHODS = {
         Method(
             "atc",
             "original",
-            "on_target.by_threshold",
+            "by_threshold",
             "match confidence to ATC's estimate (by confidence)",
             _ESTIMATE,
         ),

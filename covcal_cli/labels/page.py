@@ -9,20 +9,36 @@ import base64
 import csv
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from covcal_cli.errors import printable
+import numpy as np
+
+from covcal_cli.arrays import AnyArray
+from covcal_cli.errors import CovcalError, printable, shown
 from covcal_cli.files import write_text
 from covcal_cli.labels.sheet import Cells, Sheet, answers_of, fact_columns, sheet_text, unescaped
 from covcal_cli.records import document_text
 
+if TYPE_CHECKING:  # a sheet without images needs no Pillow
+    from PIL import Image
+
+    from covcal_cli.data.domain import RowShape
+
 _LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help to label
 _LONG = 60  # characters: a column with a longer text, or with lines, is shown as texts
 _FILE = Path("page")  # base of the paths in a document; a page has no paths
+LONGEST_SIDE = 256  # longest side of a thumbnail in pixels
+_MOST_BYTES = 24_000  # largest size of a thumbnail: 60 thumbnails in base 64 take less than 2 MB
+_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried in turn until it is small enough
+_WHITE = (255, 255, 255)
+_BATCH = 64
+_THREADS = 4
 
 
 def write_page(
@@ -37,31 +53,19 @@ def write_page(
     CovcalError
         If the images are not those of the rows, or the page cannot be written.
     """
-    uris, unreadable = pictures_of(sheet, images)
+    pictures = pictures_of(images, sheet.ids)
     facts = fact_columns(sheet)
     text = page(
         sheet_text(sheet),
         classes,
-        uris,
+        pictures.uris,
         name=sheet.path.name,
         answers=answers_of(sheet),
         texts=[name for name, cells in facts.items() if any(map(_is_long, cells))],
         numbers=[name for name, cells in facts.items() if not any(map(_is_long, cells))],
     )
     write_text(path, text, force=force)
-    return unreadable
-
-
-def pictures_of(
-    sheet: Sheet, images: str | Path | None
-) -> tuple[Sequence[str | None], Mapping[str, str]]:
-    """Return a data URI per row, None without images, and the reason for each unreadable image."""
-    if images is None:
-        return [None] * len(sheet), {}
-    from covcal_cli.labels.pictures import pictures
-
-    thumbnails = pictures(Path(images), sheet.ids)
-    return thumbnails.uris, thumbnails.unreadable
+    return pictures.unreadable
 
 
 def _is_long(text: str) -> bool:
@@ -140,3 +144,98 @@ def page(
 def _source(text: str) -> str:
     """Return the hash that names an inline script or style in a policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures of n rows, small enough to embed in a page."""
+
+    # A data URI per row: empty if its image could not be read, None without images.
+    uris: Sequence[str | None]
+    unreadable: Mapping[str, str]  # the reason, by id
+
+
+def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
+    """Return thumbnails of the rows with these ids, in this order.
+
+    Parameters
+    ----------
+    images : str or Path, optional
+        The data of the rows: a folder of images, shards, or a file that holds images.
+    ids : sequence of str
+        The ids of the rows, as in the features file.
+
+    Raises
+    ------
+    CovcalError
+        If the data hold no images, or lack an id.
+    """
+    if images is None:
+        return Pictures([None] * len(ids), {})
+    from covcal_cli.data.open import open_images
+
+    data = open_images(Path(images))
+    numbers = {row_id: row for row, row_id in enumerate(data.ids)}
+    missing = next((row_id for row_id in ids if row_id not in numbers), None)
+    if missing is not None:
+        raise CovcalError(
+            f"{images} has no row {shown(missing)}, its first is {shown(data.ids[0])}: give the "
+            "images that the target rows come from"
+        )
+    rows = np.array(sorted({numbers[row_id] for row_id in ids}), dtype=np.int64)
+    thumbnails: dict[int, str] = {}
+    unreadable: dict[str, str] = {}
+    for batch in data.batches(_Thumbnails(), rows, size=_BATCH, threads=_THREADS):
+        (uris,) = batch.inputs.values()
+        thumbnails |= dict(zip(batch.rows.tolist(), uris[:, 0].tolist(), strict=True))
+        unreadable |= {data.ids[row]: reason for row, reason in batch.skipped}
+    return Pictures([thumbnails.get(numbers[row_id], "") for row_id in ids], unreadable)
+
+
+class _Thumbnails:
+    """An `ImagePipeline` that writes the data URI of an image as the one value of its row."""
+
+    row_shape: "RowShape" = (1,)
+    dtype = "object"
+
+    def describe(self) -> str:
+        """Describe the pipeline in one line."""
+        return f"RGB of at most {LONGEST_SIDE} pixels a side"
+
+    def to_json(self) -> str:
+        """Return its settings: it has none."""
+        return "{}"
+
+    def write(self, image: "Image.Image", out: AnyArray) -> None:
+        """Write the thumbnail of an image."""
+        out[0] = data_uri(image)
+
+
+def data_uri(image: "Image.Image") -> str:
+    """Return any image as a small data URI, turned upright and on a white background."""
+    from PIL import Image, ImageOps
+
+    from covcal_cli.data.preprocessing.pixels import eight_bit
+
+    kind = image.format
+    image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))  # read a large JPEG at a smaller scale
+    image = eight_bit(ImageOps.exif_transpose(image), kind)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        behind = Image.new("RGBA", image.size, _WHITE)
+        image = Image.alpha_composite(behind, image)
+    image = image.convert("L" if image.mode in ("L", "1") else "RGB")
+    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    # PNG is exact, and small for simple images.
+    name, content = "png", _encoded(image, "png", optimize=True)
+    for quality in _QUALITIES:
+        if len(content) <= _MOST_BYTES:
+            break
+        name, content = "jpeg", _encoded(image, "jpeg", quality=quality)
+    return f"data:image/{name};base64,{base64.b64encode(content).decode()}"
+
+
+def _encoded(image: "Image.Image", kind: str, **settings: int) -> bytes:
+    stream = BytesIO()
+    image.save(stream, kind, **settings)
+    return stream.getvalue()

@@ -240,9 +240,9 @@ def pick(
         with moved_together():
             for place, of_labeller in zip(outputs, sheets, strict=False):
                 if place.suffix.lower() in SUFFIXES:
-                    uris, reasons = pictures_of(of_labeller, images)
-                    unreadable |= reasons
-                    write_text(place, tasks_text(of_labeller, uris), force=force)
+                    pictures = pictures_of(images, of_labeller.ids)
+                    unreadable |= pictures.unreadable
+                    write_text(place, tasks_text(of_labeller, pictures.uris), force=force)
                 else:
                     write_text(place, sheet_text(of_labeller), force=force)
             if interface is not None:

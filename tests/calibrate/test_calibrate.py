@@ -17,8 +17,8 @@ from scipy.special import expit, logsumexp
 from scipy.special import log_softmax as scipy_log_softmax
 
 from covcal_cli.calibrate.calibrate import calibrate, calibrate_file, warnings_on_reading
+from covcal_cli.calibrate.fits import warnings_on_weights
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.on_source import warnings_on_weights
 from covcal_cli.calibrate.problem import Problem, fit_discriminator
 from covcal_cli.calibrate.settings import CalibrateSettings
 from covcal_cli.errors import CovcalError

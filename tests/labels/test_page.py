@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.page import page
+from covcal_cli.labels.page import data_uri, page, pictures_of
 from covcal_cli.labels.picked_labels import draw_with_labels
-from covcal_cli.labels.pictures import data_uri, pictures
 from covcal_cli.labels.sheet import csv_line
 from tests.browser import Browser, Tab, needs_browser
 from tests.cli_runner import covcal
@@ -192,7 +191,7 @@ def test_a_keyboard_alone_labels_sixty_images(
     covcal("pick", adapted, *arguments).require_success()
     lines, known = lines_of(tmp_path / "x.csv"), truth(adapted)
     ids = [line["id"] for line in lines]
-    uris = pictures(images, ids).uris
+    uris = pictures_of(images, ids).uris
     assert len(set(uris)) == 60
     with FeatureFile(adapted) as file:
         keys = {name: str(number) for number, name in enumerate(file.classes, 1)}

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.labels.pictures import LONGEST_SIDE, data_uri, pictures
+from covcal_cli.labels.page import LONGEST_SIDE, data_uri, pictures_of
 
 RED, BLUE, WHITE = (200, 30, 30), (30, 30, 200), (255, 255, 255)
 
 
-def decoded(uri: str) -> Image.Image:
-    kind, _, content = uri.partition(";base64,")
+def decoded(uri: str | None) -> Image.Image:
+    kind, _, content = (uri or "").partition(";base64,")
     image = Image.open(BytesIO(base64.b64decode(content)))
     assert kind == f"data:image/{str(image.format).lower()}"
     return image
@@ -71,7 +71,7 @@ def test_they_come_from_what_extract_read(
     make: Callable[[Path], Path], ids: tuple[str, str], tmp_path: Path
 ) -> None:
     """By the ids that it gave, in any order, one of them twice."""
-    found = pictures(make(tmp_path / "data"), [ids[1], ids[0], ids[1]])
+    found = pictures_of(make(tmp_path / "data"), [ids[1], ids[0], ids[1]])
     assert not found.unreadable
     seen = [decoded(uri).convert("RGB").getpixel((3, 3)) for uri in found.uris]
     assert seen == [BLUE, RED, BLUE]
@@ -81,7 +81,7 @@ def test_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """The others are there all the same."""
     folder = folder_of(tmp_path / "data")
     (folder / "a" / "0.png").write_bytes(b"no image")
-    found = pictures(folder, ["a/0.png", "a/b/1.png"])
+    found = pictures_of(folder, ["a/0.png", "a/b/1.png"])
     assert found.uris[0] == ""
     assert decoded(found.uris[1]).size == (40, 20)
     assert found.unreadable == {"a/0.png": "not an image, or of an unknown kind"}
@@ -93,7 +93,7 @@ def test_ids_of_other_images_are_refused(tmp_path: Path) -> None:
     plain(RED).save(tmp_path / "secret.png")
     for strange in ("2.png", "../secret.png", "a/../a/0.png"):
         with pytest.raises(CovcalError) as raised:
-            pictures(folder, ["a/0.png", strange])
+            pictures_of(folder, ["a/0.png", strange])
         assert str(raised.value) == (
             f"{folder} has no row {strange!r}, its first is 'a/0.png': give the images that the "
             "target rows come from"
@@ -106,9 +106,9 @@ def test_data_without_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     for name in ("x.npz", "x.csv"):
         with pytest.raises(CovcalError, match=f"{name} holds no images: give image"):
-            pictures(tmp_path / name, ["0"])
+            pictures_of(tmp_path / name, ["0"])
     with pytest.raises(CovcalError, match="does not exist"):
-        pictures(tmp_path / "nowhere", ["0"])
+        pictures_of(tmp_path / "nowhere", ["0"])
 
 
 @pytest.mark.parametrize("size", [(1, 1), (256, 256), (3000, 20), (500, 900), (20, 5000)])
