@@ -166,6 +166,8 @@ def _following(report: "ExtractReport", shard: str | None) -> str:
         return f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
     if len(report.domains) == 1 and report.domains[0].labelled:
         return f"evaluate {quoted} -c cal.json"
+    if not any(report.domains[-1].rows.values()):
+        return f"watch {quoted} -c cal.json"
     if len(report.domains) == 1:
         return f"apply {quoted} -c cal.json"
     return f"calibrate {quoted}"

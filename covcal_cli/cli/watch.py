@@ -298,7 +298,7 @@ def _numbers(watched: "Watched") -> "Table":
             [
                 numbers.period,
                 str(numbers.rows),
-                f"{numbers.confidence:.0%}",
+                f"{numbers.confidence:.0%}" if numbers.rows else "-",
                 f"{accuracy}{', labels' if period.by_labels else ''}",
                 period.verdict,
                 f"since {period.alarm.since}" if period.alarm.raised else "no",

@@ -62,7 +62,7 @@ class _Columns:
         self.values = self._confidences(self.confidence)
         # Rows without a confidence are left out.
         self.rows: Rows = np.flatnonzero(np.isfinite(self.values)).astype(np.int64)
-        if len(self.rows) == 0:
+        if len(self.rows) < min(1, len(self.values)):
             raise store.error(f"{self.confidence} holds no confidence in any row")
         self.values = self.values[self.rows]
         self.predictions = self._texts(self.prediction)

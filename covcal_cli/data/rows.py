@@ -355,7 +355,7 @@ def count_rows(store: Store) -> int:
         raise store.error("it holds Python objects: save plain numeric arrays")
     if first == "x" and entry.is_text and not store.is_table:
         raise store.error(f"x holds {entry.dtype}, not numbers: save plain numeric arrays")
-    if len(entry.shape) < (1 if store.is_table or first != "x" else 2) or entry.shape[0] == 0:
+    if len(entry.shape) < (1 if store.is_table or first != "x" else 2):
         raise store.error(f"{first} has shape {list(entry.shape)}: give one row per example")
     return entry.shape[0]
 

@@ -51,6 +51,8 @@ class DomainReport:
     def __str__(self) -> str:
         """Return how many rows were read, and how many of them are labelled."""
         n = sum(self.rows.values())
+        if not n:
+            return f"no rows{skipped_words(len(self.skipped))}"
         labelled = "all labelled" if self.labelled == n else f"{self.labelled or 'none'} labelled"
         use = ", for covcal evaluate only" if self.name == "target" and self.labelled else ""
         return f"{n} rows, {labelled}{use}{skipped_words(len(self.skipped))}"
@@ -191,6 +193,8 @@ class DomainExtraction:
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield warnings about this domain, one line each; None for no warning."""
         yield from self.data.notes
+        if not len(self.data.ids):  # a night without rows; the plan has a note
+            return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
         # adapt and the discriminator learn from training rows. A user who chose --fractions
         # without training rows does not need them.

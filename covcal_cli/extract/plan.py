@@ -91,7 +91,10 @@ class ExtractPlan:
         """Notes for the user, one line each."""
         on_model = (*self.classifier.notes, *self.classifier.proof.remarks)
         missing = None
-        if (target := self.domains.get("target")) is not None:
+        target = self.domains.get("target")
+        if target is not None and not len(target.data.ids):
+            missing = f"{target.data.path} has no rows; covcal watch counts it as an empty period"
+        elif target is not None:
             missing = missing_classes(target.data.path, target.labels, self.classes)
         on_settings = (self.origin, self.classes.note, self.runner.note)
         return once(*on_model, *on_settings, *self.remarks, missing)
@@ -309,6 +312,8 @@ def available_cores() -> int:
 
 def _source_labels(data: DomainData, classes: ClassMap) -> Labels:
     """Return the labels of a source, and refuse a source with fewer than two classes."""
+    if not len(data.ids):
+        raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
     labels = data.labels(classes)
     present = np.unique(labels[labels != UNKNOWN_LABEL])
     if len(present) == 0:

@@ -193,9 +193,10 @@ def pick(
         left = population - len(before.rows)
         if left < n:
             others = f", and {len(before.rows)} were drawn before" if before.batches else ""
+            remedy = f"ask for at most {left}" if left else "extract more rows"
             raise CovcalError(
-                f"{path} has {left} target {' and '.join(splits)} rows left to label{others}: ask "
-                f"for at most {left}"
+                f"{path} has {left} target {' and '.join(splits)} rows left to label{others}: "
+                f"{remedy}"
             )
         scaled = None if calibration is None else _scaled(file, Path(calibration), networks)
         if made_for is None or scaled is None:

@@ -77,6 +77,11 @@ class Timeline:
     earlier: int = 0  # periods that are not drawn
 
     @cached_property
+    def with_rows(self) -> list[Period]:
+        """The periods that have rows."""
+        return [period for period in self.periods if period.measured.rows]
+
+    @cached_property
     def names(self) -> list[str]:
         """The names of the periods in order, each once, with those that have no rows."""
         names = list(dict.fromkeys(period.measured.period for period in self.periods))
@@ -112,6 +117,8 @@ class Timeline:
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
+                if not period.measured.rows:
+                    continue
                 place = self.places[period.measured.period]
                 follows = run and place == self.places[run[-1].measured.period] + 1
                 if run and (has(period) is None or not follows):
@@ -125,14 +132,14 @@ class Timeline:
     def shares(self) -> tuple[float, float]:
         """Return the limits of the axis of shares, whole tenths."""
         shares: list[float] = []
-        for period in self.periods:
+        for period in self.with_rows:
             numbers = period.measured
             shares += [numbers.confidence, numbers.confidence_before]
             for accuracy in (numbers.estimate, period.by_labels):
                 if accuracy is not None:
                     shares += [accuracy.low, accuracy.high, accuracy.accuracy]
-        low = math.floor(10 * min(shares) + 1e-9) / 10
-        high = math.ceil(10 * max(shares) - 1e-9) / 10
+        low = math.floor(10 * min(shares, default=0.0) + 1e-9) / 10
+        high = math.ceil(10 * max(shares, default=1.0) - 1e-9) / 10
         return max(0.0, low - 0.1 * (low == high)), min(1.0, max(high, low + 0.1))
 
 
@@ -230,7 +237,8 @@ def _periods_table(trend: Timeline) -> str:
         gap = "-" if period.gap is None else _points(period.gap)
         rows.append(
             [
-                *(numbers.period, period.verdict, f"{numbers.confidence:.0%}"),
+                *(numbers.period, period.verdict),
+                f"{numbers.confidence:.0%}" if numbers.rows else "-",
                 *(_with_interval(numbers.estimate), _with_interval(period.by_labels), gap),
                 *(str(numbers.rows), period.change),
             ]
@@ -439,7 +447,7 @@ class _Field:
 
     def _gaps(self) -> Iterator[str]:
         """Yield a grey column for each period without rows."""
-        with_rows = {period.measured.period for period in self.trend.periods}
+        with_rows = {period.measured.period for period in self.trend.with_rows}
         for place, name in enumerate(self.trend.names):
             if name not in with_rows:
                 yield (
@@ -451,7 +459,7 @@ class _Field:
     def _hints(self) -> Iterator[str]:
         """Yield the text that appears when the pointer is over a period."""
         width = self.trend.at(1)
-        for period in self.trend.periods:
+        for period in self.trend.with_rows:
             yield (
                 f'<rect class="hit" x="{self.trend.x(period) - width / 2:.3f}%" y="0" '
                 f'width="{width:.3f}%" height="{self.height + _TOP}"><title>{safe(_hint(period))}'
@@ -481,9 +489,10 @@ def _accuracy(trend: Timeline) -> _Drawing:
     field = _Field(trend, _ACCURACY, low, high)
     steps = round(10 * (high - low))
     ticks = [(low + step / 10, f"{low + step / 10:.0%}") for step in range(steps + 1)]
+    last = f", last {trend.with_rows[-1].measured.confidence:.1%}" if trend.with_rows else ""
     words = (
-        f"Confidence from {trend.names[0]} to {trend.names[-1]}, last "
-        f"{trend.periods[-1].measured.confidence:.1%}, and the estimated accuracy with its interval"
+        f"Confidence from {trend.names[0]} to {trend.names[-1]}{last}, and the estimated accuracy "
+        "with its interval"
     )
     marks = [
         field.scaled(_band(field)),

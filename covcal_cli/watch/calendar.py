@@ -65,19 +65,20 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
     """Yield the periods of a file's target in order.
 
     Without `by` they are all rows, or blocks of `every` rows in the order of the file. With `by`
-    they are the units of time of the column, or blocks of rows in the order of its dates.
+    they are the units of time of the column, or blocks of rows in the order of its dates. A file
+    without rows is a period only if it is not cut.
 
     Raises
     ------
     CovcalError
         If there is no such column, or one of its values is not a date.
     """
-    if target.n == 0:
-        raise CovcalError(f"{target.path} has no target rows: extract it again")
     rows = target.rows(ALL)
     size = rows_of(every)
     if by is None and size is None:
         yield Cut(name, rows)
+        return
+    if not len(rows):
         return
     days = None if by is None else _days(target, by, rows)
     if size is not None:

@@ -262,10 +262,12 @@ def _of_period(
     logits = target.logits(rows)
     confidence = calibrated_confidence(target, rows, scaled)
     some = thinned(np.arange(len(rows)), most_points(target, reference.coordinates.of), seed)
-    compared = _compared(target, rows[some], reference)
+    compared = _compared(target, rows[some], reference) if len(rows) else None
     own_moments = None if compared is None else moments(compared)
     auc_source, auc_target, effective = distances(reference, own_moments)
-    signals = list(signals_of(reference, logits[some], confidence[some], compared))
+    signals = []
+    if len(rows):
+        signals = list(signals_of(reference, logits[some], confidence[some], compared))
     return Measured(
         period=cut.name,
         file=source.path,
@@ -274,8 +276,8 @@ def _of_period(
         rows_sha256=(digest,),
         rows=len(cut.rows),
         read=len(rows),
-        confidence_before=float(confidences(logits, 1.0).mean()),
-        confidence=float(confidence.mean()),
+        confidence_before=_mean(confidences(logits, 1.0)),
+        confidence=_mean(confidence),
         predicted=tuple(shares(logits.argmax(axis=1), target.n_classes).tolist()),
         estimate=standard.source.estimate(logits),
         labels=None,
@@ -287,6 +289,10 @@ def _of_period(
         signal_rows=len(some),
         columns=drifts(reference.columns, target, rows),
     )
+
+
+def _mean(shares_of_rows: Float64s) -> float:
+    return float(shares_of_rows.mean()) if len(shares_of_rows) else 0.0
 
 
 def joined(first: Measured, second: Measured) -> Measured:

@@ -163,8 +163,8 @@ class Measured:
     every: str  # the length of a period
     # Of the rows, by which they are recognised; one for each file that they came in.
     rows_sha256: tuple[str, ...]
-    rows: Number
-    read: Number  # rows that the numbers use; a seeded sample if there are more
+    rows: Count  # 0: no rows came, and the numbers below say nothing
+    read: Count  # rows that the numbers use; a seeded sample if there are more
     confidence_before: Share  # mean confidence of the classifier itself
     confidence: Share  # mean calibrated confidence
     predicted: tuple[Share, ...]  # how often each class is predicted
@@ -177,7 +177,7 @@ class Measured:
     # signal.
     signals: Mapping[str, Difference]
     variances: Mapping[str, Share]  # variances of the ranks, by signal
-    signal_rows: Number  # rows that signals and domains use
+    signal_rows: Count  # rows that signals and domains use
     columns: tuple[ColumnDrift, ...] = ()  # of the kept columns; empty for joined periods
 
     def __post_init__(self) -> None:

@@ -126,7 +126,7 @@ def _judged(
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
-    pool = pooled(so_far, start)
+    pool = pooled(so_far, start) if entry.rows else None
     verdict, gap, why = verdict_on(entry, pool, rule.tolerance)
     return Period(
         version=__version__,

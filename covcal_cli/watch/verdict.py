@@ -37,6 +37,8 @@ def verdict_on(
 
     `pool` is the gap by labels since the rows last changed. It takes the place of the estimate.
     """
+    if not entry.rows:
+        return "not known", None, "no rows came"
     best = entry.estimate if pool is None else pool.accuracy(entry.confidence)
     if best is None:
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
@@ -244,6 +246,8 @@ def _gate(period: Period, gate: FailOn) -> GateResult:
     outcome: Outcome = "passed"
     if gate == "changed":
         outcome, reason = "failed" if period.alarm.raised else "passed", period.change
+    elif not period.measured.rows:
+        outcome = "skipped"
     elif gate == "unknown":
         outcome = "failed" if unknown else "passed"
     elif period.verdict == "off" or unknown:

@@ -138,7 +138,8 @@ def watch(
     ]
     if late is not None and not sources:
         sources, warnings = _sources_of(known.values(), earlier.path)
-    found = [entry for source in sources for entry in measurements(source, standard, known, late)]
+    by_source = [list(measurements(source, standard, known, late)) for source in sources]
+    found = [entry for entries in by_source for entry in entries]
     if late is not None:
         if warnings and not late.joined:
             raise CovcalError(warnings[0])
@@ -157,6 +158,8 @@ def watch(
         join=join,
         force=force,
     )
+    empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
+    notes += [f"{path} has no rows, so it has no period" for path in empty]
     sequence = periods_in_time(now, used.sha256)
     return Watched(
         periods=tuple(shown),
@@ -209,7 +212,7 @@ def extended(
         added(earlier)
     (now,) = histories
     shown, is_new = _shown(found, lines, periods_in_time(now, used.sha256))
-    if not is_new:
+    if found and not is_new:
         notes.append("no new period: the history has all of them with the same rows")
     return shown, notes, now
 
@@ -262,6 +265,8 @@ def _fresh(
         elif set(entry.rows_sha256) <= set(before.rows_sha256):
             if entry.labels is not None and entry.labels != before.labels:
                 fresh[name] = replace(before, labels=entry.labels)
+        elif not before.rows:
+            fresh[name] = entry
         elif measurement.state == "grown" and name not in fresh:
             notes.append(f"{name} has grown from {before.rows} to {entry.rows} rows")
             fresh[name] = entry
@@ -341,7 +346,9 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
     """Return one warning on the periods that cannot be judged."""
-    unknown = [period for period in periods if period.verdict == "not known"]
+    unknown = [
+        period for period in periods if period.verdict == "not known" and period.measured.rows
+    ]
     if not unknown:
         return []
     remedy = "label some rows: covcal pick FILE -n 50"
@@ -371,7 +378,7 @@ def _notes(
             "the reference data come from an earlier calibration, because the rows of this one "
             "raised the alarm; if these rows are normal, delete the file .reference.json"
         )
-    if any(entry.auc_source is None for entry in measurements):
+    if any(entry.auc_source is None and entry.rows for entry in measurements):
         notes.append(
             "the domains are not compared, because the periods lack the features of "
             f"{calibration.inputs[0].path.name}: extract the periods with features"

@@ -578,7 +578,6 @@ def test_a_table_of_one_domain_is_the_target(tmp_path: Path) -> None:
         ({"scores": LOGITS}, r"no logits, only scores: .* or give an array logits \[n, K\]"),
         ({"logits": LOGITS, "y": LABELS[:5]}, r"y has shape \[5\] and there are 40 rows"),
         ({"logits": LOGITS, "features": FEATURES[:5]}, r"features has shape \[5, 2\]"),
-        ({"logits": LOGITS[:0]}, r"logits has shape \[0, 3\]: give one row per example"),
         ({"label": LABELS}, "holds no logits, only label: name the outputs logit_NAME, one col"),
     ],
 )
@@ -599,3 +598,14 @@ def test_covcals_own_file_is_named_as_such(tmp_path: Path) -> None:
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(CovcalError, match=r"no\.csv does not exist: give a table of logits"):
         opened(tmp_path / "no.csv", "logits")
+
+
+@pytest.mark.parametrize("name", ["o.csv", "o.npz"])
+def test_a_table_without_rows_has_classes(name: str, tmp_path: Path) -> None:
+    """A night without rows is no error."""
+    if name == "o.csv":
+        (tmp_path / name).write_text("id,label,logit_a,logit_b,logit_c\n")
+    else:
+        np.savez(tmp_path / name, logits=LOGITS[:0])
+    table = opened(tmp_path / name, "logits")
+    assert (list(table.ids), table.n_classes) == ([], 3)

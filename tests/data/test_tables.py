@@ -100,7 +100,6 @@ BAD: dict[str, tuple[str, str]] = {
     "no values": ("a,b\n1,\n3,\n", "column b has no value in line 2"),
     "short line": ("a,b\n1,2\n3\n", "line 3 has 1 cells and the first line names 2 columns"),
     "long line": ("a,b\n1,2,3\n", "line 2 has 3 cells and the first line names 2 columns"),
-    "no rows": ("a,b\n", "there are no rows below the first line"),
     "no header": ("1,2\n3,4\n", "the first line holds numbers, not names: add a line that names"),
     "no first line": ("\na,b\n1,2\n", "the first line is empty: name the columns there"),
     "underscore": ("a,b\n1,2\n3,1_0\n", "column b holds '1_0' in line 3, but numbers"),

@@ -20,7 +20,16 @@ from covcal_cli.extract.domain import BatchRunner, prove
 from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 from covcal_cli.files import sha256_of
-from tests.classifiers.onnx.onnx_graphs import SIDE, Graph, grey_classifier, node
+from tests.classifiers.onnx.onnx_graphs import (
+    D_IN,
+    GEMM,
+    HIDDEN,
+    SIDE,
+    Graph,
+    K,
+    grey_classifier,
+    node,
+)
 from tests.cli_runner import Argument, covcal
 
 IDS = [f"{i % 10}/{i:05d}.png" for i in range(2000)]
@@ -345,3 +354,31 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         )
         peaks[n] = int(done.stdout) / 1024
     assert peaks[30_000] - peaks[2_000] < 25, peaks
+
+
+class TestNoRows:
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> Path:
+        """A model of five features, and rows of them."""
+        x = np.random.default_rng(0).normal(size=(60, D_IN)).astype(np.float32)
+        np.savez(tmp_path / "rows.npz", x=x, y=np.arange(60) % K)
+        np.savez(tmp_path / "empty.npz", x=x[:0])
+        names = ",".join(f"x{number}" for number in range(D_IN))
+        (tmp_path / "empty.csv").write_text(f"{names}\n")
+        return Graph([*HIDDEN, GEMM]).save(tmp_path)
+
+    @pytest.mark.parametrize("name", ["empty.npz", "empty.csv"])
+    @pytest.mark.parametrize("source", [None, "rows.npz"])
+    def test_a_target_without_rows_is_extracted(
+        self, model: Path, name: str, source: str | None
+    ) -> None:
+        folder = model.parent
+        report = extract(model, source and folder / source, folder / name, folder / "features.h5")
+        with h5py.File(folder / "features.h5") as file:
+            assert file["target/logits"].shape == (0, K)
+        assert f"{folder / name} has no rows; covcal watch counts it as" in report.notes[-1]
+
+    def test_a_source_without_rows_is_refused(self, model: Path) -> None:
+        folder = model.parent
+        with pytest.raises(CovcalError, match="has no rows, but a source needs labelled rows"):
+            extract(model, folder / "empty.npz", folder / "rows.npz", folder / "features.h5")

@@ -332,3 +332,41 @@ def test_labels_in_the_files_count_only_if_asked(folder: Path) -> None:
     assert one["by_labels"]["accuracy"] == pytest.approx(right)
     usage = covcal("watch", "night.h5", "--target-labels", "--labels", "x.csv", cwd=folder)
     assert "use it or --labels, not both" in usage.usage_error()
+
+
+class TestEmptyNights:
+    @pytest.fixture
+    def empty(self, folder: Path) -> Path:
+        """A week without rows."""
+        return alone(folder / "empty.h5", only_rows(clusters_domain("later"), np.arange(0)))
+
+    def test_a_file_without_rows_is_a_period_of_no_rows(self, folder: Path, empty: Path) -> None:
+        (period,) = watched(folder, f"2026-W03={empty.name}", "--fail-on", "unknown")["periods"]
+        assert period["measured"]["rows"] == 0
+        assert period["measured"]["estimate"] is None
+        assert (period["verdict"], period["why"]) == ("not known", "no rows came")
+
+    def test_it_does_not_change_later_periods(self, folder: Path, empty: Path) -> None:
+        alone = watched(folder, "2026-W04=w0.h5")
+        (folder / "h.jsonl").unlink()
+        watched(folder, f"2026-W03={empty.name}")
+        with_empty = watched(folder, "2026-W04=w0.h5")
+        assert with_empty["periods"][-1]["gap"] == alone["periods"][-1]["gap"]
+        assert not with_empty["periods"][-1]["alarm"]["raised"]
+
+    def test_rows_that_come_later_fill_it(self, folder: Path, empty: Path) -> None:
+        watched(folder, f"2026-W03={empty.name}")
+        (period,) = watched(folder, "2026-W03=w0.h5")["periods"]
+        assert period["measured"]["rows"] == sum(WEEK)
+
+    def test_a_file_that_is_cut_has_no_period(self, folder: Path, empty: Path) -> None:
+        document = watched(folder, empty.name, "--by", "when")
+        assert document["periods"] == []
+        assert document["notes"] == ["empty.h5 has no rows, so it has no period"]
+
+    def test_the_trend_draws_a_gap(self, folder: Path, empty: Path) -> None:
+        for name in ("2026-W02=w0.h5", f"2026-W03={empty.name}"):
+            watched(folder, name, "--plot", "trend.html", "--force")
+        text = (folder / "trend.html").read_text()
+        assert text.count('class="gap"') == 1 + 2  # in the key and in both figures
+        assert "no rows came" in text

@@ -65,7 +65,7 @@ class CSVStore(Store):
             return np.array(self._texts[name], dtype=str)
         rows = np.arange(self._n, dtype=np.int64)
         parts = [part[name] for _, part in self.pieces([name], rows, 1 << 16)]
-        return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.zeros(0)
 
     def texts(self, name: str) -> list[str]:
         """Return a whole column as texts."""
@@ -181,8 +181,6 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
-        if self._n == 0:
-            raise self.error("there are no rows below the first line: give one row per example")
         self._one_line_each = n_lines == self._n + 1
         return kinds
 

@@ -77,8 +77,6 @@ class ParquetStore(Store):
                     "table"
                 )
         self._n = self._bounds[-1]
-        if self._n == 0:
-            raise CovcalError(f"{path} has no rows: give one row per example")
         features = described_features(self._schema)
         self.entries: dict[str, Entry] = {
             field.name: self._columns.entry(
@@ -104,7 +102,8 @@ class ParquetStore(Store):
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole column; a missing value is an empty text or NaN."""
-        return np.concatenate(list(self._all(name)))
+        parts = list(self._all(name))
+        return np.concatenate(parts) if parts else np.zeros(0, self.entries[name].dtype)
 
     def texts(self, name: str) -> list[str]:
         """Return a whole column as texts; for image files, their names."""
