@@ -365,7 +365,7 @@ class TestNoRows:
         np.savez(tmp_path / "empty.npz", x=x[:0])
         names = ",".join(f"x{number}" for number in range(D_IN))
         (tmp_path / "empty.csv").write_text(f"{names}\n")
-        return Graph([*HIDDEN, GEMM]).save(tmp_path)
+        return Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=1)]).save(tmp_path)
 
     @pytest.mark.parametrize("name", ["empty.npz", "empty.csv"])
     @pytest.mark.parametrize("source", [None, "rows.npz"])
