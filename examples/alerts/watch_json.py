@@ -1,0 +1,132 @@
+"""Turn what ``covcal watch -o -`` prints into Prometheus text, or into the message of an alarm.
+
+    covcal watch new.h5 -o - | python examples/alerts/watch_json.py prometheus > covcal.prom
+    covcal watch new.h5 -o - | python examples/alerts/watch_json.py title
+
+The last period decides. There is an alarm if its confidence is off, or if its rows have changed.
+``title``, ``text`` and ``webhook`` print nothing without an alarm. The title is the same as long as
+the alarm lasts, so that it can be sent once. Only Python's standard library is needed.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+VERDICTS = ("holds", "off", "not known")
+Json = Mapping[str, Any]
+
+
+def alarm_title(period: Json) -> str:
+    """Return the title of the alarm, or an empty text without one."""
+    if period["verdict"] == "off":
+        kind = "the confidence is off"
+    elif period["alarm"]["raised"]:
+        kind = "the rows have changed"
+    else:
+        return ""
+    calibration, segment = period["calibration"], period["segment"]
+    since = "" if segment is None else f" since {segment['since']}"
+    return f"covcal: {kind} ({calibration['path']} {calibration['sha256'][:8]}{since})"
+
+
+def alarm_text(period: Json) -> str:
+    """Return the verdict, the change, and what to do next."""
+    measured, alarm, verdict = period["measured"], period["alarm"], period["verdict"]
+    if verdict == "off":
+        verdict += f" by about {100 * abs(period['gap']['value']):.0f} points"
+    lines = [
+        f"Period {measured['period']} ({measured['rows']} rows of {measured['file']})",
+        f"Verdict: {verdict}: {period['why']}",
+    ]
+    if alarm["raised"]:
+        lines.append(f"Rows: changed since {alarm['since']}: {alarm['change']}")
+    lines.append(
+        "Next: label about fifty rows with covcal pick, or calibrate again. If the new rows are "
+        "normal, end the alarm with covcal watch --history FILE --acknowledge REASON."
+    )
+    return "\n\n".join(lines)
+
+
+def prometheus(period: Json) -> Iterator[str]:
+    """Yield the lines of the text exposition format, with one calibration as a label."""
+    measured, alarm, gap = period["measured"], period["alarm"], period["gap"]
+    common = {"calibration": period["calibration"]["path"]}
+    accuracy = period["by_labels"] or measured["estimate"] or {}
+    bounds = {"value": "accuracy", "low": "low", "high": "high"}
+    evidence, threshold = (
+        alarm[f"log_{name}"] / math.log(10) for name in ("evidence", "threshold")
+    )
+    metrics: dict[str, tuple[str, list[tuple[dict[str, str], Any]]]] = {
+        "period_info": ("Name of the last period.", [({"period": measured["period"]}, 1)]),
+        "rows": ("Rows of the period.", [({}, measured["rows"])]),
+        "confidence_ratio": ("Mean calibrated confidence.", [({}, measured["confidence"])]),
+        "accuracy_ratio": (
+            "Accuracy by labels, or estimated, with its interval.",
+            [({"bound": name}, accuracy[key]) for name, key in bounds.items() if accuracy],
+        ),
+        "gap_ratio": (
+            "Mean confidence minus accuracy, with its interval.",
+            [({"bound": name}, gap[name]) for name in bounds if gap],
+        ),
+        "tolerance_ratio": ("Gap that is tolerated.", [({}, period["tolerance"])]),
+        "verdict": (
+            "1 for the verdict of the period.",
+            [({"verdict": name}, int(name == period["verdict"])) for name in VERDICTS],
+        ),
+        "rows_changed": ("1 if the rows have changed.", [({}, int(alarm["raised"]))]),
+        "evidence_log10": ("Evidence for a change.", [({}, evidence)]),
+        "evidence_threshold_log10": (
+            "Alarm threshold.",
+            [({}, threshold)],
+        ),
+        "column_psi": (
+            "Population stability index of a kept column.",
+            [({"column": column["name"]}, column["psi"]) for column in measured["columns"]],
+        ),
+        "column_missing_ratio": (
+            "Missing values of a kept column.",
+            [({"column": column["name"]}, column["missing"]) for column in measured["columns"]],
+        ),
+    }
+    for name, (help_text, samples) in metrics.items():
+        if samples:
+            yield f"# HELP covcal_{name} {help_text}"
+            yield f"# TYPE covcal_{name} gauge"
+        for labels, value in samples:
+            pairs = ",".join(f'{key}="{escaped(text)}"' for key, text in (common | labels).items())
+            yield f"covcal_{name}{{{pairs}}} {value}"
+
+
+def escaped(text: str) -> str:
+    """Return a label value as the text format writes it."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def main() -> None:
+    """Read the JSON from standard input and print one form of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("form", choices=("prometheus", "title", "text", "webhook"))
+    form = parser.parse_args().form
+    try:
+        periods = json.load(sys.stdin)["periods"]
+    except (ValueError, KeyError, TypeError):
+        parser.error("standard input is not what covcal watch -o - prints")
+    if not periods:  # no new period
+        return
+    period = periods[-1]
+    title = alarm_title(period)
+    if form == "prometheus":
+        print("\n".join(prometheus(period)))
+    elif title and form == "title":
+        print(title)
+    elif title and form == "text":
+        print(alarm_text(period))
+    elif title:  # what Slack, Mattermost and Teams read
+        print(json.dumps({"text": f"{title}\n\n{alarm_text(period)}"}))
+
+
+if __name__ == "__main__":
+    main()
