@@ -72,9 +72,8 @@ def adapt(
         check_output(output, force=force, inputs=[file.path])
         numbers, seed = settings.training(n_features), settings.seed
         with _torch_threads(settings.threads):
-            from covcal_cli.adapt.training import train
+            from covcal_cli.adapt.training import train, write_adapted
             from covcal_cli.adapt.training_rows import read_rows
-            from covcal_cli.adapt.writing import write_adapted
 
             device = _chosen_device(settings.device)
             rows, projection, predictions = read_rows(file, numbers, seed=seed, progress=tell)

@@ -1,12 +1,165 @@
-"""The protocols of an opened and of a proved classifier, and checks of batches for every kind."""
+"""The protocols of an opened and of a proved classifier, and the form of its outputs.
+
+If no softmax or sigmoid shows in a model, its output may be logits or probabilities, and a first
+batch cannot decide for sure. Such outputs are stored unchanged until
+`covcal_cli.maths.output_form.OutputEvidence` has counted all rows.
+"""
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from covcal_cli.arrays import AnyArray, Float32s, Inputs, ModelInput
+import numpy as np
+
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Inputs, ModelInput
 from covcal_cli.classifiers.proof import Proof
-from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.errors import CovcalError
+from covcal_cli.maths.output_form import (
+    BELOW,
+    DISTRIBUTIONS,
+    OutputEvidence,
+    log_probabilities,
+)
+from covcal_cli.maths.softmax import to_float32
+
+_MOST_SHARE = 1 << 16  # votes, percentages and scores of 8 or 16 bits are at most so large
+_FAR = 1 << 12  # half of float32's digits are lost to such an offset
+PLAIN, LOGGED = "none", "softmax"  # the two possible tails of undecided outputs
+_LOGARITHMS = (
+    "the model's output is probabilities, so their logarithms are used as logits. A probability "
+    "below 1e-38, the smallest float32, counts as 1e-38"
+)
+_NO_HEAD = (
+    "every row of the last linear layer sums to 1, so it gives probabilities and no logits. Its "
+    "inputs are kept as features without a linear layer"
+)
+
+
+class Outputs:
+    """The form of a classifier's outputs, shape (m, K), and how they become logits.
+
+    One number z per row is stored as the pair 0 and z.
+    """
+
+    def __init__(
+        self,
+        where: str,  # the model, for errors
+        tail: str | None,  # what turns the numbers that are read into the output, if known
+        *,
+        is_single: bool,  # whether the model gives one number per row
+        has_layer: bool,  # whether the numbers come from a linear layer
+    ) -> None:
+        self.tail, self.is_single = tail, is_single
+        self._where, self._has_layer = where, has_layer
+        self.is_open = tail == PLAIN  # whether all rows are needed to decide the form
+        self.notes: tuple[str, ...] = ()  # notes on the form, after the decision
+        self.warnings: tuple[str, ...] = ()
+
+    def to_float32(self, outputs: AnyArray) -> Float32s:
+        """Return outputs of a run as float32, without a common offset that would cost digits.
+
+        Where `settle` decides what outputs are, rows that may be shares keep their sum.
+        """
+        single = to_float32(outputs)
+        if self.is_open:
+            # As float64, because the limits are beyond what half precision holds.
+            lows = outputs.min(axis=1).astype(np.float64)
+            highs = outputs.max(axis=1).astype(np.float64)
+            may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
+            single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
+        return single
+
+    def shown(self, outputs: Floats) -> Floats:
+        """Return the model's own numbers, which are the evidence of their form."""
+        return outputs[:, 1:] if self.is_single else outputs
+
+    def settle(self, evidence: OutputEvidence) -> None:
+        """Decide the form of the outputs by all rows.
+
+        Raises
+        ------
+        CovcalError
+            If the model gives one number per row without a layer before it, and some number is no
+            probability.
+        """
+        if not self.is_open:
+            if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
+                self.warnings = (
+                    f"softmax is applied twice: in what the last softmax reads, {evidence.fact}; "
+                    "this makes every confidence low, so export the model without the second "
+                    "softmax",
+                )
+            return
+        alone = self.is_single and not self._has_layer
+        if alone and evidence.form != "bounded":
+            raise CovcalError(
+                f"{self._where} gives one number per row, from {evidence.low:g} to "
+                f"{evidence.high:g}, and no layer before it shows what it means: return one "
+                "probability or logit per class"
+            )
+        if evidence.form == "negated" or (evidence.form in DISTRIBUTIONS and evidence.lowest):
+            raise CovcalError(
+                f"{self._where}: {evidence.fact}: add a layer that makes them probabilities to the "
+                "model (DequantizeLinear for quantised scores)"
+            )
+        if evidence.form not in DISTRIBUTIONS and not alone:
+            bounded = (
+                f"{evidence.fact}; they are read as logits. If they are probabilities of another "
+                "kind, such as sigmoids, export the model with its logits"
+            )
+            self.warnings = (
+                *((bounded,) if evidence.form == "bounded" else ()),
+                *evidence.doubts(),
+            )
+            return
+        self.tail = LOGGED
+        self.notes = (_LOGARITHMS, *([_NO_HEAD] if self._has_layer else []))
+        self.warnings = (*_readings(evidence), *evidence.doubts())
+
+    def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
+        """Use the form that an extraction decided on; if `tail` is None, decide it by `outputs`.
+
+        `outputs` are those of random inputs. If they are not probabilities, they are not read as
+        probabilities, whatever the extraction decided.
+        """
+        evidence = OutputEvidence()
+        evidence.add(self.shown(outputs))
+        if tail is None:
+            self.settle(evidence)
+        elif self.is_open and tail == LOGGED and evidence.may_be_distributions:
+            self.tail = LOGGED
+
+    @property
+    def are_logged(self) -> bool:
+        """Whether the outputs are probabilities, whose logarithms are the logits."""
+        return self.is_open and self.tail == LOGGED
+
+    def logits(self, outputs: Floats) -> Float32s:
+        """Return the logits, shape (m, K), of outputs."""
+        logits = log_probabilities(self.shown(outputs)) if self.are_logged else outputs
+        return logits.astype(np.float32)
+
+
+def without_offset(bias: Float64s) -> Float64s:
+    """Return a bias, shape (K,), without a common offset that float32 has no digits for.
+
+    Softmax does not see the offset, and `Outputs.to_float32` leaves it out of the logits.
+    """
+    is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
+    return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
+
+
+def _readings(seen: OutputEvidence) -> tuple[str, ...]:
+    """Return a warning on how outputs are read as probabilities, unless they sum to 1."""
+    if seen.width == 1:
+        return (
+            f"the model gives one number per row, in [0, 1] in all {seen.rows} rows, and it is "
+            "taken for the probability of the second of two classes",
+        )
+    if seen.form in ("percentages", "shares"):
+        return (f"{seen.fact}: each row is divided by its sum and read as probabilities",)
+    if seen.form == "clipped":
+        return (f"{seen.fact}: each row is divided by its sum",)
+    return ()
 
 
 class OpenedClassifier(Protocol):

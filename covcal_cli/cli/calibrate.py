@@ -79,7 +79,6 @@ def calibrate(
     from covcal_cli.calibrate.settings import CalibrateSettings
     from covcal_cli.cli.calibration_screen import answer, details
     from covcal_cli.files import as_word, check_output
-    from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.records import document_text, write_document
 
     count = _count(labels)
@@ -99,7 +98,11 @@ def calibrate(
     if not to_stdout:
         check_output(output, force=force, inputs=[path, Path(target_prior)])
     calibration = api.calibrate(path, settings)
-    notes = (*notes_on_named(file), *calibration.notes)
+    notes = calibration.notes
+    if calibration.networks_sha256 is not None:  # an adapted file, which another file was made into
+        from covcal_cli.formats.lineage import notes_on_named
+
+        notes = (*notes_on_named(file), *notes)
     hint = _next(path, output)  # it reads the file, so it comes before anything is written
     if to_stdout:
         console.result(document_text(calibration, Path("cal.json")))

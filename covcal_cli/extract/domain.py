@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
-from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs
 from covcal_cli.classifiers.proof import difference
-from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError

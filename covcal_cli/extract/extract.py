@@ -9,7 +9,7 @@ An extraction has five steps:
 3. Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the
    output (`parts.DomainSpool`). They are never all in memory, and a killed run can be resumed.
 4. Settle: decide from all rows whether the outputs are logits or probabilities
-   (`classifiers.settlement.Outputs`).
+   (`classifiers.classifier.Outputs`).
 5. Join (`DomainExtraction.write`): the spooled numbers, with labels, splits, ids and groups, are a
    `parts.Part` of a domain, and `parts.Join` writes it. ``covcal merge`` joins the parts of several
    files in the same way, so it writes the same bytes.

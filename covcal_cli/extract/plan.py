@@ -18,10 +18,9 @@ import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Inputs, Labels, ModelInput
-from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.proof import Proof
-from covcal_cli.classifiers.settlement import Outputs
 from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
 from covcal_cli.data.confidences import OTHER
 from covcal_cli.data.domain import DomainData, ImagePipeline

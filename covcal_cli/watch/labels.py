@@ -18,8 +18,8 @@ import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Labels, Rows
 from covcal_cli.formats.features import ALL, FeatureFile, thinned
-from covcal_cli.labels.accuracy import accuracy_and_size
 from covcal_cli.labels.draws import MAX_FRAME, Draw, frame_rows
+from covcal_cli.labels.metrics import accuracy_and_size
 from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw, labelled_part
 from covcal_cli.labels.score import score
 from covcal_cli.labels.target_labels import target_labels

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from covcal_cli.classifiers.settlement import Outputs
+from covcal_cli.classifiers.classifier import Outputs
 from tests.classifiers.onnx.onnx_chosen_cases import tree
 from tests.classifiers.onnx.onnx_graphs import D_IN, Graph, node
 from tests.cli_runner import covcal

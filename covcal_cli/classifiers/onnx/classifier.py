@@ -28,7 +28,7 @@ from covcal_cli.arrays import (
     ModelInput,
 )
 from covcal_cli.classifiers import REMEDY, proof
-from covcal_cli.classifiers.classifier import require_width
+from covcal_cli.classifiers.classifier import Outputs, require_width, without_offset
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width
 from covcal_cli.classifiers.onnx.head import Head, choose_head, with_affine_map
@@ -42,7 +42,6 @@ from covcal_cli.classifiers.onnx.outputs import (
 )
 from covcal_cli.classifiers.onnx.runner import Runner, exposing
 from covcal_cli.classifiers.proof import Proof, notes_on_tail
-from covcal_cli.classifiers.settlement import Outputs, without_offset
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 from covcal_cli.maths.softmax import valid_rows

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from covcal_cli.arrays import Float32s, Float64s, Inputs
 from covcal_cli.classifiers import names_a_function, proof
-from covcal_cli.classifiers.classifier import require_fit, require_width
+from covcal_cli.classifiers.classifier import Outputs, require_fit, require_width, without_offset
 from covcal_cli.classifiers.proof import Proof
-from covcal_cli.classifiers.settlement import Outputs, without_offset
 from covcal_cli.classifiers.torch.factory import open_function
 from covcal_cli.classifiers.torch.file import open_file
 from covcal_cli.classifiers.torch.head import Answer, Head, RandomRun, find_head

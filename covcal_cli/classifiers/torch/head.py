@@ -136,7 +136,7 @@ class Head:
 class Answer:
     """The output itself as logits, for a model without a linear head.
 
-    Only all rows together show its form; see `covcal_cli.classifiers.settlement`.
+    Only all rows together show its form; see `covcal_cli.classifiers.classifier`.
     """
 
     is_single: bool  # whether it has one number per row, for two classes
