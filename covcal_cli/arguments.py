@@ -94,10 +94,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _converted(kind: Any, value: Any, name: str) -> Any:
     """Return an argument as its annotation has it: a list as a tuple, NumPy's numbers as Python's.
 
-    Raises
-    ------
-    ArgumentError
-        If the argument has another type.
+    Raises `ArgumentError` if the argument has another type.
     """
     if get_origin(kind) is tuple and isinstance(value, list):
         value = tuple(value)

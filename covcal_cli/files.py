@@ -39,12 +39,8 @@ _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
     """Refuse an output that cannot or must not be written, before any work starts.
 
-    Raises
-    ------
-    OutputExistsError
-        If `path` exists and `force` is false.
-    CovcalError
-        If `path` is not a plain file, is one of `inputs`, or its folder does not exist.
+    Raises `OutputExistsError` if `path` exists and `force` is false. Raises `CovcalError` if `path`
+    is not a plain file, is one of `inputs`, or its folder does not exist.
     """
     try:
         path.resolve()

@@ -238,13 +238,9 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
     """Return the value of an untrusted JSON text.
 
     With `names_paths`, texts may contain surrogates, which represent bytes of paths that are not
-    UTF-8.
-
-    Raises
-    ------
-    ValueError
-        If the text is not JSON, is too long or nested too deeply, or names a key twice; or if it
-        holds a number that is not finite or too long, or a string that is not Unicode.
+    UTF-8. Raises `ValueError` if the text is not JSON, is too long or nested too deeply, or names a
+    key twice; or if it holds a number that is not finite or too long, or a string that is not
+    Unicode.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -334,13 +330,9 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """Read a document, or those of its keys that are fields of `kind`.
 
     A field that the file lacks takes its default. Error messages end with `remedy`, such as ``"make
-    it with covcal calibrate"``, or with `again` if the document is damaged.
-
-    Raises
-    ------
-    CovcalError
-        If the file is missing, is not JSON or has another schema; if its digest does not match; or
-        if a value has the wrong type, is out of range, or does not fit the others.
+    it with covcal calibrate"``, or with `again` if the document is damaged. Raises `CovcalError` if
+    the file is missing, is not JSON or has another schema; if its digest does not match; or if a
+    value has the wrong type, is out of range, or does not fit the others.
     """
     content = read_json(path, remedy=remedy, again=again)
     schema = content.get("schema")
@@ -357,10 +349,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
 def document_of(kind: type[D], content: Any, path: Path) -> D:
     """Return the document in the value of a JSON text, for a file at `path`.
 
-    Raises
-    ------
-    ValueError
-        If its schema differs, its digest does not match, or a field is refused.
+    Raises `ValueError` if its schema differs, its digest does not match, or a field is refused.
     """
     schema = _checked(dict, content, "").get("schema")
     if schema != kind.schema:

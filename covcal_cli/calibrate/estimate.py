@@ -233,16 +233,10 @@ def expect(
     `documents` are calibrations of the file's classifier, called `names` as in `read_named`.
     `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration, and
     a missing prior from the first calibration that uses one. `networks` is the adapted file with an
-    fl method's networks, if it has moved. `metrics`, `by` and `costs` are as in `estimate`.
-
-    Raises
-    ------
-    TooFewRowsError
-        If the file has too few rows for an estimate.
-    CovcalError
-        If the prior or a value of the file cannot be used, or a calibration does not fit.
-    UnusedOptionError
-        If `networks` are given and no calibration needs any.
+    fl method's networks, if it has moved. `metrics`, `by` and `costs` are as in `estimate`. Raises
+    `TooFewRowsError` if the file has too few rows for an estimate. Raises `CovcalError` if the
+    prior or a value of the file cannot be used, or a calibration does not fit. Raises
+    `UnusedOptionError` if `networks` are given and no calibration needs any.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})

@@ -39,10 +39,7 @@ LABELLED = "labelled"
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
     """Return the rows you labelled for calibration; None if there are none, or you ask for none.
 
-    Raises
-    ------
-    CovcalError
-        If the labels are damaged, or you ask for labels and the file has none.
+    Raises `CovcalError` if the labels are damaged, or you ask for labels and the file has none.
     """
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:

@@ -75,11 +75,8 @@ class Outputs:
     def settle(self, evidence: OutputEvidence) -> None:
         """Decide the form of the outputs by all rows.
 
-        Raises
-        ------
-        CovcalError
-            If the model gives one number per row without a layer before it, and some number is no
-            probability.
+        Raises `CovcalError` if the model gives one number per row without a layer before it, and
+        some number is no probability.
         """
         if not self.is_open:
             if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
@@ -180,12 +177,8 @@ class OpenedClassifier(Protocol):
     def prove(self, batch: Inputs | None) -> "Classifier":
         """Return the classifier, proved on a first batch.
 
-        Nothing is proved without a batch, or if some logits are not numbers.
-
-        Raises
-        ------
-        CovcalError
-            If the batch does not fit, or the proof fails.
+        Nothing is proved without a batch, or if some logits are not numbers. Raises `CovcalError`
+        if the batch does not fit, or the proof fails.
         """
         ...
 
@@ -230,12 +223,8 @@ class Classifier(Protocol):
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x), shape (m, d), and the outputs, shape (m, K), before any softmax.
 
-        phi is None if the user wants no features. `outputs` turns the outputs into logits.
-
-        Raises
-        ------
-        CovcalError
-            If the shapes do not fit, or the proof fails on this batch.
+        phi is None if the user wants no features. `outputs` turns the outputs into logits. Raises
+        `CovcalError` if the shapes do not fit, or the proof fails on this batch.
         """
         ...
 

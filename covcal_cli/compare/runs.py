@@ -218,10 +218,7 @@ def _one_thread_each() -> Generator[None]:
 def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
     """Return the record of one run, from the disk if it is complete and belongs to this run.
 
-    Raises
-    ------
-    CovcalError
-        If the file has no labelled target rows, or cannot be adapted.
+    Raises `CovcalError` if the file has no labelled target rows, or cannot be adapted.
     """
     stem = folder / settings.state / f"{run.path.stem}-seed{run.seed}"
     place, adapted = stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.h5")

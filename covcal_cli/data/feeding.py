@@ -120,11 +120,8 @@ def fed(
 ) -> AnyArray:
     """Return one input of the model for some rows, shape (m, ...), in the model's type.
 
-    Raises
-    ------
-    CovcalError
-        If a value is missing or not finite, or the model's type cannot hold it; the error names
-        the row and the column.
+    Raises `CovcalError` if a value is missing or not finite, or the model's type cannot hold it;
+    the error names the row and the column.
     """
     dtype = feed.wanted.dtype
     if feed.side_by_side:

@@ -33,12 +33,8 @@ def open_domains(
     """Open the domains ``"source"``, ``"target"`` or both as inputs of a model, with notes.
 
     The notes are about columns that number the rows. Columns of tables that the user asks to `keep`
-    are groups too.
-
-    Raises
-    ------
-    CovcalError
-        If covcal cannot read a path, the rows do not fit the model, or two tables do not agree.
+    are groups too. Raises `CovcalError` if covcal cannot read a path, the rows do not fit the
+    model, or two tables do not agree.
     """
     opened = {name: _opened(path, wanted, keep) for name, path in paths.items()}
     tables = {name: data for name, data in opened.items() if isinstance(data, ArrayFile)}
@@ -51,10 +47,7 @@ def open_domains(
 def open_images(path: Path) -> DomainData:
     """Open rows of images to show them.
 
-    Raises
-    ------
-    CovcalError
-        If covcal cannot read the path, or it holds no images.
+    Raises `CovcalError` if covcal cannot read the path, or it holds no images.
     """
     wanted = [ModelInput("x", (None, None, None, None), np.dtype(np.uint8))]
     opened = _opened(path, wanted)

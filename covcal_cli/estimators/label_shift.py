@@ -159,11 +159,9 @@ _TOLERANCE = 1e-3
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
     """Return the prior that `value` names, shape (K,), sum 1; None for the source's.
 
-    Raises
-    ------
-    CovcalError
-        If a file is missing, is not JSON, does not give every class one non-negative number, or
-        its shares do not sum to 1 (within 0.001, because shares are often rounded).
+    Raises `CovcalError` if a file is missing, is not JSON, does not give every class one
+    non-negative number, or its shares do not sum to 1 (within 0.001, because shares are often
+    rounded).
     """
     if value == BBSE:
         return label_shift(inputs, BBSE).prior

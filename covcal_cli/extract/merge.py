@@ -59,10 +59,7 @@ class MergeReport:
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
     """Merge shards, or files of one domain each, in any order, into one features file.
 
-    Raises
-    ------
-    CovcalError
-        If the files do not belong together, or a shard is missing or given twice.
+    Raises `CovcalError` if the files do not belong together, or a shard is missing or given twice.
     """
     if not paths:
         raise CovcalError("there is nothing to merge: give the features files of the parts")
@@ -87,12 +84,8 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
 def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = False) -> MergeReport:
     """Merge the source of the file `earlier` with the target of the file `target`.
 
-    The file `target` must not hold a source.
-
-    Raises
-    ------
-    CovcalError
-        If the files do not belong together, or one lacks its domain.
+    The file `target` must not hold a source. Raises `CovcalError` if the files do not belong
+    together, or one lacks its domain.
     """
     check_output(output, force=force, inputs=[earlier, target])
     with FeatureFile(earlier) as with_source, FeatureFile(target) as with_target:

@@ -158,10 +158,7 @@ def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
 def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     """Read a decide.json that was made with one of these calibrations.
 
-    Raises
-    ------
-    CovcalError
-        If it cannot be read, or was made with another calibration or score.
+    Raises `CovcalError` if it cannot be read, or was made with another calibration or score.
     """
     path, remedy = Path(path), "make it with covcal decide"
     decision = read_document(Decision, path, remedy=remedy, again="decide again")

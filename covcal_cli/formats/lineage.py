@@ -35,11 +35,8 @@ _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
 def file_here() -> Path:
     """Return adapted.h5 of this folder if there is one, else features.h5.
 
-    Raises
-    ------
-    CovcalError
-        If neither exists; if adapted.h5 was not made from the features.h5 beside it, or not from
-        the features file that it names; or if that file is outside the folder.
+    Raises `CovcalError` if neither exists; if adapted.h5 was not made from the features.h5 beside
+    it, or not from the features file that it names; or if that file is outside the folder.
     """
     for path in (_ADAPTED, _FEATURES):
         if path.is_file():

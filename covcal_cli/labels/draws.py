@@ -190,10 +190,7 @@ def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
 def read_draw(file: FeatureFile) -> Draw:
     """Return the draw in a file, with its labels hidden, or `NO_DRAW`.
 
-    Raises
-    ------
-    CovcalError
-        If the draw is damaged.
+    Raises `CovcalError` if the draw is damaged.
     """
     if MARKED not in file.handle:
         return NO_DRAW
@@ -249,10 +246,7 @@ def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
 def write_draw(writer: HDF5Writer, draw: Draw) -> None:
     """Write a draw and its labels into an open file.
 
-    Raises
-    ------
-    ValueError
-        If its labels are hidden, because they would be lost.
+    Raises `ValueError` if its labels are hidden, because they would be lost.
     """
     if (draw.labels == HIDDEN_LABEL).any():
         raise ValueError("the labels of the draw are hidden: read it with picked_labels")

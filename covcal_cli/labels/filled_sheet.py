@@ -65,11 +65,8 @@ def read_sheet(path: Path) -> Sheet:
 def read_sheets(path: Path) -> list[Sheet]:
     """Read a sheet or the tasks of an annotation tool, filled or not, once for each labeller.
 
-    Raises
-    ------
-    CovcalError
-        If it is not a sheet, lacks a row, holds a row twice, or a cell that `pick` wrote was
-        changed or belongs to another line.
+    Raises `CovcalError` if it is not a sheet, lacks a row, holds a row twice, or a cell that `pick`
+    wrote was changed or belongs to another line.
     """
     return [_sheet(table) for table in read_tables(path)]
 
@@ -387,12 +384,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
     The rows have no labels yet, unless the draw holds the batch already.
 
     A batch is drawn from the rows that earlier batches left, and its estimates hold only after
-    those. So batches join in the order in which they were drawn.
-
-    Raises
-    ------
-    CovcalError
-        If the sheet is of other data, or of a draw that did not know the batches that are there.
+    those. So batches join in the order in which they were drawn. Raises `CovcalError` if the sheet
+    is of other data, or of a draw that did not know the batches that are there.
     """
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):

@@ -46,12 +46,8 @@ def write_page(
 ) -> Mapping[str, str]:
     """Write the page of a sheet; return the reason for each unreadable image, by the row's id.
 
-    `images` are the target's images; without them the page shows the cells of a row.
-
-    Raises
-    ------
-    CovcalError
-        If the images are not those of the rows, or the page cannot be written.
+    `images` are the target's images; without them the page shows the cells of a row. Raises
+    `CovcalError` if the images are not those of the rows, or the page cannot be written.
     """
     pictures = pictures_of(images, sheet.ids)
     facts = fact_columns(sheet)

@@ -18,10 +18,7 @@ from covcal_cli.labels.draws import LABELS, MAX_FRAME, NO_DRAW, Batch, Draw, fra
 def draw_with_labels(file: FeatureFile) -> Draw:
     """Return the draw in a file with its labels, or `NO_DRAW`.
 
-    Raises
-    ------
-    CovcalError
-        If the draw is damaged, or a label is not a class.
+    Raises `CovcalError` if the draw is damaged, or a label is not a class.
     """
     draw = read_draw(file)
     if draw is NO_DRAW:
@@ -38,10 +35,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
 def labelled_draw(file: FeatureFile) -> Draw | None:
     """Return the rows that a person labelled, with their frame, or None if there are none.
 
-    Raises
-    ------
-    CovcalError
-        If the draw is damaged.
+    Raises `CovcalError` if the draw is damaged.
     """
     return labelled_part(file, draw_with_labels(file))
 

@@ -275,10 +275,7 @@ def hash_of(number: int, place: int, row_id: str, numbers: bytes, facts: str) ->
 def rows_of(target: Domain, sheet: Sheet) -> Rows:
     """Return the target rows of a sheet's ids, in its order, shape (m,) int64.
 
-    Raises
-    ------
-    CovcalError
-        If an id belongs to no row, or to several rows.
+    Raises `CovcalError` if an id belongs to no row, or to several rows.
     """
     wanted = utf8(list(sheet.ids))
     order = np.argsort(wanted, kind="stable")

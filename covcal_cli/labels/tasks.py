@@ -100,10 +100,7 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
 def read_tables(path: Path) -> list[LabelTable]:
     """Read a sheet, tasks, or the export of a tool: one table for each person who labelled.
 
-    Raises
-    ------
-    CovcalError
-        If it is not readable, or does not say which class a person chose.
+    Raises `CovcalError` if it is not readable, or does not say which class a person chose.
     """
     require_file(path, remedy="give the CSV file that covcal pick wrote, or an export of its tasks")
     if path.suffix.lower() not in SUFFIXES:

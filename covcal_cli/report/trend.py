@@ -152,10 +152,7 @@ def check_trend(path: Path) -> None:
 def write_trend(history: History, path: Path, *, force: bool) -> None:
     """Write the trend of a history, whole or not at all.
 
-    Raises
-    ------
-    CovcalError
-        If the history has no period, or the ending of `path` is unknown.
+    Raises `CovcalError` if the history has no period, or the ending of `path` is unknown.
     """
     check_trend(path)
     if not history.periods:

@@ -103,10 +103,8 @@ def _is_result(name: str) -> bool:
 def own_path(folder: Path, name: str) -> Path:
     """Return the path of a file or folder that a run makes.
 
-    Raises
-    ------
-    CovcalError
-        If it is a link that leads out of the folder. Nothing outside is read or replaced.
+    Raises `CovcalError` if it is a link that leads out of the folder. Nothing outside is read or
+    replaced.
     """
     path = folder / name
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):

@@ -175,10 +175,8 @@ def renew(
 def earlier_run(folder: Path) -> Earlier:
     """Return the results of the run in a folder.
 
-    Raises
-    ------
-    CovcalError
-        If a run did not make the folder, or its features or calibration have changed since.
+    Raises `CovcalError` if a run did not make the folder, or its features or calibration have
+    changed since.
     """
     again = "run covcal run MODEL SOURCE TARGET with its -o"
     if not (folder / JOURNAL).is_file():

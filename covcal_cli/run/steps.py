@@ -147,10 +147,8 @@ class Steps:
     def extract_target(self, model: str | Path | None, earlier: Earlier, target: Path) -> Path:
         """Run the classifier over a new target, and return features.h5 with the earlier source.
 
-        Raises
-        ------
-        CovcalError
-            If the classifier, its classes or the preprocessing are not those of the earlier run.
+        Raises `CovcalError` if the classifier, its classes or the preprocessing are not those of
+        the earlier run.
         """
         from covcal_cli.extract.extract import extract
         from covcal_cli.extract.merge import merge_target
