@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from covcal_cli.report.tables import Table
-    from covcal_cli.watch.period import Watched
+    from covcal_cli.watch.period import PeriodAccuracy, Watched
 
 FailOnName = StrEnum("FailOnName", {"off": "off", "unknown": "unknown", "changed": "changed"})
 
@@ -61,6 +61,14 @@ def watch(
             "number cuts files in the order of rows, or of dates with --by.",
         ),
     ] = "week",
+    segment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help='Judge the rows with each value of this column apart; "predicted" for each '
+            "predicted class.",
+        ),
+    ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -166,6 +174,7 @@ def watch(
       covcal watch 2026-W47.h5 2026-W48.h5 -c cal.json
       covcal watch new.h5 --history watch.jsonl --fail-on off --fail-on unknown
       covcal watch year.h5 --by date --every month --format markdown
+      covcal watch new.h5 --segment store
       covcal watch new.h5 --fail-on changed --junit watch.xml
       covcal watch --history watch.jsonl --labels late.csv
       covcal watch --history watch.jsonl --acknowledge "a new camera"
@@ -216,6 +225,7 @@ def watch(
             false_alarms=false_alarms,
             tolerance=tolerance / 100,
             stable=stable,
+            segment=segment,
             target_labels=target_labels,
             allow_other_preprocessing=allow_other_preprocessing,
         )
@@ -259,6 +269,8 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
     parts = [_answer(watched), draw(_numbers(watched))]
     if verbose and any(period.measured.columns for period in watched.periods[-1:]):
         parts.append(draw(column_table(watched.periods[-1])))
+    if watched.segments:
+        parts.append(draw(_segments(watched)))
     return "\n\n".join(parts)
 
 
@@ -285,15 +297,37 @@ def _answer(watched: "Watched") -> str:
     return tables.aligned(lines)
 
 
+def _segments(watched: "Watched") -> "Table":
+    """Return the verdict and the drift of every segment of the last period."""
+    from covcal_cli.report.tables import Table
+
+    last = watched.periods[-1].measured.period
+    rows = [
+        [
+            one.segment,
+            str(one.rows),
+            f"{one.confidence:.0%}",
+            _accuracy(one.accuracy),
+            one.verdict,
+            "; ".join(drift.words for drift in one.drifts[:1]) or "no drift",
+        ]
+        for one in watched.segments
+        if one.period == last
+    ]
+    columns = (f"segment, {last}", "rows", "confidence", "accuracy", "verdict", "drift")
+    return Table(columns, rows, texts=(0, 3, 4, 5))
+
+
+def _accuracy(known: "PeriodAccuracy | None") -> str:
+    return "-" if known is None else f"{known.accuracy:.0%} ({known.low:.0%} to {known.high:.0%})"
+
+
 def _numbers(watched: "Watched") -> "Table":
     from covcal_cli.report.tables import Table
 
     rows = []
     for period in watched.periods:
-        numbers = period.measured
-        best, accuracy = period.accuracy, "-"
-        if best is not None:
-            accuracy = f"{best.accuracy:.0%} ({best.low:.0%} to {best.high:.0%})"
+        numbers, accuracy = period.measured, _accuracy(period.accuracy)
         rows.append(
             [
                 numbers.period,

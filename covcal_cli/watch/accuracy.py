@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Labels
+from covcal_cli.arrays import Float64s, Floats, Labels, Rows
 from covcal_cli.estimators.atc import atc
 from covcal_cli.estimators.clusters import (
     ASSUMPTION,
@@ -130,10 +130,12 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
     )
 
 
-def source_rows_of(file: FeatureFile, calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return the labelled source rows of the file that a calibration was fitted on."""
+def source_rows_of(
+    file: FeatureFile, calibration: Calibration, reference: Reference, rows: Rows | None = None
+) -> SourceRows:
+    """Return labelled source rows of the file that a calibration was fitted on: all, or some."""
     source = file.require_source()
-    rows = source.require_rows("validation")
+    rows = source.require_rows("validation") if rows is None else rows
     rows = thinned(
         rows[source.labels(rows) >= 0],
         min(MAX_ROWS, MAX_VALUES // source.n_classes),

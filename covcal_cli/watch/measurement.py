@@ -26,7 +26,7 @@ from covcal_cli.watch.calendar import Cut, cuts, rows_of
 from covcal_cli.watch.columns import drifts
 from covcal_cli.watch.labels import FileLabels, joined_labels, own_labels, picked_labels, together
 from covcal_cli.watch.late_labels import LateLabels
-from covcal_cli.watch.period import Measured, PeriodAccuracy
+from covcal_cli.watch.period import Measured, PeriodAccuracy, SegmentVerdict
 from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -35,6 +35,7 @@ from covcal_cli.watch.reference import (
     read_reference,
     reference_path,
 )
+from covcal_cli.watch.segments import Segments, segments_by, segments_of
 from covcal_cli.watch.sketches import (
     calibrated_confidence,
     margins,
@@ -64,6 +65,7 @@ class Standard:
     networks: Path | None
     allow_other_preprocessing: bool
     notes: tuple[str, ...] = ()
+    segments: Segments | None = None  # how periods are cut into segments, if the user asks
 
 
 def standard_of(
@@ -171,6 +173,7 @@ class Measurement:
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
+    segments: tuple[SegmentVerdict, ...] = ()
 
 
 def measurements(
@@ -226,7 +229,39 @@ def measurements_of(
         of_rows = None if labels is None else labels.of(cut.rows)
         if of_rows is not None and len(entry.rows_sha256) == 1:
             entry = replace(entry, labels=of_rows)
-        yield Measurement(entry, state)
+        yield Measurement(entry, state, _segments(target, cut, scaled, standard, labels, entry))
+
+
+def _segments(
+    target: Domain,
+    cut: Cut,
+    scaled: ScaledLogits,
+    standard: Standard,
+    labels: FileLabels | None,
+    entry: Measured,
+) -> tuple[SegmentVerdict, ...]:
+    """Return the verdict on every segment of a period; none unless the user asks."""
+    how = standard.segments
+    if how is None:
+        return ()
+    calibration = standard.calibration
+    return tuple(segments_of(how, target, cut.rows, scaled, labels, entry, calibration))
+
+
+def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
+    """Return a standard that cuts periods into segments by a column.
+
+    If the file that the calibration was fitted on is gone, or lacks the column, a note says so.
+    """
+    calibration, notes = standard.calibration, standard.notes
+    segments = segments_by(column, tolerance, level, calibration, standard.reference)
+    if not segments.sketches:
+        notes += (
+            f"segments are judged by labels alone, and their drift is not told: that needs "
+            f"{calibration.inputs[0].path}, on which the calibration was fitted, with the column "
+            f"{column}",
+        )
+    return replace(standard, notes=notes, segments=segments)
 
 
 def _labels(

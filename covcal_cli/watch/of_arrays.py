@@ -23,8 +23,14 @@ from covcal_cli.formats.writer import utf8
 from covcal_cli.records import document_text
 from covcal_cli.watch.accuracy import source_rows_of
 from covcal_cli.watch.history import History, read_history
-from covcal_cli.watch.measurement import Source, Standard, measurements_of, standard_of
-from covcal_cli.watch.period import Period, WatchedCalibration
+from covcal_cli.watch.measurement import (
+    Source,
+    Standard,
+    measurements_of,
+    standard_of,
+    with_segments,
+)
+from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
@@ -54,13 +60,17 @@ class Watch:
         The largest number of false alarms (changed rows) per year.
     stable : int
         The number of periods without another change that end an alarm; 0 for never.
+    segment : str, optional
+        For a cal.json: a column whose values are judged apart, or "predicted".
 
     Attributes
     ----------
     periods_ : tuple of Period
         The latest verdict on every period.
+    segments_ : tuple of SegmentVerdict
+        The verdicts on the segments of the last period that was observed.
     notes_ : tuple of str
-        Notes on the last period.
+        Notes on this period.
 
     Raises
     ------
@@ -82,12 +92,15 @@ class Watch:
         every: str = "week",
         false_alarms: float = 0.05,
         stable: int = 8,
+        segment: str | None = None,
     ) -> None:
         self._settings = WatchSettings(
             every=every, tolerance=tolerance, false_alarms=false_alarms, stable=stable
         )
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
         if isinstance(calibration, Calibrator):
+            if segment is not None:
+                raise ArgumentError("segment needs a cal.json: it reads its features file")
             self._standard = _standard_of_arrays(
                 calibration, source_logits, source_labels, target_logits, target_columns
             )
@@ -100,11 +113,15 @@ class Watch:
                 "source_logits, source_labels, target_logits and target_columns are for a "
                 "Calibrator: a cal.json has its own reference data"
             )
+        if segment is not None:
+            level = 1 / self._settings.threshold
+            self._standard = with_segments(self._standard, segment, tolerance, level)
         used = self._standard
         self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
         self._on_disk = history is not None
         self._history = History(_IN_MEMORY) if history is None else read_history(Path(history))
         self.notes_: tuple[str, ...] = self._standard.notes
+        self.segments_: tuple[SegmentVerdict, ...] = ()
 
     @property
     def periods_(self) -> tuple[Period, ...]:
@@ -190,7 +207,7 @@ class Watch:
                 f"the period {period} is known with other rows: pass join=True if these are "
                 "further rows of it, force=True to replace it, or another period"
             ) from error
-        self.notes_ = tuple(notes)
+        self.notes_, self.segments_ = tuple(notes), measured[0].segments
         return next(line for line in reversed(shown) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:

@@ -257,6 +257,21 @@ class Acknowledgement(Document):
 
 
 @dataclass(frozen=True)
+class SegmentVerdict:
+    """The verdict on the rows of a period with one value of a column."""
+
+    period: str
+    segment: str
+    rows: Number
+    confidence: Share  # mean calibrated confidence
+    accuracy: PeriodAccuracy | None  # by the labels of the period if there are any, or estimated
+    gap: Gap | None
+    verdict: Verdict
+    why: str
+    drifts: tuple[ColumnDrift, ...]  # against the calibration's rows of the same segment
+
+
+@dataclass(frozen=True)
 class Watched(Document):
     """The result of one watch: periods with their verdicts."""
 
@@ -270,3 +285,4 @@ class Watched(Document):
     earlier: Count  # periods of the history that the alarm uses too
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    segments: tuple[SegmentVerdict, ...] = ()

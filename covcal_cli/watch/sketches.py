@@ -175,6 +175,12 @@ def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
     return _drawn(domain, of, seed, *splits)
 
 
+def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Domain, Rows]:
+    """Return the domain and the rows of the signals, in the file that a reference was made from."""
+    domain = file.require_target() if reference.baseline == "target" else file.require_source()
+    return domain, _baseline_rows(domain, reference.coordinates.of, seed)
+
+
 def _signals(
     file: FeatureFile,
     baseline: Domain,

@@ -24,11 +24,13 @@ from covcal_cli.watch.measurement import (
     joined,
     measurements,
     standard_of,
+    with_segments,
 )
 from covcal_cli.watch.period import (
     Acknowledgement,
     Measured,
     Period,
+    SegmentVerdict,
     Watched,
     WatchedCalibration,
 )
@@ -45,6 +47,7 @@ class WatchSettings:
     false_alarms: float = 0.05  # the most false alarms per year
     tolerance: float = 0.05  # confidence that is off by more is "off"
     stable: int = 8  # periods without another change that end an alarm; 0 for never
+    segment: str | None = None  # a kept column, or "predicted": verdicts for each of its values
     target_labels: bool = False  # whether the target labels in the files are read
     allow_other_preprocessing: bool = False
 
@@ -127,6 +130,9 @@ def watch(
         allow_other_preprocessing=settings.allow_other_preprocessing,
         wrote=wrote,
     )
+    if settings.segment is not None:
+        level = 1 / settings.threshold
+        standard = with_segments(standard, settings.segment, settings.tolerance, level)
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)
     earlier = History(Path("watch.jsonl")) if history is None else read_history(history)
     known = {period.measured.period: period.measured for period in earlier.of(used.sha256)}
@@ -175,6 +181,17 @@ def watch(
             *_notes(calibration, standard.reference, [entry.entry for entry in found]),
         ),
         warnings=(*earlier.damaged, *warnings, *_warnings(shown)),
+        segments=segments_in(found, shown),
+    )
+
+
+def segments_in(
+    found: Sequence[Measurement], shown: Sequence[Period]
+) -> tuple[SegmentVerdict, ...]:
+    """Return the segments of the periods that are reported."""
+    names = {period.measured.period for period in shown}
+    return tuple(
+        segment for entry in found for segment in entry.segments if segment.period in names
     )
 
 

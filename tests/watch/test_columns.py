@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from scipy.special import softmax
 
 import covcal_cli.api as covcal
 from covcal_cli.formats.writer import utf8
@@ -24,7 +25,7 @@ from covcal_cli.watch.columns import (
 )
 from covcal_cli.watch.period import ColumnDrift
 from tests.cli_runner import covcal as command
-from tests.made_files import clusters_domain, write_features
+from tests.made_files import clusters_domain, only_rows, write_features
 from tests.watch.weeks import SIZES, alone
 
 LEVEL = 0.05 / 52.18  # of a week
@@ -161,11 +162,11 @@ class TestCommand:
 
 
 def test_chance_is_rarely_called_drift() -> None:
-    """In 300 weeks of unchanged rows, at most one column drifts, whatever its kind."""
+    """In 100 weeks of unchanged rows, at most one column drifts, whatever its kind."""
     rng = np.random.default_rng(0)
     columns = [("a", rng.normal(size=500)), ("b", rng.integers(0, 4, 500).astype(float))]
     drifted = 0
-    for _ in range(300):
+    for _ in range(100):
         now = {"a": rng.normal(size=120), "b": rng.integers(0, 4, 120).astype(float)}
         sketches = [sketch(name, values) for name, values in columns]
         found = [
@@ -188,3 +189,125 @@ def test_a_frame_brings_its_columns(folder: Path) -> None:
         values["new_categories"] = tuple(values["new_categories"])
         assert ColumnDrift(**values) == by_name[name]
     assert [column.name for column in period.drifts] == ["shop", "amount"]
+
+
+SHOPS = ["east", "north", "west"]  # the rows of the north have drifted, and few are in the west
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibration with segments, and a week of labelled rows."""
+    folder = tmp_path_factory.mktemp("shops")
+    domains = {name: clusters_domain(name, sizes=SIZES) for name in ("source", "target")}
+    for seed, domain in enumerate(domains.values()):
+        columns = columns_of(sum(SIZES), seed, shops=SHOPS)
+        domain |= stored(columns)
+    write_features(folder / "features.h5", source=domains["source"], target=domains["target"])
+    command("calibrate", "features.h5", "--method", "temp", cwd=folder).require_success()
+    write_features(folder / "week.h5", target=week_of_shops(), source=domains["source"])
+    return folder
+
+
+def week_of_shops() -> dict[str, Any]:
+    columns = columns_of(400, 7)
+    columns["shop"] = np.array([*["north"] * 200, *["east"] * 190, *["west"] * 10])
+    columns["amount"][:200] *= 4
+    return later(400, 9) | stored(columns)
+
+
+def segments(folder: Path, *options: str) -> dict[str, Any]:
+    words = ("watch", "week.h5", *options, "-o", "-")
+    content = json.loads(command(*words, cwd=folder).require_success().out)
+    return {one["segment"]: one for one in content["segments"]}
+
+
+class TestSegments:
+    def test_each_is_judged_by_its_own_rows(self, shops: Path) -> None:
+        """Confidence by hand; the drift is that of the north alone; few rows are not judged."""
+        found = segments(shops, "--segment", "shop")
+        assert list(found) == SHOPS
+        probabilities = softmax(
+            week_of_shops()["logits"]
+            / covcal.read_calibration(shops / "cal.json").forecaster_temperature,
+            axis=1,
+        )
+        assert found["north"]["confidence"] == pytest.approx(
+            probabilities.max(axis=1)[:200].mean(), abs=1e-6
+        )
+        assert {name: [one["name"] for one in found[name]["drifts"]] for name in SHOPS} == {
+            "east": [],
+            "north": ["amount"],
+            "west": [],
+        }
+        assert (found["west"]["verdict"], found["west"]["accuracy"]) == ("not known", None)
+        assert "10 rows are too few" in found["west"]["why"]
+
+    def test_an_estimate_is_that_of_the_segments_rows(self, shops: Path, tmp_path: Path) -> None:
+        """The same source rows and the same target rows in a file of their own."""
+        accuracy = segments(shops, "--segment", "shop")["north"]["accuracy"]
+        source = clusters_domain("source", sizes=SIZES)
+        is_north = columns_of(sum(SIZES), 0, shops=SHOPS)["shop"] == "north"
+        target = only_rows(later(400, 9), np.arange(200))
+        write_features(
+            tmp_path / "north.h5",
+            source=only_rows(source, np.flatnonzero(is_north)),
+            target=target | {"split": np.zeros(200, dtype=np.uint8)},
+        )
+        assert accuracy["low"] <= accuracy["accuracy"] <= accuracy["high"]
+        alone = covcal.estimate(tmp_path / "north.h5").estimates[0]
+        assert accuracy["accuracy"] == pytest.approx(alone.accuracy, abs=0.02)
+
+    def test_labels_decide_with_a_correction(self, shops: Path) -> None:
+        """The interval of a segment is wider than that of a period with the same labels."""
+        found = segments(shops, "--segment", "shop", "--target-labels")["north"]
+        week = week_of_shops()
+        right = (week["logits"].argmax(axis=1) == week["labels"])[:200].mean()
+        assert found["accuracy"]["accuracy"] == pytest.approx(right, abs=0.01)
+        assert "by 200 labels" in found["why"]
+
+    def test_a_predicted_class_is_judged_by_labels_alone(self, shops: Path) -> None:
+        found = segments(shops, "--segment", "predicted")
+        assert {one["accuracy"] for one in found.values()} == {None}
+        found = segments(shops, "--segment", "predicted", "--target-labels")
+        week = week_of_shops()
+        predicted = week["logits"].argmax(axis=1)
+        for name, one in found.items():
+            rows = predicted == int(name.removeprefix("class "))
+            assert one["rows"] == rows.sum()
+            right = (week["labels"][rows] == predicted[rows]).mean()
+            assert one["accuracy"]["accuracy"] == pytest.approx(right, abs=0.02)
+
+    def test_the_screen_has_a_row_for_each(self, shops: Path) -> None:
+        done = command("watch", "week.h5", "--segment", "shop", cwd=shops).require_success()
+        rows = [line.split()[0] for line in done.out.splitlines() if line.startswith(tuple(SHOPS))]
+        assert rows == SHOPS
+
+    @pytest.mark.parametrize(
+        ("column", "message"),
+        [("store", "no target column 'store' to group by: take amount, hour, shop, predicted"),
+         ("amount", "column amount has 600 values: choose a column with at most 30")],
+    )  # fmt: skip
+    def test_a_column_that_makes_no_segments_is_refused(
+        self, column: str, message: str, shops: Path
+    ) -> None:
+        done = command("watch", "week.h5", "--segment", column, cwd=shops)
+        assert done.code == 1
+        assert message in done.err
+
+    def test_python_has_the_same_segments(self, shops: Path) -> None:
+        week = week_of_shops()
+        columns = {name: columns_of(400, 7)[name] for name in ("amount", "hour")}
+        columns["amount"][:200] *= 4
+        watch = covcal.Watch(shops / "cal.json", segment="shop")
+        shop = week["columns/shop"].astype(str)
+        watch.observe(
+            week["logits"],
+            features=week["features"],
+            period="week",
+            columns=columns | {"shop": shop},
+        )
+        expected = segments(shops, "--segment", "shop")
+        for one in watch.segments_:
+            assert one.confidence == expected[one.segment]["confidence"]
+            assert one.verdict == expected[one.segment]["verdict"]
+            assert len(one.drifts) == len(expected[one.segment]["drifts"])

@@ -1,0 +1,165 @@
+"""The verdict and the drift for each segment of a period: each value of a kept column.
+
+A segment is compared with the calibration's rows of the same segment. Its accuracy is estimated
+from the source rows of that segment, because other segments may have other classes. Its drift is
+that of the confidence, the predicted class and the kept columns. There is one correction: intervals
+by labels and p-values count all segments.
+
+A predicted class is judged by labels alone. The estimators compare how often classes are predicted,
+which says nothing within one predicted class.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from covcal_cli.arrays import AnyArray, Integers, Rows
+from covcal_cli.errors import CovcalError
+from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.features import Domain, FeatureFile, thinned
+from covcal_cli.formats.groups import column_groups
+from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.formats.writer import utf8
+from covcal_cli.watch.accuracy import SourceRows, source_rows_of
+from covcal_cli.watch.columns import corrected, drift_of, sketch
+from covcal_cli.watch.labels import ERROR, FileLabels, pooled
+from covcal_cli.watch.period import Measured, SegmentVerdict
+from covcal_cli.watch.reference import CONFIDENCE, ColumnSketch, Reference
+from covcal_cli.watch.sketches import baseline_of, calibrated_confidence
+from covcal_cli.watch.verdict import verdict_on
+
+PREDICTED = "predicted"  # the segments by predicted class, unless there is a column of this name
+_MOST_SEGMENTS = 30  # more do not fit on one page
+_MOST_ROWS = 20_000  # rows of a segment that are read
+_LEAST_SOURCE = 50  # source rows of a segment that an estimate needs
+
+
+@dataclass(frozen=True)
+class Segments:
+    """How periods are cut into segments, and the calibration's rows of every segment."""
+
+    column: str
+    tolerance: float
+    level: float  # the largest p-value of a drift
+    # By segment, from the file that the calibration was fitted on: sketches of the confidence, the
+    # predicted class and the kept columns, and the labelled source rows.
+    sketches: Mapping[str, Sequence[ColumnSketch]]
+    sources: Mapping[str, SourceRows]
+
+
+def segments_by(
+    column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
+) -> Segments:
+    """Return how periods are cut by a column, with the calibration's rows if its file is there."""
+    sketches: dict[str, list[ColumnSketch]] = {}
+    sources: dict[str, SourceRows] = {}
+    fitted, classes = calibration.inputs[0], calibration.classes
+    if is_unchanged(fitted):
+        with FeatureFile(fitted.path) as file:
+            baseline, rows = baseline_of(file, reference, calibration.seed)
+            scaled = ScaledLogits(calibration.scaling)
+            if column in (*baseline.columns, PREDICTED):
+                for name, part in _parts(column, baseline, rows, classes):
+                    values = _values(column, baseline, part, scaled, classes)
+                    known = [sketch(key, entry) for key, entry in values.items()]
+                    sketches[name] = [entry for entry in known if entry is not None]
+            source = file.require_source()
+            rows = source.rows("validation")
+            if column in source.columns:
+                for name, part in _parts(column, source, rows, classes):
+                    if len(part) >= _LEAST_SOURCE:
+                        sources[name] = source_rows_of(file, calibration, reference, part)
+    return Segments(column, tolerance, level, sketches, sources)
+
+
+def segments_of(
+    segments: Segments,
+    target: Domain,
+    rows: Rows,
+    scaled: ScaledLogits,
+    labels: FileLabels | None,
+    entry: Measured,
+    calibration: Calibration,
+) -> Iterator[SegmentVerdict]:
+    """Yield the verdict on every segment of the rows of a period, in the order of their names."""
+    classes = calibration.classes
+    parts = _parts(segments.column, target, rows, classes)
+    for name, part in parts:
+        some = thinned(part, _MOST_ROWS, calibration.seed)
+        source = segments.sources.get(name)
+        values = _values(segments.column, target, some, scaled, classes)
+        of_segment = replace(
+            entry,
+            rows=len(part),
+            read=len(some),
+            signal_rows=1,
+            confidence=float(values[CONFIDENCE].mean()),
+            estimate=None if source is None else source.estimate(target.logits(some)),
+            labels=None if labels is None else labels.of(part),
+        )
+        pool = pooled([of_segment], error=ERROR / len(parts))
+        verdict, gap, why = verdict_on(of_segment, pool, segments.tolerance)
+        if pool is None and source is None:
+            why = f"fewer than {_LEAST_SOURCE} source rows of this segment: label some rows"
+            if segments.column not in target.columns:
+                why = "a predicted class is judged by labels: label some rows"
+        drifted = [
+            drift
+            for one in segments.sketches.get(name, ())
+            if one.name in values
+            for drift in drift_of(one, values[one.name])
+        ]
+        drifts = corrected(drifted, len(drifted) * len(parts))
+        yield SegmentVerdict(
+            period=entry.period,
+            segment=name,
+            rows=len(part),
+            confidence=of_segment.confidence,
+            accuracy=of_segment.estimate if pool is None else pool.accuracy(of_segment.confidence),
+            gap=gap,
+            verdict=verdict,
+            why=why,
+            drifts=tuple(drift for drift in drifts if drift.is_drift(segments.level)),
+        )
+
+
+def _parts(
+    column: str, domain: Domain, rows: Rows, classes: Sequence[str]
+) -> list[tuple[str, Rows]]:
+    """Return the segments of some rows: their names and rows.
+
+    Raises
+    ------
+    CovcalError
+        If there is no such column, or it has too many values.
+    """
+    if column in domain.columns or column != PREDICTED:
+        groups = column_groups(domain, column, rows, others=[PREDICTED])
+        names, numbers = groups.names, groups.numbers(rows)
+    else:
+        names, numbers = list(classes), _predicted(domain, rows)
+    present = np.unique(numbers).tolist()
+    if len(present) > _MOST_SEGMENTS:
+        raise CovcalError(
+            f"{domain.path}: column {column} has {len(present)} values: choose a column with at "
+            f"most {_MOST_SEGMENTS} for --segment"
+        )
+    return [(names[number], rows[numbers == number]) for number in present]
+
+
+def _predicted(domain: Domain, rows: Rows) -> Integers:
+    blocks = domain.blocks(rows, "logits")
+    return np.concatenate([domain.logits(block).argmax(axis=1) for block in blocks])
+
+
+def _values(
+    column: str, domain: Domain, rows: Rows, scaled: ScaledLogits, classes: Sequence[str]
+) -> dict[str, AnyArray]:
+    """Return the confidence, the predicted class and the kept columns of some rows, by name."""
+    kept = {name: domain.column(name, rows) for name in domain.columns if name != column}
+    return kept | {
+        CONFIDENCE: calibrated_confidence(domain, rows, scaled),
+        "predicted class": utf8(classes)[_predicted(domain, rows)],
+    }
