@@ -70,15 +70,15 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     confidence = float(problem.inputs.target_confidence.mean())
     floor = problem.least_temperature("original")
     estimated = f"The estimated accuracy is {accuracy:.1%}"
-    kept = reason_to_keep(problem.inputs, problem.accuracy)
-    if kept is None:
+    reason = reason_to_keep(problem.inputs, problem.accuracy)
+    if reason is None:
         side, change = ("below", "raised") if confidence > accuracy else ("above", "lowered")
         result = f"so T is {change} until the mean confidence equals it."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"but T is at least {floor:.3g} without labels."
         after = f"the mean confidence of {confidence:.1%} after temperature scaling"
         return _CONSENSUS, f"{estimated}, {side} {after}, {result}"
-    same = f"{estimated}, {kept}"
+    same = f"{estimated}, {reason}"
     if temperature >= floor:
         return _TEMP, f"{same}, so T is that of temp."
     return _NONE, (

@@ -404,8 +404,8 @@ def _labels(
     """Return the class number of every row, and the classes in the order of the logits."""
     n, k = shape
     labels = labels_of(values, "source_labels", n)
-    given = None if classes is None else array_of(classes, "classes")
-    names = None if given is None else labels_of(given, "classes", given.size)
+    class_array = None if classes is None else array_of(classes, "classes")
+    names = None if class_array is None else labels_of(class_array, "classes", class_array.size)
     if names is None and columns and set(np.unique(labels).tolist()) <= set(columns):
         names = np.array(columns)
     elif names is None and labels.dtype.kind in "iub":

@@ -128,7 +128,7 @@ class Inputs:
             "probabilities": probabilities,
             "confidence": confidence,
         }
-        asked = [kind for kind, given in kinds.items() if given]
+        asked = [kind for kind, is_asked in kinds.items() if is_asked]
         if len(asked) > 1:
             hint = " / ".join(f"--{kind}" for kind in asked)
             raise typer.BadParameter("give only one of them", param_hint=hint)

@@ -177,7 +177,7 @@ def pick(
     if to_stdout:
         console.result(sheet_text(picked.sheet))
     else:
-        files = [str(place) for place in picked.pages or [one.path for one in picked.sheets]]
+        files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
         console.screen(_summary(picked, " and ".join(files)))
         console.detail(f"the probabilities follow the {picked.sheet.batch.score}; seed {seed}")
     console.warn(
@@ -195,8 +195,8 @@ def pick(
             "classifier's answer; --predictions shows it"
         )
     read = f"covcal label {as_word(path)}"
-    saved = " ".join(as_word(one.path.name) for one in picked.sheets)
-    outputs = " ".join(as_word(one.path) for one in picked.sheets)
+    saved = " ".join(as_word(sheet.path.name) for sheet in picked.sheets)
+    outputs = " ".join(as_word(sheet.path) for sheet in picked.sheets)
     what = "it" if people == 1 else "one each"
     next_step = f"fill in the column label, keep the other columns, then {read} {outputs}"
     interface = output.with_suffix(".xml")
@@ -212,7 +212,7 @@ def pick(
         )
     if picked.pages:
         next_step = f"open {what} in a browser, label, save {saved}, then {read} {saved}"
-    places = [*([] if to_stdout else [one.path for one in picked.sheets]), *picked.pages]
+    places = [*([] if to_stdout else [sheet.path for sheet in picked.sheets]), *picked.pages]
     if output.suffix.lower() == LABEL_STUDIO:
         console.wrote(interface)
     for place in places:

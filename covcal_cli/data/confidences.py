@@ -121,14 +121,14 @@ class _Columns:
         if self.correct is None:
             return [None] * len(self.rows)
         texts = [text.strip().lower() for text in self.store.texts(self.correct)]
-        known = dict.fromkeys(_YES, True) | dict.fromkeys(_NO, False)
+        truths = dict.fromkeys(_YES, True) | dict.fromkeys(_NO, False)
         for row in self.rows.tolist():
-            if texts[row] not in known and texts[row] not in _MISSING:
+            if texts[row] not in truths and texts[row] not in _MISSING:
                 raise self.store.error(
                     f"{self.correct} of {self.store.place(row)} is {texts[row][:40]!r}: write 1 "
                     "where the prediction is right and 0 where it is wrong"
                 )
-        return [known.get(texts[row]) for row in self.rows.tolist()]
+        return [truths.get(texts[row]) for row in self.rows.tolist()]
 
 
 class ConfidenceStore(Store):

@@ -179,8 +179,8 @@ class RowFacts:
         ]
         # Long texts, for example those to classify: arrays of them could fill the memory.
         long = {name: size for name in groups if (size := self._longest(name)) > _LONGEST_GROUP}
-        kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
-        left_out = [name for name in long if name not in kept]
+        texts_kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
+        left_out = [name for name in long if name not in texts_kept]
         groups = [name for name in groups if name not in left_out]
         self.notes: tuple[str, ...] = (
             (
@@ -213,7 +213,7 @@ class RowFacts:
         self.given_split = None if split is None else self._split(split)
         self.groups: Mapping[str, AnyArray] = {
             name.removeprefix(GROUP_PREFIX): self._texts(name)
-            if name in kept
+            if name in texts_kept
             else self._column(name)
             for name in groups
         }

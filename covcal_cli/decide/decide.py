@@ -127,8 +127,8 @@ def decide(
     with FeatureFile(path) as file:
         if settings.coverage is not None:
             file.require_all_classes("--set")
-        given = None if networks is None else Path(networks)
-        aligned = networks_for(calibration, document, file, given)
+        networks_path = None if networks is None else Path(networks)
+        aligned = networks_for(calibration, document, file, networks_path)
         target = file.require_target()
         draw = draw_with_labels(file)
         splits = draw.batches[0].splits if draw.batches else SPLITS_READ

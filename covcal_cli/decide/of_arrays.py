@@ -88,13 +88,13 @@ class Decision:
             threshold keeps to its low end. Without it the probabilities are believed.
         """
         values = logits_of(logits, "logits")
-        drawn, known = _labelled(rows, labels, values.shape)
+        drawn, known_labels = _labelled(rows, labels, values.shape)
         top = np.asarray(values.argmax(axis=1))
         shares = self._probabilities(values)
         scores = shares.max(axis=1)
         if self.error is not None and len(drawn):
             beliefs = self._beliefs(values, top, float(scores.mean()), estimate)
-            wrong = top[drawn] != known
+            wrong = top[drawn] != known_labels
             self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
         elif self.error is not None:
             range_ = None if estimate is None else (estimate.low, estimate.high)
@@ -104,7 +104,7 @@ class Decision:
             self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
         self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
         if self.coverage is not None and len(drawn):
-            self.cut_ = cut_by_labels(true_scores(shares[drawn], known), self.coverage, None)
+            self.cut_ = cut_by_labels(true_scores(shares[drawn], known_labels), self.coverage, None)
         elif self.coverage is not None:
             self.cut_ = cut_without_labels(values, shares, self.coverage, estimate)
         return self
@@ -169,13 +169,13 @@ def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
     """Return the numbers of the labelled rows and their labels, or refuse them."""
-    drawn, known = (
+    drawn, drawn_labels = (
         whole_numbers_of([] if values is None else values, name)
         for values, name in ((rows, "rows"), (labels, "labels"))
     )
-    if drawn.shape != known.shape or len(np.unique(drawn)) < len(drawn):
+    if drawn.shape != drawn_labels.shape or len(np.unique(drawn)) < len(drawn):
         raise CovcalError("rows and labels must be one label for each row, and no row twice")
-    for values, most, what in ((drawn, shape[0], "row"), (known, shape[1], "class")):
+    for values, most, what in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
         if len(values) and not (values.min() >= 0 and values.max() < most):
             raise CovcalError(f"{what} numbers must be from 0 to {most - 1}")
-    return drawn, known
+    return drawn, drawn_labels

@@ -123,8 +123,8 @@ def move(source: Places, target: Places) -> float:
     explains is subtracted. Classes with fewer than 5 source rows are left out. If they hold most of
     the target's rows, nothing is known, and the result is the largest possible.
     """
-    known = source.counts >= LEAST_ROWS_OF_CLASS
-    at = np.flatnonzero(known & np.isin(source.classes, target.classes))
+    has_rows = source.counts >= LEAST_ROWS_OF_CLASS
+    at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))
     of_target = np.isin(target.classes, source.classes[at])
     counts = target.counts[of_target]
     if 2 * counts.sum() < target.rows:

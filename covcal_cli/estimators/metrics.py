@@ -355,27 +355,27 @@ def selected(
             )
     of_all = {metric for metric, of in wanted if of is None or (of == MACRO and of not in numbers)}
     means = [{BALANCED: "recall"}.get(metric, metric) for metric in of_all if metric != ACCURACY]
-    found: dict[tuple[str, int], tuple[float, Spread | None]] = {}
+    by_class: dict[tuple[str, int], tuple[float, Spread | None]] = {}
     for name, number in numbers.items():
         names = {*means, *(metric for metric, of in wanted if of == name)}
         if names:
             of_class = spreads(number, sorted(names))
-            found |= {(metric, number): entry for metric, entry in of_class.items()}
+            by_class |= {(metric, number): entry for metric, entry in of_class.items()}
     for metric, of in wanted:
         if metric == ACCURACY:
             yield _estimate(metric, None, rows, accuracy, kind)
         elif of in numbers:
-            yield _estimate(metric, of, *_interval(found[metric, numbers[of]]), kind)
+            yield _estimate(metric, of, *_interval(by_class[metric, numbers[of]]), kind)
         else:
             name = {BALANCED: "recall"}.get(metric, metric)
             if of is not None or metric == BALANCED or len(classes) > 2:
-                parts = [found[name, number][1] for number in numbers.values()]
-                known = [spread for spread in parts if spread is not None]
-                mean = known[0].mean(known[1:]) if known else None
+                parts = [by_class[name, number][1] for number in numbers.values()]
+                of_classes = [spread for spread in parts if spread is not None]
+                mean = of_classes[0].mean(of_classes[1:]) if of_classes else None
                 yield _estimate(metric, None, *_interval((rows, mean)), kind)
             if of is None and metric != BALANCED:
                 for label, number in numbers.items():
-                    yield _estimate(metric, label, *_interval(found[metric, number]), kind)
+                    yield _estimate(metric, label, *_interval(by_class[metric, number]), kind)
 
 
 def _interval(of: tuple[float, Spread | None]) -> tuple[float, Interval | None]:

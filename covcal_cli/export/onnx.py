@@ -222,7 +222,7 @@ class OnnxOriginal:
         self._outputs = classifier.outputs
         self._reading, self._is_quantised = classifier.reading, classifier.is_quantised
         self._head = self._reading.head
-        self.kept = tuple(value.name for value in file.model.graph.output)
+        self.output_names = tuple(value.name for value in file.model.graph.output)
         self.inputs, self.n_classes = opened.inputs, classifier.n_classes
         self.n_features = classifier.n_features
         self.features_tensor = classifier.features_tensor
@@ -239,14 +239,14 @@ class OnnxOriginal:
 
     def answers(self) -> Answers:
         """Return the model's outputs on the random inputs."""
-        outputs = self.file.session(self.file.data).run(list(self.kept), self.batch)
+        outputs = self.file.session(self.file.data).run(list(self.output_names), self.batch)
         tail = self._reading.tail
         return Answers(
             where=str(self.file.path),
             features=self._features,
             logits=self._outputs.logits(self._made),
             outputs=outputs,
-            shown=[outputs[self.kept.index(output.name)] for output in self._head.outputs],
+            shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self._outputs.are_logged,
             # ONNX Runtime may fuse a quantised model differently; values then differ by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,

@@ -343,7 +343,7 @@ class TorchOriginal:
             for wanted, row in zip(program.inputs, program.rows, strict=True)
         }
         classifier = opened.prove(batch)
-        self.features, self.made = classifier.run(batch)
+        self.features, self.model_outputs = classifier.run(batch)
         self.settled = classifier.outputs
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
@@ -357,7 +357,7 @@ class TorchOriginal:
 
     def settle_on(self, tail: str | None) -> None:
         """Read the outputs as extraction did; if `tail` is None, as the random inputs suggest."""
-        self.settled.settle_as_extracted(tail, self.made)
+        self.settled.settle_as_extracted(tail, self.model_outputs)
 
     def answers(self) -> Answers:
         """Return the model's outputs on the random inputs."""
@@ -366,7 +366,7 @@ class TorchOriginal:
         return Answers(
             where=self.program.where,
             features=self.features,
-            logits=self.settled.logits(self.made),
+            logits=self.settled.logits(self.model_outputs),
             outputs=[to_numpy(value) for value in self.outputs.values()],
             shown=[output],
             is_rounded=output.dtype == np.float64 or self.settled.are_logged,
@@ -402,7 +402,7 @@ class TorchExporter:
         # If the model gives a single number for two classes, the program holds only the second
         # logit.
         settled = original.settled
-        logits = _find(program, reader.values, settled.shown(original.made), "logits")
+        logits = _find(program, reader.values, settled.shown(original.model_outputs), "logits")
         features: tuple[ValuePlace, ...] = ()
         if merge.forecaster.networks is not None and original.features is not None:
             features = _find(program, reader.values, original.features, "features")

@@ -175,12 +175,12 @@ def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
     return value
 
 
-def difference(what: str, one: Path, a: Any, two: Path, b: Any) -> CovcalError:
-    """Return the error that files `one` and `two` differ in `what`, with the values `a` and `b`."""
+def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalError:
+    """Return the error that two files differ in `what`, with their values `a` and `b`."""
     texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
     return CovcalError(
-        f"{one} and {two} differ in their {what} ({texts[0]} and {texts[1]}): extract both with "
-        "the same model and options"
+        f"{first} and {second} differ in their {what} ({texts[0]} and {texts[1]}): extract both "
+        "with the same model and options"
     )
 
 

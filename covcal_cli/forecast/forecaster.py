@@ -150,13 +150,13 @@ def fitted_networks(
             f"{document} was fitted with the networks of {path}, which is gone: pass --networks "
             "with the adapted file"
         )
-    found = read_aligned_networks(path)
-    if found.sha256 != calibration.networks_sha256:
+    networks_read = read_aligned_networks(path)
+    if networks_read.sha256 != calibration.networks_sha256:
         raise CovcalError(
             f"{path} holds other aligned networks than {document} was fitted with: pass --networks "
             "with that adapted file, or calibrate again"
         )
-    return found
+    return networks_read
 
 
 # Several calibrations: their names, and the logits that each scales.
@@ -251,18 +251,18 @@ def read_named(
     if networks is not None and not any(read.scaling.reads_aligned for read in calibrations):
         raise UnusedOptionError("--networks", "no calibration uses it")
     methods = [calibration.method_used for calibration in calibrations]
-    found: dict[str, Calibration] = {}
+    by_name: dict[str, Calibration] = {}
     for path, given, method, calibration in zip(
         documents, names or [""] * len(documents), methods, calibrations, strict=True
     ):
         name = given or (path.stem if methods.count(method) > 1 and method != NONE else method)
-        if name in found or (name == NONE and method != NONE):
+        if name in by_name or (name == NONE and method != NONE):
             raise CovcalError(
                 f"two calibrations would be named {name!r}: rename {path}, or give it a name: "
                 f"-c NAME={path}"
             )
-        found[name] = calibration
-    return found
+        by_name[name] = calibration
+    return by_name
 
 
 def scaled_logits(
@@ -278,21 +278,21 @@ def scaled_logits(
     `documents` are the files of the calibrations, in the same order. `networks` is the adapted file
     for aligned logits, if it is not where the calibrations say.
     """
-    found = {}
+    scaled = {}
     for number, (name, calibration) in enumerate(calibrations.items()):
         document = documents[number] if number < len(documents) else Path("cal.json")
-        given = networks if calibration.scaling.reads_aligned else None
-        found[name] = ScaledLogits(
+        networks_path = networks if calibration.scaling.reads_aligned else None
+        scaled[name] = ScaledLogits(
             calibration.scaling,
             networks_for(
                 calibration,
                 document,
                 file,
-                given,
+                networks_path,
                 allow_other_preprocessing=allow_other_preprocessing,
             ),
         )
-    return found
+    return scaled
 
 
 UNSEEN = ("validation", "test")

@@ -230,7 +230,7 @@ def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
 def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
     n = len(labels)
     first, second = (Counter(side) for side in zip(*labels, strict=True))
-    agreed = sum(one == other for one, other in labels) / n
+    agreed = sum(first_label == second_label for first_label, second_label in labels) / n
     by_chance = sum(count * second[index] for index, count in first.items()) / n**2
     return _kappa(agreed, by_chance)
 

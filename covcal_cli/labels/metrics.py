@@ -315,20 +315,20 @@ def metrics_by_labels(
             "positives": int(of_drawn.sum()),
             "negatives": int((~of_drawn).sum()),
         }
-        found: dict[str, tuple[float, Spread | None]] = {}
+        by_class: dict[str, tuple[float, Spread | None]] = {}
         for name in names:
             metric = CLASS_METRICS[name]
             labels = min(counts[need] for need in metric.needs)
             # The estimated sums may be near 0 or below where the labels contradict p.
             least = min(getattr(rows, need) for need in metric.needs)
-            found[name] = labels, None
+            by_class[name] = labels, None
             if labels >= LEAST_LABELS and least >= 1:
                 value, slope = metric.function(rows)
                 of_labels = np.zeros(n)
                 of_labels[drawn_inside] = slope[len(slope) - len(of_drawn) :]
                 moments = of_labels * chance[m:], of_labels**2 * chance[m:]
-                found[name] = labels, LabelSpread(value, labels, design, *moments)
-        return found
+                by_class[name] = labels, LabelSpread(value, labels, design, *moments)
+        return by_class
 
     def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
         """Return the mean cost of some rows, from its share of the largest cost."""

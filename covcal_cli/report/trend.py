@@ -390,28 +390,28 @@ class _Field:
 
     def path(self, run: Sequence[Period], value: Callable[[Period], float]) -> str:
         """Return the points of a line."""
-        return " ".join(f"{self.trend.x(one):.3f},{self.y(value(one)):.1f}" for one in run)
+        return " ".join(f"{self.trend.x(period):.3f},{self.y(value(period)):.1f}" for period in run)
 
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
         """Yield a line, with a dot for each isolated period; if `dotted`, for every period."""
 
-        def known(one: Period) -> float:
-            return value(one) or 0.0
+        def number(period: Period) -> float:
+            return value(period) or 0.0
 
         runs = list(self.trend.runs(value))
         dotted = dotted and len(self.trend.names) <= _MOST_DOTS
         yield self.scaled(
-            f'<polyline class="line {kind}" points="{self.path(run, known)}"/>'
+            f'<polyline class="line {kind}" points="{self.path(run, number)}"/>'
             for run in runs
             if len(run) > 1
         )
         for run in runs:
-            for one in run if dotted or len(run) == 1 else ():
+            for period in run if dotted or len(run) == 1 else ():
                 yield (
-                    f'<circle class="dot {kind}" cx="{self.trend.x(one):.3f}%" '
-                    f'cy="{self.y(known(one)):.1f}" r="2.5"/>'
+                    f'<circle class="dot {kind}" cx="{self.trend.x(period):.3f}%" '
+                    f'cy="{self.y(number(period)):.1f}" r="2.5"/>'
                 )
 
     def _names(self) -> Iterator[str]:
@@ -493,9 +493,9 @@ def _accuracy(trend: Timeline) -> _Drawing:
     )
     marks = [
         field.scaled(_band(field)),
-        *field.line("before", lambda one: one.measured.confidence_before, dotted=False),
+        *field.line("before", lambda period: period.measured.confidence_before, dotted=False),
         *field.line("estimate", _estimated),
-        *field.line("confidence", lambda one: one.measured.confidence),
+        *field.line("confidence", lambda period: period.measured.confidence),
         *_measured(field),
         *_alarms(field),
     ]
@@ -510,13 +510,13 @@ def _estimated(period: Period) -> float | None:
 def _band(field: _Field) -> Iterator[str]:
     """Yield the interval of the estimate as a band; an isolated period is a third as wide."""
     for run in field.trend.runs(_estimated):
-        ends = [(one, one.measured.estimate) for one in run]
-        points = [(field.trend.x(one), known) for one, known in ends if known is not None]
+        estimates = [(field.trend.x(period), period.measured.estimate) for period in run]
+        points = [(x, estimate) for x, estimate in estimates if estimate is not None]
         if len(points) == 1:
-            half, ((x, known),) = field.trend.at(1) / 6, points
-            points = [(x - half, known), (x + half, known)]
-        upper = [f"{x:.3f},{field.y(known.high):.1f}" for x, known in points]
-        lower = [f"{x:.3f},{field.y(known.low):.1f}" for x, known in reversed(points)]
+            half, ((x, estimate),) = field.trend.at(1) / 6, points
+            points = [(x - half, estimate), (x + half, estimate)]
+        upper = [f"{x:.3f},{field.y(estimate.high):.1f}" for x, estimate in points]
+        lower = [f"{x:.3f},{field.y(estimate.low):.1f}" for x, estimate in reversed(points)]
         yield f'<polygon class="band" points="{" ".join([*upper, *lower])}"/>'
 
 
@@ -536,10 +536,10 @@ _DIAMOND, _TRIANGLE = "M0 -5L5 0L0 5L-5 0Z", "M0 -6L6 5L-6 5Z"
 
 
 def _alarms(field: _Field) -> Iterator[str]:
-    for one in field.trend.periods:
-        if one.alarm.raised or one.verdict == "off":
-            due = " due" if one.verdict == "off" else ""
-            yield _mark(field.trend.x(one), 8, f'<path class="alarm{due}" d="{_TRIANGLE}"/>')
+    for period in field.trend.periods:
+        if period.alarm.raised or period.verdict == "off":
+            due = " due" if period.verdict == "off" else ""
+            yield _mark(field.trend.x(period), 8, f'<path class="alarm{due}" d="{_TRIANGLE}"/>')
 
 
 def _mark(x: float, y: float, shape: str) -> str:
@@ -547,8 +547,8 @@ def _mark(x: float, y: float, shape: str) -> str:
 
 
 def _evidence_drawing(trend: Timeline) -> _Drawing:
-    thresholds = [_threshold(one) for one in trend.periods]
-    evidence = [_evidence(one) for one in trend.periods]
+    thresholds = [_threshold(period) for period in trend.periods]
+    evidence = [_evidence(period) for period in trend.periods]
     high = max(1.25 * max(thresholds), min(max(evidence), 4 * max(thresholds)))
     field = _Field(trend, _EVIDENCE, min(0.0, max(min(evidence), -1.0)), high)
     step = max(1, round(high / 4))
@@ -562,12 +562,12 @@ def _evidence_drawing(trend: Timeline) -> _Drawing:
     return field.drawing(words, ticks, marks)
 
 
-def _evidence(one: Period) -> float:
-    return one.alarm.log_evidence / math.log(10)
+def _evidence(period: Period) -> float:
+    return period.alarm.log_evidence / math.log(10)
 
 
-def _threshold(one: Period) -> float:
-    return one.alarm.log_threshold / math.log(10)
+def _threshold(period: Period) -> float:
+    return period.alarm.log_threshold / math.log(10)
 
 
 def _power(power: int) -> str:

@@ -51,7 +51,7 @@ class Alarm:
 def alarm(
     rows: Float64s,
     means: Float64s,
-    kept: Float64s,
+    reference_rows: Float64s,
     variances: Float64s,
     threshold: float,
     joint: Float64s | None = None,
@@ -63,7 +63,7 @@ def alarm(
     rows, means : ndarrays of shape (t, S) float64
         Number of rows of each period and signal, and their mean rank minus the reference's; a
         signal that a period lacks has 0 rows.
-    kept, variances : ndarrays of shape (S,) float64
+    reference_rows, variances : ndarrays of shape (S,) float64
         Number of reference rows of each signal, and the variance of their ranks, above 0.
     threshold : float
         c, above 1.
@@ -78,7 +78,7 @@ def alarm(
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
     # Compare the periods from a start on with the periods before it and the reference (mean 0).
-    before, after = kept + counts[starts], counts[-1] - counts[starts]
+    before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
     standard, noise = difference / np.sqrt(variances), noise / variances

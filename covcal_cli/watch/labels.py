@@ -86,9 +86,9 @@ def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> F
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
-        known = draw.labels.copy()
-        known[np.searchsorted(draw.rows, rows)] = labels
-        of_draw = _of_draw(file, labelled_part(file, replace(draw, labels=known)), seed)
+        labels_of_draw = draw.labels.copy()
+        labels_of_draw[np.searchsorted(draw.rows, rows)] = labels
+        of_draw = _of_draw(file, labelled_part(file, replace(draw, labels=labels_of_draw)), seed)
         if of_draw is not None:
             return of_draw
     target = file.require_target()
@@ -129,18 +129,18 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
 
     Every part counts in proportion to its rows. A part without labels is left out.
     """
-    known = [(rows, labels) for rows, labels in parts if labels is not None]
-    if not known:
+    labelled = [(rows, labels) for rows, labels in parts if labels is not None]
+    if not labelled:
         return None
-    shares = np.array([rows for rows, _ in known]) / sum(rows for rows, _ in known)
-    accuracies = np.array([labels.accuracy for _, labels in known])
-    sizes = np.array([labels.size for _, labels in known])
+    shares = np.array([rows for rows, _ in labelled]) / sum(rows for rows, _ in labelled)
+    accuracies = np.array([labels.accuracy for _, labels in labelled])
+    sizes = np.array([labels.size for _, labels in labelled])
     # The variance of a share at this size, with one label of either kind added.
     smoothed = (accuracies * sizes + 1) / (sizes + 2)
     variance = float(shares**2 @ (smoothed * (1 - smoothed) / sizes))
     accuracy = float(shares @ accuracies)
     mean = float(shares @ smoothed)
-    rows = sum(labels.rows for _, labels in known)
+    rows = sum(labels.rows for _, labels in labelled)
     return PeriodLabels(rows, accuracy, mean * (1 - mean) / variance)
 
 

@@ -58,8 +58,8 @@ class LateLabels:
         classes = named_classes(file.classes)
         texts = RowLabels(self.texts, self.path, "label", texts_are_numbers=True)
         labels = texts.indices(classes)[lines]
-        known = labels != UNKNOWN_LABEL
-        return rows[near[known]], labels[known]
+        labelled = labels != UNKNOWN_LABEL
+        return rows[near[labelled]], labels[labelled]
 
     @property
     def notes(self) -> list[str]:

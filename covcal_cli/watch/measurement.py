@@ -177,7 +177,7 @@ class Measurement:
 
 
 def measurements(
-    source: Source, standard: Standard, known: Mapping[str, Measured], late: LateLabels | None
+    source: Source, standard: Standard, recorded: Mapping[str, Measured], late: LateLabels | None
 ) -> Iterator[Measurement]:
     """Yield every period of a file.
 
@@ -190,14 +190,14 @@ def measurements(
         If the file has no target, is of another classifier, or a column is no date.
     """
     with FeatureFile(source.path) as file:
-        yield from measurements_of(file, source, standard, known, late)
+        yield from measurements_of(file, source, standard, recorded, late)
 
 
 def measurements_of(
     file: FeatureFile,
     source: Source,
     standard: Standard,
-    known: Mapping[str, Measured],
+    recorded: Mapping[str, Measured],
     late: LateLabels | None = None,
 ) -> Iterator[Measurement]:
     """Yield every period of an open file, as `measurements`."""
@@ -212,7 +212,7 @@ def measurements_of(
     parts = list(cuts(target, source.name, source.by, source.every))
     labels = _labels(file, parts, source, late, standard.calibration.seed)
     for cut in parts:
-        before = known.get(cut.name)
+        before = recorded.get(cut.name)
         digest = file.sha256() if source.is_one_period else _digest(target, cut.rows)
         state: Literal["new", "same", "grown", "other"] = "new"
         if before is not None:
@@ -341,18 +341,18 @@ def joined(first: Measured, second: Measured) -> Measured:
     def mean(*values: float, weights: Float64s = rows) -> float:
         return float(np.average(values, weights=weights))
 
-    def mean_if_both(one: float | None, other: float | None) -> float | None:
-        return None if one is None or other is None else mean(one, other)
+    def mean_if_both(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else mean(a, b)
 
     estimates = [part.estimate for part in (first, second) if part.estimate is not None]
     sizes = np.array([part.rows for part in (first, second) if part.estimate is not None])
     estimate = None
     if estimates:
         accuracy, low, high = (
-            float(np.average([getattr(known, name) for known in estimates], weights=sizes))
+            float(np.average([getattr(estimated, name) for estimated in estimates], weights=sizes))
             for name in ("accuracy", "low", "high")
         )
-        is_contradicted = any(known.contradicted for known in estimates)
+        is_contradicted = any(estimated.contradicted for estimated in estimates)
         estimate = PeriodAccuracy(accuracy, low, high, estimates[0].of, is_contradicted)
     signal_rows = np.array([first.signal_rows, second.signal_rows], dtype=np.float64)
     return replace(
@@ -392,18 +392,18 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 
 
 def distances(
-    reference: Reference, found: Moments | None
+    reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
     """Return the domain AUC of a period against source and target, and the source's effective rows.
 
     For two normal domains with equal covariance and squared Mahalanobis distance d2, the best AUC
     is Phi(sqrt(d2 / 2)), and importance weights leave a share exp(-d2) of effective rows.
     """
-    if found is None or found.rows < _LEAST_ROWS:
+    if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None
-    of_source = squared_distance(reference.coordinates.source, found)
+    of_source = squared_distance(reference.coordinates.source, moments)
     target = reference.coordinates.target
-    of_target = None if target is None else _auc(squared_distance(target, found))
+    of_target = None if target is None else _auc(squared_distance(target, moments))
     rows = reference.source.right + reference.source.wrong
     return _auc(of_source), of_target, rows * math.exp(-of_source)
 
@@ -434,12 +434,12 @@ def signals_of(
     values = {CONFIDENCE: confidence}
     if density is not None and compared is not None:
         values[DENSITY_RATIO] = compared @ density.values
-    classes = [one for one in reference.signals if one.class_number is not None]
-    of_classes = margins(logits, [int(one.class_number or 0) for one in classes])
-    values |= {one.name: row for one, row in zip(classes, of_classes, strict=True)}
-    for one in reference.signals:
-        if one.axis is not None and compared is not None:
-            values[one.name] = compared[:, one.axis]
-        if one.name in values:
-            ranks = one.ranks(values[one.name])
-            yield one.name, float(ranks.mean()) - one.mean, float(ranks.var())
+    classes = [signal for signal in reference.signals if signal.class_number is not None]
+    of_classes = margins(logits, [int(signal.class_number or 0) for signal in classes])
+    values |= {signal.name: row for signal, row in zip(classes, of_classes, strict=True)}
+    for signal in reference.signals:
+        if signal.axis is not None and compared is not None:
+            values[signal.name] = compared[:, signal.axis]
+        if signal.name in values:
+            ranks = signal.ranks(values[signal.name])
+            yield signal.name, float(ranks.mean()) - signal.mean, float(ranks.var())

@@ -48,7 +48,7 @@ def in_time(names: Sequence[str]) -> list[int]:
 def periods_in_time(history: History, calibration_sha256: str) -> list[Period]:
     """Return the periods of one calibration in the order of time."""
     periods = history.of(calibration_sha256)
-    return [periods[place] for place in in_time([known.measured.period for known in periods])]
+    return [periods[place] for place in in_time([period.measured.period for period in periods])]
 
 
 def judged(
@@ -67,24 +67,28 @@ def judged(
     history, used, standard, rule
         The history so far, the calibration with its reference data, and the settings.
     """
-    known = {period.measured.period: period for period in history.of(used.sha256)}
-    entries = {name: period.measured for name, period in known.items()} | dict(fresh)
+    recorded = {period.measured.period: period for period in history.of(used.sha256)}
+    entries = {name: period.measured for name, period in recorded.items()} | dict(fresh)
     names = list(entries)
     sequence = [entries[names[place]] for place in in_time(names)]
     places = {entry.period: place for place, entry in enumerate(sequence)}
     first = min((places[name] for name in fresh), default=len(sequence))
     lines: list[Period] = []
-    before = None if first == 0 else known.get(sequence[first - 1].period)
+    before = None if first == 0 else recorded.get(sequence[first - 1].period)
     segment = None if before is None else before.segment
-    acknowledged = [one for one in history.acknowledgements if one.calibration == used.sha256]
+    acknowledged = [
+        acceptance
+        for acceptance in history.acknowledgements
+        if acceptance.calibration == used.sha256
+    ]
     for place in range(first, len(sequence)):
         entry = sequence[place]
-        for one in acknowledged:
-            if places.get(one.after) == place - 1 and one.since in places:
-                segment = Segment(one.since, f"accepted: {one.reason}")
+        for acceptance in acknowledged:
+            if places.get(acceptance.after) == place - 1 and acceptance.since in places:
+                segment = Segment(acceptance.since, f"accepted: {acceptance.reason}")
         line = _judged(sequence[: place + 1], segment, places, used, standard, rule)
         segment = line.segment
-        old = known.get(entry.period)
+        old = recorded.get(entry.period)
         line = replace(line, supersedes=old is not None)
         if entry.period in fresh or old is None or _differ(line, old):
             lines.append(line)

@@ -332,26 +332,26 @@ def moments(places: Float64s) -> Moments:
     return Moments(len(places), Packed.of(places.mean(axis=0)), Packed.of(covariance))
 
 
-def direction(one: Moments, other: Moments) -> Float64s:
-    """Return the coefficients of log (density of `one` / density of `other`), shape (p,).
+def direction(first: Moments, second: Moments) -> Float64s:
+    """Return the coefficients of log (density of `first` / density of `second`), shape (p,).
 
     Both densities are normal with the pooled covariance (Fisher's discriminant).
     """
-    difference = one.mean.values.astype(np.float64) - other.mean.values
-    return np.asarray(np.linalg.solve(_pooled(one, other), difference))
+    difference = first.mean.values.astype(np.float64) - second.mean.values
+    return np.asarray(np.linalg.solve(_pooled(first, second), difference))
 
 
-def squared_distance(one: Moments, other: Moments) -> float:
+def squared_distance(first: Moments, second: Moments) -> float:
     """Return the squared Mahalanobis distance of two domains, corrected for sampling noise."""
-    difference = one.mean.values.astype(np.float64) - other.mean.values
-    squared = float(difference @ direction(one, other))
-    return max(0.0, squared - len(difference) * (1 / one.rows + 1 / other.rows))
+    difference = first.mean.values.astype(np.float64) - second.mean.values
+    squared = float(difference @ direction(first, second))
+    return max(0.0, squared - len(difference) * (1 / first.rows + 1 / second.rows))
 
 
-def _pooled(one: Moments, other: Moments) -> Float64s:
+def _pooled(first: Moments, second: Moments) -> Float64s:
     """Return the pooled covariance of two domains, with a ridge."""
-    total = max(1, one.rows + other.rows - 2)
-    parts = [(part.rows - 1) / total * part.covariance.values for part in (one, other)]
+    total = max(1, first.rows + second.rows - 2)
+    parts = [(part.rows - 1) / total * part.covariance.values for part in (first, second)]
     both: Float64s = np.stack(parts).sum(axis=0, dtype=np.float64)
     ridge = _RIDGE * max(float(np.trace(both)) / len(both), float(np.finfo(np.float32).tiny))
     return np.asarray(both + ridge * np.eye(len(both)))

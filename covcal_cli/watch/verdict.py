@@ -111,7 +111,7 @@ def alarm_of(
     if not moving:
         return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
     rows, means = _table(signals, [signal.name for signal in moving])
-    found = alarm(
+    result = alarm(
         rows,
         means,
         np.array([float(signal.rows) for signal in moving]),
@@ -119,7 +119,7 @@ def alarm_of(
         threshold,
         None if reference.joint is None else reference.joint.values.astype(np.float64),
     )
-    return found, _named(moving[found.signal], reference)
+    return result, _named(moving[result.signal], reference)
 
 
 def _alarm_within(
@@ -141,14 +141,14 @@ def _alarm_within(
     usual = np.array([first.signals[name] for name in names])
     variances = np.array([[entry.variances.get(name, 0.0) for name in names] for entry in entries])
     weights = np.array([float(entry.signal_rows) for entry in entries])
-    found = alarm(
+    result = alarm(
         rows,
         np.where(rows > 0, means - usual, 0.0),
         np.full(len(names), float(first.signal_rows)),
         weights @ variances / weights.sum(),
         threshold,
     )
-    return replace(found, start=found.start + 1), _named(moving[found.signal], reference)
+    return replace(result, start=result.start + 1), _named(moving[result.signal], reference)
 
 
 def _table(

@@ -224,9 +224,9 @@ def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
     inner = record.items() if isinstance(record, dict) else enumerate(record)
     for key, value in inner:
         if isinstance(value, (dict, list)) and key != "prompt_logprobs":
-            found = find_tokens(value, depth - 1)
-            if found:
-                return found
+            inner_tokens = find_tokens(value, depth - 1)
+            if inner_tokens:
+                return inner_tokens
     return None
 
 
