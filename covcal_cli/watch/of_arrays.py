@@ -187,12 +187,12 @@ class Watch:
         source = Source(
             _IN_MEMORY, period, None, self._settings.every, uses_labels=labels is not None
         )
-        known = {entry.measured.period: entry.measured for entry in self.periods_}
+        recorded = {entry.measured.period: entry.measured for entry in self.periods_}
         domains = {"target": arrays}
         with ArrayFile(domains, calibration.classes, calibration.model["sha256"]) as file:
-            measured = list(measurements_of(file, source, self._standard, known))
+            measured = list(measurements_of(file, source, self._standard, recorded))
         try:
-            shown, notes, self._history = extended(
+            reported, notes, self._history = extended(
                 measured,
                 self._history,
                 self._used,
@@ -208,7 +208,7 @@ class Watch:
                 "further rows of it, force=True to replace it, or another period"
             ) from error
         self.notes_, self.segments_ = tuple(notes), measured[0].segments
-        return next(line for line in reversed(shown) if line.measured.period == period)
+        return next(line for line in reversed(reported) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:
         """Return the logits, and the columns of a data frame that are no classes."""

@@ -135,7 +135,7 @@ def watch(
         standard = with_segments(standard, settings.segment, settings.tolerance, level)
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)
     earlier = History(Path("watch.jsonl")) if history is None else read_history(history)
-    known = {period.measured.period: period.measured for period in earlier.of(used.sha256)}
+    judged_before = {period.measured.period: period.measured for period in earlier.of(used.sha256)}
     late = None if labels is None else read_late_labels(labels)
     warnings: list[str] = []
     sources = [
@@ -143,19 +143,19 @@ def watch(
         for path, name in zip(paths, names, strict=True)
     ]
     if late is not None and not sources:
-        sources, warnings = _sources_of(known.values(), earlier.path)
-    by_source = [list(measurements(source, standard, known, late)) for source in sources]
-    found = [entry for entries in by_source for entry in entries]
+        sources, warnings = _sources_of(judged_before.values(), earlier.path)
+    by_source = [list(measurements(source, standard, judged_before, late)) for source in sources]
+    entries_now = [entry for entries in by_source for entry in entries]
     if late is not None:
         if warnings and not late.joined:
             raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
     if not files:  # rows that changed since are not those that the history has
-        found = [entry for entry in found if entry.state == "same"]
+        entries_now = [entry for entry in entries_now if entry.state == "same"]
 
-    shown, notes, now = extended(
-        found,
+    reported, notes, now = extended(
+        entries_now,
         earlier,
         used,
         standard,
@@ -168,20 +168,20 @@ def watch(
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     sequence = periods_in_time(now, used.sha256)
     return Watched(
-        periods=tuple(shown),
+        periods=tuple(reported),
         classes=calibration.classes,
         every=settings.every,
         false_alarms=settings.false_alarms,
         tolerance=settings.tolerance,
-        earlier=len(known),
+        earlier=len(judged_before),
         notes=(
             *standard.notes,
             *notes,
-            *_gaps([period.measured.period for period in sequence], shown),
-            *_notes(calibration, standard.reference, [entry.entry for entry in found]),
+            *_gaps([period.measured.period for period in sequence], reported),
+            *_notes(calibration, standard.reference, [entry.entry for entry in entries_now]),
         ),
-        warnings=(*earlier.damaged, *warnings, *_warnings(shown)),
-        segments=segments_in(found, shown),
+        warnings=(*earlier.damaged, *warnings, *_warnings(reported)),
+        segments=segments_in(entries_now, reported),
     )
 
 
@@ -196,7 +196,7 @@ def segments_in(
 
 
 def extended(
-    found: Sequence[Measurement],
+    measured: Sequence[Measurement],
     earlier: History,
     used: WatchedCalibration,
     standard: Standard,
@@ -216,7 +216,7 @@ def extended(
     histories: list[History] = []
 
     def added(so_far: History) -> list[Period]:
-        fresh, told = _fresh(found, so_far, used.sha256, join=join, force=force)
+        fresh, told = _fresh(measured, so_far, used.sha256, join=join, force=force)
         lines.extend(judged(fresh, so_far, used, standard, rule))
         notes.extend(told)
         periods = {period.key: period for period in (*so_far.periods, *lines)}
@@ -228,13 +228,13 @@ def extended(
     else:
         added(earlier)
     (now,) = histories
-    shown, is_new = _shown(found, lines, periods_in_time(now, used.sha256))
-    if found and not is_new:
+    reported, is_new = _shown(measured, lines, periods_in_time(now, used.sha256))
+    if measured and not is_new:
         notes.append("no new period: the history has all of them with the same rows")
-    return shown, notes, now
+    return reported, notes, now
 
 
-def _sources_of(known: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
+def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
     """Return the files of periods, and a warning for each file that cannot be opened.
 
     A file outside the folder of the history is opened only if the command names it.
@@ -243,7 +243,7 @@ def _sources_of(known: Iterable[Measured], history: Path) -> tuple[list[Source],
         Source(entry.file, "" if rows_of(entry.every) else entry.period, entry.by, entry.every)
         if entry.by is None
         else Source(entry.file, "", entry.by, entry.every): None
-        for entry in known
+        for entry in periods
     }
     sources, warnings = [], []
     for source in files:
@@ -260,7 +260,7 @@ def _sources_of(known: Iterable[Measured], history: Path) -> tuple[list[Source],
 
 
 def _fresh(
-    found: Sequence[Measurement], history: History, sha256: str, *, join: bool, force: bool
+    measured: Sequence[Measurement], history: History, sha256: str, *, join: bool, force: bool
 ) -> tuple[dict[str, Measured], list[str]]:
     """Return the periods that change a history, by name, with notes.
 
@@ -271,12 +271,12 @@ def _fresh(
     CovcalError
         If two files hold rows of one period.
     """
-    known = {period.measured.period: period.measured for period in history.of(sha256)}
+    recorded = {period.measured.period: period.measured for period in history.of(sha256)}
     fresh: dict[str, Measured] = {}
     notes = []
-    for measurement in found:
+    for measurement in measured:
         entry, name = measurement.entry, measurement.entry.period
-        before = fresh.get(name) or known.get(name)
+        before = fresh.get(name) or recorded.get(name)
         if before is None:
             fresh[name] = entry
         elif set(entry.rows_sha256) <= set(before.rows_sha256):
@@ -306,19 +306,19 @@ def _fresh(
 
 
 def _shown(
-    found: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
+    measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
     """Return the periods to report, and whether any is new: all new ones, or else the last one."""
-    asked = {entry.entry.period for entry in found}
-    shown = [line for line in lines if line.measured.period in asked]
-    if shown:
-        return shown, True
+    asked = {entry.entry.period for entry in measured}
+    reported = [line for line in lines if line.measured.period in asked]
+    if reported:
+        return reported, True
     return [period for period in sequence if period.measured.period in asked][-1:], False
 
 
-def _gaps(names: Sequence[str], shown: Sequence[Period]) -> list[str]:
+def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
     """Return a note on the periods without rows before the periods that are reported."""
-    asked = {period.measured.period for period in shown}
+    asked = {period.measured.period for period in reported}
     missing = [
         name
         for before, after in pairwise(names)
@@ -346,14 +346,14 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
     changes: list[str] = []
 
     def lines(so_far: History) -> list[Acknowledgement]:
-        made = acknowledgement(so_far, used, reason)
-        if made is None:
+        accepted = acknowledgement(so_far, used, reason)
+        if accepted is None:
             raise CovcalError(
                 f"{history}: the rows of the last period of {document.name} have not changed: "
                 "there is no alarm to acknowledge"
             )
-        changes.append(made[1].change)
-        return [made[0]]
+        changes.append(accepted[1].change)
+        return [accepted[0]]
 
     if not history.is_file():
         raise CovcalError(f"{history} does not exist: pass the --history of covcal watch")
