@@ -13,7 +13,7 @@ Damage is reported in one line; h5py's exceptions never leave this module.
 
 import errno
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -182,6 +182,7 @@ class File(Group):
     """An open file that was examined; a context manager.
 
     With `handle`, an open ``h5py.File`` that the caller closes, messages call the file `path`.
+    `within` returns the group to read from the root attributes; only that group is examined.
 
     Raises
     ------
@@ -190,15 +191,25 @@ class File(Group):
         not written or are implausibly large.
     """
 
-    def __init__(self, path: Path, *, remedy: str, handle: Any = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        remedy: str,
+        handle: Any = None,
+        within: Callable[[Mapping[str, Any]], str] = lambda _attributes: "/",
+    ) -> None:
         self._closes = handle is None
-        raw = _opened(path, remedy) if handle is None else handle
+        self._file = raw = _opened(path, remedy) if handle is None else handle
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                self.datasets = dict(_examined(path, raw))
                 # Root attributes that are texts or single numbers; covcal writes no others.
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.attrs))
+            place = within(self.attrs)
+            with _readable(path, place):
+                self._raw = raw = raw if place == "/" else raw[place]
+                self.datasets = dict(_examined(path, raw))
         except BaseException:
             self.close()
             raise
@@ -206,7 +217,7 @@ class File(Group):
     def close(self) -> None:
         """Close the file if this object opened it."""
         if self._closes:
-            self._raw.close()
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -18,12 +18,27 @@ from covcal_cli.files import require_file
 from covcal_cli.forecast.forecaster import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision
-from covcal_cli.formats.features import APPLIED_SCHEMA, REMEDY, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.features import (
+    APPLIED_SCHEMA,
+    REMEDY,
+    SPLITS,
+    Domain,
+    FeatureFile,
+    labels_in,
+)
 from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.hdf5 import File
 from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw
 from covcal_cli.labels.filled_sheet import read_sheet
-from covcal_cli.records import Input, parsed_json, read_document, read_json, require_ascending
+from covcal_cli.multilabel import SCHEMA, one_label
+from covcal_cli.records import (
+    Input,
+    labels_of_document,
+    parsed_json,
+    read_document,
+    read_json,
+    require_ascending,
+)
 from covcal_cli.run.journal import Results
 from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import Period, Watched
@@ -33,7 +48,15 @@ Lines = list[tuple[str, str]]  # subject and text of each line
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
 # Attributes that are shown elsewhere, or too long.
-_HIDDEN = ("schema", "complete", "training", "preprocessing", "affine_difference", "largest_logit")
+_HIDDEN = (
+    "schema",
+    "complete",
+    "labels",
+    "training",
+    "preprocessing",
+    "affine_difference",
+    "largest_logit",
+)
 
 
 def describe(path: str | Path) -> str:
@@ -116,6 +139,8 @@ def _hdf5_lines(path: Path) -> Lines:
             what = "probabilities" if "probabilities" in applied else "confidences alone"
             count = [("rows", f"{len(applied['id'])}, {what}")]
             return _described(APPLIED_SCHEMA, classes, count, applied.attrs)
+    if labels := labels_in(path):
+        return _labels_lines(path, labels)
     with FeatureFile(path) as file:
         domains: list[Domain] = [
             domain for domain in (file.source, file.target) if domain is not None
@@ -132,6 +157,21 @@ def _hdf5_lines(path: Path) -> Lines:
         rows += [("note", text) for text in notes_on_named(path)]
         rows += _preprocessing(file.attributes.get("preprocessing"))
         return _described(file.schema, file.classes, rows, file.attributes)
+
+
+def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
+    """Describe a file of several labels: its rows, and how well each label is predicted."""
+    lines: Lines = []
+    for label in labels:
+        with one_label(label), FeatureFile(path) as file:
+            domains = [domain for domain in (file.source, file.target) if domain is not None]
+            lines = lines or [_domain(domain) for domain in domains]
+            accuracy = source_accuracy(file)
+            known = [f"{domain.n_labelled} of {domain.name}" for domain in domains]
+            doubt = "" if accuracy is None else accuracy.doubt or str(accuracy)
+            lines.append((label, f"labels: {', '.join(known)}{doubt and f'; accuracy {doubt}'}"))
+            attributes = file.attributes
+    return _described(SCHEMA, labels, lines, attributes)
 
 
 def _batches(draw: Draw) -> Lines:
@@ -239,13 +279,25 @@ def _model_lines(metadata: Mapping[str, str]) -> Lines:
 
 
 def _json_lines(path: Path) -> Lines:
-    schema = read_json(path, remedy=_REMEDY).get("schema")
+    content = read_json(path, remedy=_REMEDY)
+    schema = content.get("schema")
+    if labels := labels_of_document(content):
+        lines = [("labels", _classes(labels))]
+        for label in labels:
+            with one_label(label):
+                inner = content["labels"][label].get("schema")
+                lines += [(f"{label}: {name}", text) for name, text in _of_schema(path, inner)]
+        return [*lines, ("schema", str(schema))]
+    return [*_of_schema(path, schema), ("schema", str(schema))]
+
+
+def _of_schema(path: Path, schema: Any) -> Lines:
     if not isinstance(schema, str) or schema not in _DESCRIBERS:
         raise CovcalError(
             f"{path} has schema {schema!r}, which this version does not know: {_REMEDY}, or update "
             "covcal"
         )
-    return [*_DESCRIBERS[schema](path), ("schema", schema)]
+    return _DESCRIBERS[schema](path)
 
 
 def _calibration_lines(path: Path) -> Lines:

@@ -36,6 +36,7 @@ from typing import (
     get_type_hints,
 )
 
+from covcal_cli import multilabel
 from covcal_cli.arguments import ArgumentError
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
@@ -211,6 +212,14 @@ def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
     return rest | {DIGEST: digest_of(rest)}
 
 
+def of_labels(
+    documents: Mapping[str, Document | Mapping[str, Any]], path: Path, **more: Any
+) -> dict[str, Any]:
+    """Return the keys of a document for a file at `path` that holds a document per label."""
+    signed = {name: _signed(document, path) for name, document in documents.items()}
+    return {"schema": multilabel.SCHEMA, "labels": signed, **more}
+
+
 def document_text(content: Document | Mapping[str, Any], path: Path) -> str:
     """Return the JSON text of a document or of its keys for a file at `path`."""
     return json.dumps(_signed(content, path), indent=2, allow_nan=False)
@@ -335,6 +344,8 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     value has the wrong type, is out of range, or does not fit the others.
     """
     content = read_json(path, remedy=remedy, again=again)
+    if names := labels_of_document(content):
+        content = content["labels"][multilabel.chosen_label(path, names)]
     schema = content.get("schema")
     if schema != kind.schema:
         raise CovcalError(
@@ -344,6 +355,14 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
         return document_of(kind, content, path)
     except (ValueError, OverflowError) as error:
         raise CovcalError(f"{path} is damaged ({error}): {again or remedy}") from error
+
+
+def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the labels whose documents a document holds; none for other documents."""
+    documents = content.get("labels")
+    if content.get("schema") != multilabel.SCHEMA or not isinstance(documents, dict):
+        return ()
+    return tuple(name for name, document in documents.items() if isinstance(document, dict))
 
 
 def document_of(kind: type[D], content: Any, path: Path) -> D:

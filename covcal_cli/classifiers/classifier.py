@@ -17,6 +17,7 @@ from covcal_cli.maths.output_form import (
     BELOW,
     DISTRIBUTIONS,
     OutputEvidence,
+    log_odds,
     log_probabilities,
 )
 from covcal_cli.maths.softmax import to_float32
@@ -24,6 +25,7 @@ from covcal_cli.maths.softmax import to_float32
 _MOST_SHARE = 1 << 16  # votes, percentages and scores of 8 or 16 bits are at most so large
 _FAR = 1 << 12  # half of float32's digits are lost to such an offset
 PLAIN, LOGGED = "none", "softmax"  # the two possible tails of undecided outputs
+SIGMOID = "sigmoid"  # the tail of the probabilities of independent labels
 _LOGARITHMS = (
     "the model's output is probabilities, so their logarithms are used as logits. A probability "
     "below 1e-38, the smallest float32, counts as 1e-38"
@@ -51,6 +53,7 @@ class Outputs:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
         self.is_open = tail == PLAIN  # whether all rows are needed to decide the form
+        self.are_independent = False  # whether each output is the sigmoid or logit of a label
         self.notes: tuple[str, ...] = ()  # notes on the form, after the decision
         self.warnings: tuple[str, ...] = ()
 
@@ -59,6 +62,8 @@ class Outputs:
 
         Where `settle` decides what outputs are, rows that may be shares keep their sum.
         """
+        if self.are_independent:  # an offset means something
+            return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
             # As float64, because the limits are beyond what half precision holds.
@@ -78,6 +83,9 @@ class Outputs:
         Raises `CovcalError` if the model gives one number per row without a layer before it, and
         some number is no probability.
         """
+        if self.are_independent:
+            self._settle_labels(evidence)
+            return
         if not self.is_open:
             if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
                 self.warnings = (
@@ -112,6 +120,17 @@ class Outputs:
         self.notes = (_LOGARITHMS, *([_NO_HEAD] if self._has_layer else []))
         self.warnings = (*_readings(evidence), *evidence.doubts())
 
+    def _settle_labels(self, evidence: OutputEvidence) -> None:
+        """Decide whether the outputs of independent labels are logits or probabilities."""
+        if self.tail not in (PLAIN, SIGMOID) or self.is_single:
+            raise CovcalError(
+                f"{self._where} gives one label per row, not one sigmoid or logit per label: leave "
+                "out --multilabel"
+            )
+        if self.is_open and evidence.bounded == evidence.rows:
+            self.tail = SIGMOID
+            self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
+
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Use the form that an extraction decided on; if `tail` is None, decide it by `outputs`.
 
@@ -128,11 +147,14 @@ class Outputs:
     @property
     def are_logged(self) -> bool:
         """Whether the outputs are probabilities, whose logarithms are the logits."""
-        return self.is_open and self.tail == LOGGED
+        return self.is_open and self.tail in (LOGGED, SIGMOID)
 
     def logits(self, outputs: Floats) -> Float32s:
         """Return the logits, shape (m, K), of outputs."""
-        logits = log_probabilities(self.shown(outputs)) if self.are_logged else outputs
+        logits: Floats = outputs
+        if self.are_logged:
+            convert = log_odds if self.are_independent else log_probabilities
+            logits = convert(self.shown(outputs))
         return logits.astype(np.float32)
 
 

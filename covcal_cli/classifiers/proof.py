@@ -34,7 +34,7 @@ ONE_NUMBER = (
     "the model gives one number z per row, which is read as the logit of the second of two "
     "classes: the logits are 0 and z"
 )
-_SIGMOIDS = (
+SIGMOIDS = (
     "the model's output is one sigmoid per class. covcal uses the softmax of the same logits, so "
     "the confidences of method none differ from the model's"
 )
@@ -186,7 +186,7 @@ def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
     """Return notes on a tail; `is_single` says that one number per row stands for two classes."""
     if tail == "sigmoid" and not is_single:
-        return (_SIGMOIDS,)
+        return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()
 
 

@@ -1,7 +1,7 @@
 """``covcal calibrate``: fit the temperatures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from covcal_cli.calibrate.methods import Method as MethodEntry
+    from covcal_cli.formats.calibration import Calibration
 
 
 def calibrate(
@@ -79,6 +80,7 @@ def calibrate(
     from covcal_cli.calibrate.settings import CalibrateSettings
     from covcal_cli.cli.calibration_screen import answer, details
     from covcal_cli.files import as_word, check_output
+    from covcal_cli.formats.features import labels_in
     from covcal_cli.records import document_text, write_document
 
     count = _count(labels)
@@ -97,22 +99,36 @@ def calibrate(
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path, Path(target_prior)])
-    calibration = api.calibrate(path, settings)
-    notes = calibration.notes
-    if calibration.networks_sha256 is not None:  # an adapted file, which another file was made into
-        from covcal_cli.formats.lineage import notes_on_named
+    content: Calibration | dict[str, Any]
+    if labels_of_file := labels_in(path):
+        from covcal_cli.cli import multilabel
+        from covcal_cli.multilabel import for_each_label
+        from covcal_cli.records import of_labels
 
-        notes = (*notes_on_named(file), *notes)
+        calibrations = for_each_label(labels_of_file, lambda: api.calibrate(path, settings))
+        content = of_labels(calibrations, Path("cal.json") if to_stdout else output)
+        screen = multilabel.calibrated(calibrations)
+        warnings = multilabel.gathered({name: c.warnings for name, c in calibrations.items()})
+        notes = multilabel.gathered({name: c.notes for name, c in calibrations.items()})
+    else:
+        content = calibration = api.calibrate(path, settings)
+        screen = answer(calibration)
+        screen = f"{screen}\n\n{details(calibration)}" if verbose else screen
+        warnings, notes = list(calibration.warnings), list(calibration.notes)
+        # An adapted file, which another file was made into.
+        if calibration.networks_sha256 is not None:
+            from covcal_cli.formats.lineage import notes_on_named
+
+            notes = [*notes_on_named(file), *notes]
     hint = _next(path, output)  # it reads the file, so it comes before anything is written
     if to_stdout:
-        console.result(document_text(calibration, Path("cal.json")))
+        console.result(document_text(content, Path("cal.json")))
     else:
-        write_document(calibration, output, force=force)
-        screen = answer(calibration)
-        console.screen(f"{screen}\n\n{details(calibration)}" if verbose else screen)
+        write_document(content, output, force=force)
+        console.screen(screen)
     for text in notes:
         console.note(text)
-    console.warn(calibration.warnings)
+    console.warn(warnings)
     if not to_stdout:
         about = f"covcal inspect {as_word(output)} shows all candidates and checks"
         console.wrote(output, hint, about=about)
@@ -121,10 +137,15 @@ def calibrate(
 def _next(path: Path, output: Path) -> str:
     """Return the next command: evaluate if the target has labels, else apply."""
     from covcal_cli.files import as_word
-    from covcal_cli.formats.features import FeatureFile
+    from covcal_cli.formats.features import FeatureFile, labels_in
+    from covcal_cli.multilabel import for_each_label
 
-    with FeatureFile(path) as file:
-        labelled = file.target is not None and file.target.n_labelled > 0
+    def is_labelled() -> bool:
+        with FeatureFile(path) as file:
+            return file.target is not None and file.target.n_labelled > 0
+
+    names = labels_in(path)
+    labelled = any(for_each_label(names, is_labelled).values()) if names else is_labelled()
     return f"covcal {'evaluate' if labelled else 'apply'} {as_word(path)} -c {as_word(output)}"
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -160,14 +161,17 @@ def evaluate(
       covcal evaluate --decide decide.json --fail-above accepted_error=0.05
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
     """
+    from covcal_cli.cli import multilabel
     from covcal_cli.evaluate.bootstrap import LEVEL
     from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, assess
     from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
+    from covcal_cli.evaluate.macro import assess_labels
     from covcal_cli.evaluate.metrics import MAIN, METRICS
     from covcal_cli.evaluate.result import write_metrics
     from covcal_cli.forecast.forecaster import split_names
+    from covcal_cli.formats.lineage import labels_of
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = parsed(fail_above, parse_limit, "--fail-above")
@@ -207,17 +211,26 @@ def evaluate(
     with report.errors_in_report():
         if diagram is not None:
             check_diagram(diagram)
-        assessment = assess(
+        assess_one = partial(
+            assess,
             file,
             documents,
             settings,
             names=names,
             networks=networks,
             decision=decision,
-            gates=gates,
             check=report.check,
-            tell=console.note,
         )
+        if labels := labels_of(file, documents):
+            if diagram is not None:
+                raise typer.BadParameter("draws one classifier, not labels", param_hint="--diagram")
+            several = assess_labels(labels, gates, assess_one)
+        else:
+            assessment = assess_one(gates=gates, tell=console.note)
+    extras = _Extras(every_metric, intervals=bootstrap > 0, diagram=verbose)
+    if labels:
+        multilabel.publish(several, report, console, lambda e: _parts(e, extras)[1:])
+        return
     evaluation = assessment.evaluation
     if file is not None and not calibration and decision is None:
         console.note("no -c given: only the uncalibrated classifier was measured")
@@ -235,7 +248,6 @@ def evaluate(
             title = f"{evaluation.inputs[0].path.name}, target {evaluation.split} rows"
             draw_diagram(evaluation.metrics, diagram, title=title, force=force)
 
-    extras = _Extras(every_metric, intervals=bootstrap > 0, diagram=verbose)
     report.publish(
         console,
         lambda kind: rendered_evaluation(assessment, kind, extras=extras),

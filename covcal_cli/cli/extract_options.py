@@ -48,7 +48,7 @@ _HEADINGS = {
         *("preprocess", "size", "resize", "crop", "resample", "exif", "color", "layout"),
         *("scale", "mean", "std", "on_error"),
     ),
-    _TABLES: ("choices", "keep"),
+    _TABLES: ("choices", "multilabel", "keep"),
     "Row options": ("fractions", "sample", "limit", "shard", "seed"),
 }
 
@@ -205,6 +205,14 @@ class ExtractOptions:
             show_default=False,
         ),
     ] = None
+    multilabel: Annotated[
+        bool,
+        typer.Option(
+            "--multilabel",
+            help="A row may have several labels, and each output is the sigmoid or logit of one. "
+            "Truth: columns label_NAME of 1 and 0, or a column label with lists such as cat;dog.",
+        ),
+    ] = False
     preprocess: Annotated[
         str | None,
         typer.Option(
@@ -335,6 +343,7 @@ class ExtractOptions:
             outputs=outputs,
             keep=tuple(self.keep or ()),
             choices=self._choices(outputs),
+            multilabel=self.multilabel,
             skip_unreadable=self.on_error is OnErrorName.skip,
         )
 

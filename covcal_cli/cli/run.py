@@ -54,7 +54,7 @@ Earlier = Annotated[
 ]
 
 
-@takes_extract_options("providers", "limit", "shard", "on_error")
+@takes_extract_options("providers", "limit", "shard", "on_error", "multilabel")
 def run(
     context: typer.Context,
     model: Model = None,

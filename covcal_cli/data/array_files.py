@@ -26,6 +26,7 @@ from covcal_cli.data.feeding import (
     plan_feeds,
 )
 from covcal_cli.data.images import Opener, decode_batches, openers_of
+from covcal_cli.data.label_sets import LabelSets
 from covcal_cli.data.preprocessing.pixels import Pixels
 from covcal_cli.data.rows import (
     GROUP_PREFIX,
@@ -50,10 +51,11 @@ from covcal_cli.errors import CovcalError
 class ArrayFile:
     """A file of arrays, before the inputs of a model are chosen from it."""
 
-    def __init__(self, path: Path, keep: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, keep: Sequence[str] = (), *, multilabel: bool = False) -> None:
         self.path, self.keep = path, keep
         self.store = open_store(path)
         self.n = count_rows(self.store)
+        self.label_sets = LabelSets(self.store, self.n) if multilabel else None
         self.image_name = image_column(self.store)
         # A table's columns of numbers are features, unless its rows are images.
         of_images = self.image_name is not None or path_column(self.store) is not None
@@ -101,6 +103,8 @@ class ArrayData:
         self.split_names, self.ids_are_integers = file.ids, file.ids_are_integers
         self.way_to_label = facts.way_to_label
         self.class_folders = facts.labels.names
+        if file.label_sets is not None:
+            self.class_folders = file.label_sets.names
         self.columns = facts.groups
         self._file, self._feeds = file, feeds or []
         self._input = wanted[0].name
@@ -124,8 +128,15 @@ class ArrayData:
         )
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 for an unknown label."""
-        return self._file.facts.labels.indices(classes)
+        """Return the class index of every row, shape (n,); -1 for an unknown label.
+
+        With several labels, return 1, 0 or -1 for each, shape (n, L).
+        """
+        if (sets := self._file.label_sets) is None:
+            return self._file.facts.labels.indices(classes)
+        indices = sets.indices(classes)
+        self.notes += sets.notes
+        return indices
 
     def batches(
         self,

@@ -170,6 +170,11 @@ class RowLabels:
                 f"{self._key} holds the text {numbers_in_one[:40]!r}: save one class number or "
                 "name per row; of one-hot rows, that is the argmax"
             )
+        if several := next((text for text in labels if text.startswith('["')), None):
+            raise self._error(
+                f"{self._key} holds the list {several[:40]!r}: pass --multilabel if rows have "
+                "several labels"
+            )
         if texts_are_numbers and all(map(_is_whole, labels)):
             numbers = {text: int(float(text)) for text in labels}
             large = [abs(numbers.get(text, 0)) > _LARGEST for text in texts]

@@ -22,21 +22,27 @@ from covcal_cli.data.rows import (
     numbering_columns,
     require_domain,
 )
-from covcal_cli.data.stores import SUFFIXES
+from covcal_cli.data.stores import SUFFIXES, format_of
 from covcal_cli.data.stores.parquet import holds_parts, refuse_unnamed_parts
 from covcal_cli.errors import CovcalError
 
 
 def open_domains(
-    paths: Mapping[str, Path], wanted: Sequence[ModelInput], keep: Sequence[str] = ()
+    paths: Mapping[str, Path],
+    wanted: Sequence[ModelInput],
+    keep: Sequence[str] = (),
+    *,
+    multilabel: bool = False,
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
     """Open the domains ``"source"``, ``"target"`` or both as inputs of a model, with notes.
 
     The notes are about columns that number the rows. Columns of tables that the user asks to `keep`
-    are groups too. Raises `CovcalError` if covcal cannot read a path, the rows do not fit the
-    model, or two tables do not agree.
+    are groups too. With `multilabel`, rows have any number of labels. Raises `CovcalError` if covcal
+    cannot read a path, the rows do not fit the model, or two tables do not agree.
     """
-    opened = {name: _opened(path, wanted, keep) for name, path in paths.items()}
+    opened = {
+        name: _opened(path, wanted, keep, multilabel=multilabel) for name, path in paths.items()
+    }
     tables = {name: data for name, data in opened.items() if isinstance(data, ArrayFile)}
     arrays, notes = _agreed(tables, paths, wanted)
     return {
@@ -76,17 +82,26 @@ def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
 
 
 def _opened(
-    path: Path, wanted: Sequence[ModelInput], keep: Sequence[str] = ()
+    path: Path,
+    wanted: Sequence[ModelInput],
+    keep: Sequence[str] = (),
+    *,
+    multilabel: bool = False,
 ) -> FolderData | TarData | ArrayFile:
     if not path.exists():
         raise CovcalError(
             f"{path} does not exist: give a folder of images or an {SUFFIXES[0]} file, or "
             f"{', '.join(SUFFIXES[1:])} or .tar"
         )
+    if multilabel and not (path.is_file() and format_of(path)) and not holds_parts(path):
+        raise CovcalError(
+            f"{path} gives each row one label, that of its folder: for --multilabel give a table "
+            "with a column path and a column label_NAME of 1 and 0 per label"
+        )
     if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
         return TarData(path, wanted)
     if not path.is_dir() or holds_parts(path):
-        return ArrayFile(path, keep)
+        return ArrayFile(path, keep, multilabel=multilabel)
     try:
         return FolderData(path, wanted)
     except CovcalError:

@@ -17,6 +17,7 @@ from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_class_names, read_classes
 from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
+from covcal_cli.data.label_sets import LabelSets
 from covcal_cli.data.output_columns import CLASSES, OutputColumns, OutputKind, find_outputs
 from covcal_cli.data.rows import (
     DOMAIN,
@@ -43,6 +44,7 @@ from covcal_cli.maths.output_form import (
     DISTRIBUTIONS,
     EXACT,
     OutputEvidence,
+    log_odds,
     log_probabilities,
 )
 from covcal_cli.maths.softmax import to_float32, valid_rows
@@ -64,6 +66,8 @@ class OutputFile:
         keep: Sequence[str] = (),
         choices: Sequence[str] = (),
         store: Store | None = None,
+        *,
+        multilabel: bool = False,  # whether each column is a label of its own
     ) -> None:
         self.path, self.kind = path, kind
         # Find outputs and features, and check that they have a value for every row.
@@ -81,6 +85,14 @@ class OutputFile:
                 )
         # Labels, ids and groups of the rows.
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
+        self.label_sets: LabelSets | None = None
+        if multilabel:
+            if len(columns.order) != columns.width:
+                raise CovcalError(
+                    f"{path} has the outputs of one label ({columns.outputs[0]}), which is a table "
+                    "of two classes: leave out --multilabel"
+                )
+            self.label_sets = LabelSets(store, n, columns.class_names())
         used = {*columns.outputs, *columns.features, columns.named_by, *paths, DOMAIN}
         truth = (*LABEL_NAMES, columns.truth)
         self.facts = facts = RowFacts(store, n, used, truth, keep, keeps_texts=True)
@@ -115,7 +127,7 @@ class OutputTable:
     def __init__(self, file: OutputFile, columns: OutputColumns, rows: Rows) -> None:
         self.path = file.path
         self._store, self._kind, self._columns, self._rows = file.store, file.kind, columns, rows
-        self._labels = file.facts.labels
+        self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
         self._lacking: list[int] = []  # rows without the output of some class
         self.ids = [file.facts.ids[row] for row in rows]
@@ -139,8 +151,15 @@ class OutputTable:
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 where unknown."""
-        return self._labels.indices(classes)[self._rows]
+        """Return the class index of every row, shape (n,); -1 where unknown.
+
+        With several labels, return 1, 0 or -1 for each, shape (n, L).
+        """
+        if self._sets is None:
+            return self._labels.indices(classes)[self._rows]
+        indices = self._sets.indices(classes)[self._rows]
+        self.notes += self._sets.notes
+        return indices
 
     def batches(
         self,
@@ -168,6 +187,9 @@ class OutputTable:
 
     def _logits(self, values: AnyArray) -> AnyArray:
         order = self._columns.order
+        if self._sets is not None:
+            values = values if self._kind == "logits" else log_odds(values)
+            return np.take(values, order, axis=1)
         if self._kind != "logits":
             return log_probabilities(values, self._lowest)[:, order]
         if self._columns.width == 1:  # two classes: the other has the logit 0
@@ -182,6 +204,8 @@ class OutputTable:
             seen.add(values if values.shape[1] == 1 else np.take(values, self._columns.order, 1))
         if self._kind == "logits" and self._lacking and seen.high > 0:
             raise self._not_finite(self._lacking[0])
+        if self._sets is not None:
+            return tuple(self._checked_sigmoids(seen))
         self._lowest = seen.lowest
         if seen.form == "negated":
             raise self._store.error(
@@ -208,7 +232,7 @@ class OutputTable:
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
         of_rows = is_missing.any(axis=1) & ~is_missing.all(axis=1)
-        if values.shape[1] > 1 and of_rows.any():
+        if values.shape[1] > 1 and of_rows.any() and self._sets is None:
             some = values[of_rows].astype(np.float64)
             completed, is_possible = _with_missing(some, logarithms=self._kind == "logits")
             values = values.astype(np.float64)
@@ -250,8 +274,7 @@ class OutputTable:
         elif several and off is not None:
             row, total = off
             independent = (
-                ": sigmoids of independent labels are not outputs of one classifier; give each "
-                "label as a table of two classes"
+                ": pass --multilabel if they are sigmoids of independent labels"
                 if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
@@ -273,9 +296,25 @@ class OutputTable:
                 "float32: if rounding made them 0, give more digits"
             )
 
+    def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
+        """Refuse outputs of independent labels that are of the other kind; yield notes."""
+        if self._kind == "logits" and seen.bounded == seen.rows:
+            yield f"{seen.fact}; they are read as logits: pass --probabilities if they are not"
+        if self._kind == "probabilities" and seen.first_outside is not None:
+            row, value = seen.first_outside
+            raise self._store.error(
+                f"{self._place(row)} holds {value:g}, which is no probability: pass --logits where "
+                "these are logits, or divide percentages by 100"
+            )
+        if seen.form == "probabilities":
+            yield (
+                "every row sums to 1, as the classes of a softmax do: leave out --multilabel if "
+                "exactly one of them is right"
+            )
+
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
-        if self._kind == "logits" and names == self._columns.outputs:
+        if self._kind == "logits" and names == self._columns.outputs and self._sets is None:
             # A logit of -inf rules a class out, unless it rules out all classes.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
@@ -300,6 +339,8 @@ def open_outputs(
     classes: Path | None = None,
     keep: Sequence[str] = (),
     choices: Sequence[str] = (),
+    *,
+    multilabel: bool = False,
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in one order.
 
@@ -316,6 +357,8 @@ def open_outputs(
     choices : sequence of str
         The answers to find among the token log-probabilities of a log. Default: the names in
         `classes`, else the labels of the source.
+    multilabel : bool
+        Whether each column is the output of a label that is independent of the others.
 
     Raises
     ------
@@ -333,7 +376,9 @@ def open_outputs(
         stores = confidence_stores(opened, choices or None)
     for name, path in paths.items():
         # The target's columns may be named exactly like the source's classes.
-        files[name] = OutputFile(path, kind, names, keep, choices or names, stores.get(name))
+        files[name] = OutputFile(
+            path, kind, names, keep, choices or names, stores.get(name), multilabel=multilabel
+        )
         names = files[name].columns.class_names()
     without = [file.path for file in files.values() if given and not _has_logprobs(file.store)]
     if without:
@@ -544,8 +589,8 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
     if elsewhere >= _MUCH_ELSEWHERE:
         yield (
             f"the classes have only {100 * seen.mean_sum:.0f} % of the probability: after the "
-            "division, confidence says little about rows where other answers were likely (or are "
-            "these sigmoids of independent labels, which are not outputs of one classifier?)"
+            "division, confidence says little about rows where other answers were likely (pass "
+            "--multilabel if these are sigmoids of independent labels)"
         )
 
 

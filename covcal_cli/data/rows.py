@@ -326,10 +326,7 @@ class RowFacts:
             if len(shape) > 1 and name.lower() in LABEL_NAMES:
                 remedy = "save class numbers; of one-hot rows, that is the argmax"
                 if shape[0] == self._n and not self._is_one_hot(name):
-                    remedy = (
-                        "rows with several labels are not supported; give each label as a table of "
-                        "two classes, with its probability and a label of 0 or 1"
-                    )
+                    remedy = "pass --multilabel if rows have several labels"
             raise self._store.error(
                 f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
             )

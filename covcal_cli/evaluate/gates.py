@@ -40,6 +40,7 @@ class Gates:
     allowed: Sequence[Limit] = ()  # how much worse than in the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
+    shared_by: int = 1  # evaluations with such gates that share the level, as those of labels do
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
@@ -94,7 +95,7 @@ class Assessment:
             key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
             grouped.setdefault(key, []).append(verdict)
         limits = [
-            _of_limit(verdicts[0], self.level, verdicts[0].n or self.evaluation.n)
+            result_of_limit(verdicts[0], self.level, verdicts[0].n or self.evaluation.n)
             if by is None
             else _of_groups(verdicts, self.level)
             for (_, _, _, by), verdicts in grouped.items()
@@ -179,7 +180,7 @@ def assess(
         decision=decision,
     )
     level = (
-        gate_level(evaluation, gates.limits, gates.allowed, calibrations)
+        gate_level(evaluation, gates.limits, gates.allowed, calibrations, times=gates.shared_by)
         if gates.confident
         else None
     )
@@ -216,7 +217,7 @@ _WORDS: Mapping[Outcome, str] = {
 }
 
 
-def _of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
+def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
     """Return the result of a limit on all rows."""
     gate = _gate(verdict)
     numbers = f"{_numbers(verdict, level)}, limit {_shown(verdict.metric, verdict.limit)}"

@@ -119,14 +119,19 @@ def gate_level(
     limits: Sequence[Limit],
     regressions: Sequence[Limit],
     calibrations: Collection[str],
+    *,
+    times: int = 1,
 ) -> float:
-    """Return the level of every gate's interval, so that all gates together keep the level."""
+    """Return the level of every gate's interval, so that all gates together keep the level.
+
+    `times` is the number of evaluations with as many gates each.
+    """
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
     for limit in limits:
         for name in names[:1] if limit.metric in DECIDED else names:
             count += 1 if limit.by is None else len(_filled(evaluation, limit.by, name))
-    return 1 - (1 - evaluation.level) / max(1, count)
+    return 1 - (1 - evaluation.level) / max(1, count * times)
 
 
 def apply_limits(
@@ -175,7 +180,7 @@ def _verdict_on_all(
             level=level,
             names=[limit.metric],
         ).get(limit.metric)
-    return _verdict(limit, name, value, interval)
+    return verdict_on(limit, name, value, interval)
 
 
 def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
@@ -184,7 +189,7 @@ def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | No
     if metrics is None:
         raise CovcalError(f"{limit.metric} is measured on a decision: pass --decide decide.json")
     interval = None if level is None else metrics.interval(limit.metric, level)
-    verdict = _verdict(limit, metrics.calibration, metrics.value(limit.metric), interval)
+    verdict = verdict_on(limit, metrics.calibration, metrics.value(limit.metric), interval)
     return replace(verdict, n=metrics.rows(limit.metric))
 
 
@@ -203,11 +208,12 @@ def _verdicts_by_group(
             interval = group_interval(
                 limit.metric, bins, resamples=resamples, seed=evaluation.seed, level=level
             )
-        verdict = _verdict(limit, name, value, interval)
+        verdict = verdict_on(limit, name, value, interval)
         yield replace(verdict, by=limit.by, group=group, n=bins.n)
 
 
-def _verdict(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
+def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
+    """Return the verdict of a limit on a value of the calibration `name`."""
     low, high = interval or (None, None)
     if limit.least:
         exceeded = (value if high is None else high) < limit.limit

@@ -22,7 +22,7 @@ from covcal_cli.classifiers.proof import difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
-from covcal_cli.extract.parts import Block, DomainSpool, Join, Part, RawRows
+from covcal_cli.extract.parts import Block, DomainSpool, Join, LabelRows, Part, RawRows
 from covcal_cli.forecast.forecaster import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
@@ -68,7 +68,8 @@ class DomainExtraction:
 
     name: str  # "source" or "target"
     data: DomainData
-    labels: Labels  # labels of all rows of the data, shape (n,); -1 if unknown
+    # Labels of all rows of the data, shape (n,); -1 if unknown. With several labels, shape (n, L).
+    labels: Labels
     split: Splits  # splits of all rows of the data, shape (n,)
     rows: Rows  # the numbers of the rows to run, ascending
     chosen: int  # the number of rows in all shards together
@@ -125,8 +126,11 @@ class DomainExtraction:
         spool: DomainSpool,
         classifier: Classifier,
         classes: Sequence[str],
-    ) -> Join:
-        """Write the group ``/NAME`` from a spool that holds every row, and count its outputs."""
+    ) -> list[Join]:
+        """Write the group ``/NAME`` from a spool that holds every row, and count its outputs.
+
+        With several labels, write one such group per label; they share all but logits and labels.
+        """
         # Only now is it known which rows are readable. Labels, splits and ids are those of these
         # rows.
         self.skipped = spool.skipped
@@ -143,12 +147,13 @@ class DomainExtraction:
         numbers = spool.numbers()
         logits = replace(numbers["logits"], convert=classifier.outputs.logits)
         numbers["logits"] = logits
+        labels = self.labels[self.kept]
         part = Part(
             path=self.data.path,
             rows=self.kept,
             content={
                 **numbers,
-                "labels": self.labels[self.kept],
+                "labels": labels,
                 "split": self.split[self.kept],
                 "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
                 **columns,
@@ -156,11 +161,25 @@ class DomainExtraction:
             columns=list(self.data.columns),
             skipped=[(row, ids[row], reason) for row, reason in self.skipped],
         )
+        if labels.ndim == 2:
+            return self._write_labels(writer, part, logits, labels)
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
         if self.name == "source":  # target labels are for evaluate
             self.accuracy = self._accuracy(classes, logits)
-        return join
+        return [join]
+
+    def _write_labels(
+        self, writer: HDF5Writer, part: Part, logits: RawRows, labels: Labels
+    ) -> list[Join]:
+        """Write the group ``/label/NUMBER/NAME`` of every label."""
+        joins: list[Join] = []
+        for number, of_label in enumerate(labels.T):
+            content = {**part.content, "logits": LabelRows(logits, number), "labels": of_label}
+            join = Join(f"label/{number}/{self.name}", [replace(part, content=content)])
+            join.write(writer, shared=joins[0].name if joins else None)
+            joins.append(join)
+        return joins
 
     def write_shard(self, writer: HDF5Writer) -> None:
         """Write the row numbers from which ``merge`` restores the order of the rows."""
@@ -175,7 +194,9 @@ class DomainExtraction:
             name=self.name,
             path=self.data.path,
             rows=rows_per_split(self.split[self.kept]),
-            labelled=int((self.labels[self.kept] != UNKNOWN_LABEL).sum()),
+            labelled=int(
+                (self.labels[self.kept] != UNKNOWN_LABEL).reshape(len(self.kept), -1).any(1).sum()
+            ),
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
 
@@ -207,6 +228,8 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
+        if self.labels.ndim == 2:  # calibrate doubts each label by itself
+            return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (
                 f"every confidence on the {self.name} is above {_SATURATED}: "

@@ -42,6 +42,8 @@ from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.maths.output_form import OutputEvidence
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
+from covcal_cli.multilabel import CLASSES
+from covcal_cli.multilabel import SCHEMA as MULTILABEL_SCHEMA
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
@@ -68,6 +70,7 @@ class ExtractReport:
     warnings: tuple[str, ...]  # suspicious facts, one line each
     notes: tuple[str, ...]  # notes for the user, one line each
     has_features: bool  # adapt needs them
+    is_multilabel: bool = False  # whether `classes` are labels, of which a row can have several
 
     @property
     def facts(self) -> dict[str, str]:
@@ -78,7 +81,7 @@ class ExtractReport:
         facts["model"] = self.reading
         if self.holds_images:
             facts["images"] = self.preprocessing
-        return facts | {"classes": class_list(self.classes)}
+        return facts | {"labels" if self.is_multilabel else "classes": class_list(self.classes)}
 
     @property
     def details(self) -> dict[str, str]:
@@ -161,6 +164,7 @@ def extract(
         warnings=once(*plan.classifier.outputs.warnings, *plan.warnings, *warnings, doubt),
         notes=once(*plan.notes, note),
         has_features=has_features,
+        is_multilabel=plan.settings.multilabel,
     )
 
 
@@ -185,14 +189,21 @@ def _run(
         outputs.settle(evidence)
         # Join: write the file in one go.
         attributes, classes = plan.attributes(), plan.classes.names
+        several = plan.settings.multilabel
         writer = stack.enter_context(
-            HDF5Writer(partial, schema=FEATURES_SCHEMA, classes=classes, attributes=attributes)
+            HDF5Writer(
+                partial,
+                schema=MULTILABEL_SCHEMA if several else FEATURES_SCHEMA,
+                classes=CLASSES if several else classes,
+                attributes=attributes,
+            )
         )
         joins = [
-            domain.write(writer, spools[name], classifier, classes)
+            join
             for name, domain in domains.items()
+            for join in domain.write(writer, spools[name], classifier, classes)
         ]
-        if classifier.weight is not None and classifier.bias is not None:
+        if classifier.weight is not None and classifier.bias is not None and not several:
             writer.write("head/weight", classifier.weight)
             writer.write("head/bias", classifier.bias)
         if shard is not None:
@@ -204,7 +215,8 @@ def _run(
         # If both domains have one path, the user asked for it (a column domain) or was already
         # warned.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
-            doubt = _doubt_on_rows(writer.handle, paths)
+            rows = writer.handle["label/0"] if several else writer.handle
+            doubt = _doubt_on_rows(rows, paths)
         statistics = [domain.statistics for domain in domains.values()]
         proof: dict[str, Attribute] = {
             "tail": str(classifier.tail),
@@ -227,7 +239,8 @@ def _require_one_form(
 ) -> None:
     """Refuse outputs if most rows are probabilities, but not all."""
     if (
-        evidence.form != "mixed"
+        plan.settings.multilabel
+        or evidence.form != "mixed"
         or not plan.classifier.outputs.is_open
         or evidence.first_off is None
     ):

@@ -89,14 +89,30 @@ class Join:
             f"columns of the {name}", [(part, list(part.columns)) for part in parts]
         )
 
-    def write(self, writer: HDF5Writer, count: Callable[[Block], None] | None = None) -> None:
-        """Write the group ``/NAME``, and call `count` with every block of numbers."""
-        for array, width in self._widths.items():
+    def write(
+        self,
+        writer: HDF5Writer,
+        count: Callable[[Block], None] | None = None,
+        *,
+        shared: str | None = None,
+    ) -> None:
+        """Write the group ``/NAME``, and call `count` with every block of numbers.
+
+        All but logits and labels can be those of the group `shared`, which holds the same rows.
+        """
+        facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
+        widths = dict(self._widths)
+        if shared is not None:
+            for name in [*widths, *facts]:
+                if name not in ("logits", "labels"):
+                    writer.share(f"{self.name}/{name}", f"{shared}/{name}")
+            facts, widths = ["labels"], {"logits": widths["logits"]}
+        for array, width in widths.items():
             writer.allocate(f"{self.name}/{array}", (self.n, width))
-        for block in self._written(writer, list(self._widths), 4 * sum(self._widths.values())):
+        for block in self._written(writer, list(widths), 4 * sum(widths.values())):
             if count is not None:
                 count(block)
-        for fact in ("labels", "split", "ids", *(f"columns/{name}" for name in self._columns)):
+        for fact in facts:
             dtype = np.result_type(*(part.content[fact].dtype for part in self._parts))
             writer.allocate(f"{self.name}/{fact}", (self.n,), dtype)
             for block in self._written(writer, [fact], dtype.itemsize):
@@ -393,6 +409,23 @@ class RawRows:
         numbers = np.fromfile(self.path, "<f4", (stop - start) * width, offset=4 * start * width)
         values: Float32s = numbers.reshape(-1, width)
         return values if self.convert is None else self.convert(values)
+
+
+@dataclass(frozen=True)
+class LabelRows:
+    """The logits 0 and z of the two classes of one label, where z is a column of `rows`."""
+
+    rows: RawRows
+    column: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows, and 2."""
+        return self.rows.shape[0], 2
+
+    def __getitem__(self, rows: slice) -> Float32s:
+        values = self.rows[rows][:, self.column]
+        return np.stack([np.zeros_like(values), values], axis=1)
 
 
 HEAD = ("weight", "bias")  # the arrays of the last layer

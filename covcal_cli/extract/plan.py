@@ -20,8 +20,14 @@ from covcal_cli import __version__
 from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Inputs, Labels, ModelInput
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs
 from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.classifiers.proof import Proof
-from covcal_cli.data.classes import ClassMap, choose_classes, missing_classes, read_classes
+from covcal_cli.classifiers.proof import SIGMOIDS, Proof
+from covcal_cli.data.classes import (
+    ClassMap,
+    choose_classes,
+    listed,
+    missing_classes,
+    read_classes,
+)
 from covcal_cli.data.confidences import OTHER
 from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.output_columns import OutputKind
@@ -36,6 +42,7 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import (
     DOMAINS,
     FEATURE_COLUMNS,
+    LABELS,
     ONE_CONFIDENCE,
     ONE_TABLE,
     OPTIONS,
@@ -88,12 +95,14 @@ class ExtractPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user, one line each."""
+        several = self.settings.multilabel
         on_model = (*self.classifier.notes, *self.classifier.proof.remarks)
+        on_model = tuple(note for note in on_model if not (several and note == SIGMOIDS))
         missing = None
         target = self.domains.get("target")
         if target is not None and not len(target.data.ids):
             missing = f"{target.data.path} has no rows; covcal watch counts it as an empty period"
-        elif target is not None:
+        elif target is not None and not several:
             missing = missing_classes(target.data.path, target.labels, self.classes)
         on_settings = (self.origin, self.classes.note, self.runner.note)
         return once(*on_model, *on_settings, *self.remarks, missing)
@@ -123,9 +132,11 @@ class ExtractPlan:
         classifier, outputs = self.classifier, self.settings.outputs
         if outputs is not None:
             read = f"none, the tables hold {outputs}"
+            if self.settings.multilabel:
+                read += " of independent labels"
             if outputs == "confidence":
                 read += " in one prediction per row"
-        elif classifier.outputs.are_logged:
+        elif classifier.outputs.are_logged and not self.settings.multilabel:
             read = "its output is probabilities, so logits are their logarithms"
         else:
             read = _READINGS[classifier.tail]
@@ -156,6 +167,7 @@ class ExtractPlan:
             ),
             OPTIONS: json.dumps(settings.options(), ensure_ascii=False),
             **({ONE_TABLE: 1} if self.is_one_table else {}),
+            **({LABELS: json.dumps(self.classes.names)} if settings.multilabel else {}),
             **({FEATURE_COLUMNS: columns_text(columns)} if columns else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
             **{
@@ -213,6 +225,10 @@ def prepare(
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
         raise CovcalError("there is no source and no target: give at least one")
+    if settings.multilabel and settings.outputs == "confidence":
+        raise CovcalError("--multilabel needs the output of every label, not --confidence")
+    if settings.multilabel and settings.selection.shard is not None:
+        raise CovcalError("--multilabel does not extract shards: leave out --shard")
     # Open the classifier, then the data as its inputs. Class names come from --classes, else from
     # the model, else from the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
@@ -227,6 +243,8 @@ def prepare(
     )
     if classes.is_assumed and "source" not in data:
         classes = replace(classes, whose="the target")
+    if settings.multilabel and classes.whose == "the source":  # the order of its columns
+        classes = replace(classes, is_assumed=True)
     # Choose the preprocessing of images. A preprocessing file may lie beside the model's file.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
     # A batch larger than the data would only waste memory.
@@ -238,7 +256,9 @@ def prepare(
     domains = {}
     for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
-        labels = domain.labels(classes) if name == "target" else _source_labels(domain, classes)
+        labels = domain.labels(classes)
+        if name == "source":
+            _require_labelled(domain, labels, classes, several=settings.multilabel)
         split = domain.given_split
         if split is None:
             fractions = settings.fractions_of(name, trained=_is_trained(settings, opened))
@@ -258,6 +278,8 @@ def prepare(
         )
     # Prove the last linear layer on the first rows that can be read.
     runner = _proved(opened, domains, size, classes)
+    if settings.multilabel and settings.outputs is None:
+        runner.classifier.outputs.are_independent = True
     return ExtractPlan(
         settings=settings,
         opened=opened,
@@ -309,22 +331,33 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _source_labels(data: DomainData, classes: ClassMap) -> Labels:
-    """Return the labels of a source, and refuse a source with fewer than two classes."""
+def _require_labelled(
+    data: DomainData, labels: Labels, classes: ClassMap, *, several: bool
+) -> None:
+    """Refuse a source with fewer than two classes; with `several` labels, for any of them."""
     if not len(data.ids):
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
-    labels = data.labels(classes)
     present = np.unique(labels[labels != UNKNOWN_LABEL])
     if len(present) == 0:
-        raise CovcalError(
-            f"{data.path} has no labels, but a source needs labels: {data.way_to_label}"
-        )
-    if len(present) == 1:
+        remedy = "add a column label_NAME of 1 and 0 per label" if several else data.way_to_label
+        raise CovcalError(f"{data.path} has no labels, but a source needs labels: {remedy}")
+    if several:
+        lacking = [
+            name
+            for name, values in zip(classes.names, labels.T, strict=True)
+            if not {0, 1} <= {*np.unique(values).tolist()}
+        ]
+        if lacking:
+            raise CovcalError(
+                f"{data.path} does not have rows with and without {listed(lacking)}, so the "
+                "confidence of these labels cannot be calibrated: leave out their outputs, or give "
+                "more rows"
+            )
+    elif len(present) == 1:
         raise CovcalError(
             f"{data.path} has rows of one class only ({classes.names[present[0]]}), so confidence "
             "cannot be calibrated: give a source with several classes"
         )
-    return labels
 
 
 def _opened(
@@ -338,7 +371,13 @@ def _opened(
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target, and no model")
         tables = open_outputs(
-            source, target, settings.outputs, settings.classes, settings.keep, settings.choices
+            source,
+            target,
+            settings.outputs,
+            settings.classes,
+            settings.keep,
+            settings.choices,
+            multilabel=settings.multilabel,
         )
         _require_kept(tables, settings.keep)
         return TableClassifier(list(tables.values()), settings.outputs), tables, ()
@@ -357,7 +396,9 @@ def _opened(
     )
     named = {"source": source, "target": target}
     paths = {name: path for name, path in named.items() if path is not None}
-    domains, remarks = open_domains(paths, classifier.inputs, settings.keep)
+    domains, remarks = open_domains(
+        paths, classifier.inputs, settings.keep, multilabel=settings.multilabel
+    )
     _require_kept(domains, settings.keep)
     return classifier, domains, remarks
 

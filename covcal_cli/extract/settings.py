@@ -118,6 +118,7 @@ class ExtractSettings:
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # columns of tables to keep beside those that are kept anyway
     choices: tuple[str, ...] = ()  # the answers in logs of a language model
+    multilabel: bool = False  # each output is the sigmoid of a label, independent of the others
     skip_unreadable: bool = True  # up to 1 % of the rows, instead of stopping at the first
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
@@ -151,6 +152,8 @@ class ExtractSettings:
             if (rows := getattr(self.selection, name)) is not None:
                 options.append(f"--{name}={rows}")
         options += [f"--keep={name}" for name in self.keep]
+        if self.multilabel:
+            options.append("--multilabel")
         if self.trust_model:
             options.append("--trust-model")
         if self.seed:

@@ -28,6 +28,7 @@ from covcal_cli.maths.networks import (
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import Softmax, class_major, log_mean_softmax
 from covcal_cli.maths.source_accuracy import CHECKS, SourceAccuracy
+from covcal_cli.multilabel import is_within_label
 
 NONE = "none"  # the name of the uncalibrated classifier
 UNSCALED = Scaling("original", 1.0)  # its scaling
@@ -238,7 +239,7 @@ def read_named(
     """Read calibrations under their `names`.
 
     A calibration with an empty name is called after its method, or after its file if two have the
-    same method. A calibration by method none is called ``none``.
+    same method or files hold several labels. A calibration by method none is called ``none``.
 
     Raises
     ------
@@ -255,7 +256,9 @@ def read_named(
     for path, given, method, calibration in zip(
         documents, names or [""] * len(documents), methods, calibrations, strict=True
     ):
-        name = given or (path.stem if methods.count(method) > 1 and method != NONE else method)
+        # One calibration may use another method for each of several labels.
+        is_unclear = methods.count(method) > 1 or is_within_label()
+        name = given or (path.stem if is_unclear and method != NONE else method)
         if name in by_name or (name == NONE and method != NONE):
             raise CovcalError(
                 f"two calibrations would be named {name!r}: rename {path}, or give it a name: "

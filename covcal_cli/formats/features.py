@@ -11,17 +11,18 @@ only from the module `target_labels`, which nothing that trains or fits imports.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli import multilabel
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels, Rows, Splits
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import sha256_of
-from covcal_cli.hdf5 import Dataset, File, Group
+from covcal_cli.hdf5 import Dataset, File, Group, root_attributes
 from covcal_cli.maths.scaling import ForecasterName
 from covcal_cli.maths.softmax import log_mean_softmax, valid_rows
 from covcal_cli.records import parsed_json
@@ -32,6 +33,7 @@ ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
 # Attribute: fractions of the source's splits, if they differ from the target's.
 SOURCE_FRACTIONS = "source_fractions"
+LABELS = "labels"  # attribute of a file with several labels: their names, as a list in JSON
 OPTIONS = "options"  # attribute: the options of extract, as a list in JSON
 ONE_TABLE = "one_table"  # attribute: 1 if both domains are rows of one table
 # Attribute: sha256 of a features file's content, which is much faster to compare than the file's
@@ -302,7 +304,7 @@ class FeatureFile:
 
     def __init__(self, path: Path, handle: Any = None) -> None:
         self.path = path
-        self._file = File(path, remedy=REMEDY, handle=handle)
+        self._file = File(path, remedy=REMEDY, handle=handle, within=self._place)
         try:
             self.schema = self._checked_schema()
             self._require_usual_datasets()
@@ -400,8 +402,14 @@ class FeatureFile:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
+    def _place(self, attributes: Mapping[str, Any]) -> str:
+        """Return the group to read: that of one label where the file holds several."""
+        names = _label_names(self.path, attributes)
+        return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
+
     def _checked_schema(self) -> str:
         schema = self._file.attrs.get("schema")
+        schema = FEATURES_SCHEMA if schema == multilabel.SCHEMA else schema
         if not isinstance(schema, str) or schema not in (FEATURES_SCHEMA, ADAPTED_SCHEMA):
             actual = "no schema" if schema is None else f"schema {schema!r}"
             raise CovcalError(
@@ -427,6 +435,8 @@ class FeatureFile:
                 )
 
     def _class_names(self) -> list[str]:
+        if self._file.attrs.get("schema") == multilabel.SCHEMA:
+            return list(multilabel.CLASSES)
         if "classes" not in self._file:
             raise CovcalError(f"{self.path}: /classes is missing: extract again")
         names = self._file["classes"]
@@ -456,6 +466,23 @@ class FeatureFile:
         if not isinstance(group, Group):
             raise CovcalError(f"{self.path}: /{name} is a dataset, not a group: extract again")
         return self.path, name, group, len(self.classes)
+
+
+def labels_in(path: Path) -> tuple[str, ...]:
+    """Return the names of the independent labels in a file; none for other files."""
+    return _label_names(path, root_attributes(path, remedy=REMEDY))
+
+
+def _label_names(path: Path, attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    if attributes.get("schema") != multilabel.SCHEMA:
+        return ()
+    try:
+        names = parsed_json(str(attributes.get(LABELS)))
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise CovcalError(f"{path}: its attribute {LABELS} names no labels: extract again")
+    return tuple(names)
 
 
 def thinned(rows: Rows, most: int, seed: int) -> Rows:

@@ -24,9 +24,10 @@ from covcal_cli.formats.features import (
     REMEDY,
     UNMARKED_SHA256,
     FeatureFile,
+    labels_in,
 )
 from covcal_cli.hdf5 import root_attributes
-from covcal_cli.records import Input
+from covcal_cli.records import Input, labels_of_document, read_json
 
 # The files that a command reads when none is named; the first that exists.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
@@ -43,6 +44,17 @@ def file_here() -> Path:
             _require_origin(path, f"name the file to read ({path} or {_FEATURES})")
             return path
     raise CovcalError(f"there is no {_ADAPTED} or {_FEATURES} here: name the file to read")
+
+
+def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of the independent labels in the files of a command; none for other files.
+
+    They are those of `file`, else of the first of the documents, else of this folder's cal.json.
+    """
+    if file is not None:
+        return labels_in(file)
+    document = documents[0] if documents else Path("cal.json")
+    return labels_of_document(read_json(document, remedy=REMEDY)) if document.is_file() else ()
 
 
 def file_to_judge(
@@ -109,7 +121,7 @@ def require_current(
 
 def notes_on_named(path: Path | None) -> list[str]:
     """Return a note if a named file does not belong to the files beside it, else nothing."""
-    if path is None:
+    if path is None or labels_in(path):
         return []
     with FeatureFile(path) as file:
         origins = [origin for origin in _origins(file) if not leaves_folder_of(origin, path)]
@@ -178,6 +190,8 @@ def was_made_from(adapted: FeatureFile, features: Path) -> bool:
 
 
 def _require_origin(path: Path, otherwise: str) -> None:
+    if labels_in(path):  # only features files hold several labels
+        return
     with FeatureFile(path) as file:
         origins = _origins(file)
         text = _other_origin(file, [item for item in origins if not leaves_folder_of(item, path)])

@@ -107,6 +107,10 @@ class HDF5Writer:
         values = np.asarray(values)
         self._file.create_dataset(name, data=values, **_layout(values.shape, values.dtype, 0))
 
+    def share(self, name: str, written: str) -> None:
+        """Give a dataset that is already written a second name."""
+        self._file[name] = self._file[written]
+
     def copy(self, name: str, dataset: Dataset) -> None:
         """Copy a dataset of another file; checksums are verified and computed anew."""
         shape, chunks = dataset.shape, dataset.chunks or dataset.shape

@@ -414,3 +414,14 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
     parts /= parts.sum(axis=1, keepdims=True)
     logarithms: Float64s = np.log(np.maximum(parts, SMALLEST_FLOAT32))
     return logarithms
+
+
+def log_odds(values: Floats) -> Float64s:
+    """Return the log odds of independent probabilities, shape (m, L).
+
+    Neither a probability nor its complement counts as less than the smallest float32.
+    """
+    parts = np.clip(values.astype(np.float64), 0, 1)
+    present, absent = (np.log(np.maximum(part, SMALLEST_FLOAT32)) for part in (parts, 1 - parts))
+    odds: Float64s = present - absent
+    return odds

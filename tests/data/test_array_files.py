@@ -196,7 +196,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "multi-hot y": (
         {"x": ROWS, "y": np.ones((10, 3), int)},
-        r"y has shape \[10, 3\] .*: rows with several labels are not supported; give each label",
+        r"y has shape \[10, 3\] .*: pass --multilabel if rows have several labels",
     ),
     "float y": ({"x": ROWS, "y": np.full(10, 0.5)}, r"y\[0\] is 0.5: save class numbers as int"),
     "huge y": ({"x": ROWS, "y": np.full(10, 1e39)}, r"y\[0\] is 1e\+39: save class numbers"),

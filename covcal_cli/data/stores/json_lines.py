@@ -335,6 +335,8 @@ class JSONLinesStore(Store):
         is_named = is_reserved(name) or name.lower() in PATH_NAMES
         if is_named:
             kind = "text" if kind in ("number", "bool") else kind
+        if kind == "names":  # several labels of a row, kept as the JSON text of the list
+            kind = "text" if is_named else "other"
         if kind == "other":
             self._other.add(name)
             return None
@@ -357,6 +359,8 @@ class JSONLinesStore(Store):
     def _keep(self, column: _Column, name: str, value: Any) -> None:
         """Keep a text, label, id or group as text."""
         texts = column.texts
+        if column.is_named and _kind(value) == "names":
+            value = json.dumps(value, ensure_ascii=False)
         if texts is None or isinstance(value, (list, dict)):
             raise self.error(
                 f"{name} holds a list or an object in {self._here}: give one value per row"
@@ -428,7 +432,7 @@ def _kind(value: Any) -> str:
     values = value.values() if isinstance(value, dict) else value
     if _NUMBERS.issuperset(map(type, values)):
         return "object" if isinstance(value, dict) else "list"
-    return "other"
+    return "names" if isinstance(value, list) and {*map(type, value)} == {str} else "other"
 
 
 def _are_numbers(cell: Any) -> bool:

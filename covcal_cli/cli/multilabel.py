@@ -1,0 +1,194 @@
+"""The screens of commands on files with several independent labels: one table, and the worst."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from covcal_cli.cli.console import Console
+    from covcal_cli.cli.gates import GatedOutput
+    from covcal_cli.evaluate.macro import LabelAssessments
+    from covcal_cli.evaluate.result import Evaluation
+    from covcal_cli.formats.calibration import Calibration
+    from covcal_cli.report.tables import Table
+
+_SHOWN = 4  # names of labels in a sentence
+
+
+def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the texts of all labels, each once, with the labels that it is about in front."""
+    labels_of: dict[str, list[str]] = {}
+    for label, of_label in texts.items():
+        for text in dict.fromkeys(of_label):
+            labels_of.setdefault(text, []).append(label)
+    return [
+        text if len(labels) == len(texts) else f"{named(labels)}: {text}"
+        for text, labels in labels_of.items()
+    ]
+
+
+def named(labels: Sequence[str]) -> str:
+    """Return the first few labels, and the number of the others."""
+    more = f" and {len(labels) - _SHOWN} more labels" if len(labels) > _SHOWN else ""
+    return ", ".join(labels[:_SHOWN]) + more
+
+
+# covcal calibrate.
+
+
+def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
+    """Return the answer on the calibrations of all labels, and a line per label."""
+    from covcal_cli.calibrate.methods import checks_of
+    from covcal_cli.cli import tables
+    from covcal_cli.maths.odds import percent
+    from covcal_cli.report.tables import Table
+
+    rows, gaps = [], {}
+    for label, calibration in calibrations.items():
+        before, after = calibration.target_confidence
+        estimates = calibration.estimates.get("labelled", calibration.estimates)
+        accuracy, source = estimates.get("accuracy"), calibration.source_accuracy
+        if accuracy is not None and before is not None:
+            gaps[label] = before - accuracy
+        checks = checks_of(calibration)[0]
+        rows.append(
+            [
+                label,
+                percent(None if source is None else source.share),
+                percent(accuracy),
+                *map(percent, (before, after)),
+                " and ".join(f"{t:.3g}" for t in calibration.scaling.temperatures.values()),
+                calibration.method_used,
+                f"{sum(check.passed for check in checks)} of {len(checks)}" if checks else "",
+            ]
+        )
+    facts = {"Labels": f"{len(rows)}, each with its own calibration: {named(list(calibrations))}"}
+    if gaps:
+        worst = max(gaps, key=lambda label: abs(gaps[label]))
+        facts["Confidence"] = (
+            f"{_off(fmean(gaps.values()))} on average over the labels before calibration; the "
+            f"worst label is {worst}: {_off(gaps[worst])}"
+        )
+    columns = ("label", "source acc.", "est. accuracy", "confidence", "calibrated", "T", "method")
+    table = Table((*columns, "checks passed"), rows, texts=(0, 6))
+    return f"{tables.aligned(facts)}\n\n{tables.text(table)}"
+
+
+def _off(gap: float) -> str:
+    return f"too {'high' if gap > 0 else 'low'} by about {100 * abs(gap):.0f} points"
+
+
+# covcal evaluate.
+
+
+def publish(
+    result: "LabelAssessments",
+    report: "GatedOutput",
+    console: "Console",
+    more: "Callable[[Evaluation], list[tuple[str, Table]]]",
+) -> None:
+    """Show one table of all labels with their mean and the worst, then `more` tables per label."""
+    from covcal_cli.records import write_document
+
+    for note in result.notes:
+        console.note(note)
+
+    def write() -> None:
+        if report.document is not None:
+            content = result.document(report.document)
+            write_document(content, report.document, force=report.force)
+
+    report.publish(console, partial(_rendered, result, more), result.gates, write=write)
+
+
+def _rendered(
+    result: "LabelAssessments",
+    more: "Callable[[Evaluation], list[tuple[str, Table]]]",
+    kind: str,
+) -> str:
+    from covcal_cli.cli import tables
+    from covcal_cli.records import document_text
+    from covcal_cli.report.tables import latex
+
+    if kind == "json":
+        path = Path("metrics.json")
+        return document_text(result.document(path), path)
+    parts = [("", _metrics(result))]
+    for label, assessment in result.labels.items():
+        parts += [
+            (f"{label}{title and f', {title}'}", table)
+            for title, table in more(assessment.evaluation)
+        ]
+    if kind == "latex":
+        return "\n".join((f"% {t}\n" if t else "") + latex(table) for t, table in parts)
+    draw, gap = (tables.text, "\n") if kind == "table" else (tables.markdown, "\n\n")
+    texts = [f"{t}{gap}{draw(table)}" if t else draw(table) for t, table in parts]
+    answer = _answer(result)
+    lines = [f"- **{name}**: {tables.in_markdown(text)}" for name, text in answer.items()]
+    return "\n\n".join([tables.aligned(answer) if kind == "table" else "\n".join(lines), *texts])
+
+
+def _answer(result: "LabelAssessments") -> dict[str, str]:
+    """Return which labels can be trusted, and the calibration error before and after."""
+    from covcal_cli.maths.odds import percent
+    from covcal_cli.report.verdict import measured_action
+
+    names = result.calibrations
+    n = [assessment.evaluation.n for assessment in result.labels.values()]
+    rows = f"{n[0]}" if len({*n}) == 1 else f"{min(n)} to {max(n)}"
+    answer = {"Labels": f"{len(n)}, each on {rows} labelled target rows"}
+    words = {"good": "Trust", "mixed": "Not decided", "bad": "Do not trust"}
+    for tone, subject in words.items() if len(names) <= 2 else ():
+        of_tone = [
+            label
+            for label, assessment in result.labels.items()
+            if measured_action(assessment.evaluation, names[-1])[0] == tone
+        ]
+        if of_tone:
+            answer[subject] = f"the confidence in {named(of_tone)}"
+    for name in names:
+        worst = result.worst(name, "ece")
+        worst_label = "" if worst is None else f"; the worst is {percent(worst[1])} ({worst[0]})"
+        subject = "ECE before" if name == names[0] else f"ECE, {name}"
+        answer[subject] = f"{percent(result.mean(name, 'ece'))} on average{worst_label}"
+    return answer
+
+
+def _metrics(result: "LabelAssessments") -> "Table":
+    """Return a table with a row per label and calibration, the means, and the worst values."""
+    from covcal_cli.evaluate.metrics import on_screen
+    from covcal_cli.report.tables import Table
+
+    columns = [(name, display) for name, display, metric in on_screen() if metric.main]
+
+    def cells(values: Mapping[str, float | None]) -> list[str]:
+        return [
+            "-"
+            if (value := values[name]) is None
+            else f"{value:.2%}"
+            if display.percent
+            else f"{value:.4f}"
+            for name, display in columns
+        ]
+
+    rows = [
+        [
+            label,
+            name,
+            assessment.evaluation.scalings[name].shown(3),
+            *cells({metric: entry.value(metric) for metric, _ in columns}),
+        ]
+        for label, assessment in result.labels.items()
+        for name, entry in assessment.evaluation.metrics.items()
+    ]
+    for name in result.calibrations:
+        means = {metric: result.mean(name, metric) for metric, _ in columns}
+        rows.append(["mean (macro)", name, "", *cells(means)])
+    for name in result.calibrations:
+        worst = {metric: result.worst(name, metric) for metric, _ in columns}
+        values = {metric: None if pair is None else pair[1] for metric, pair in worst.items()}
+        rows.append(["worst", name, "", *cells(values)])
+    headings = ["label", "calibration", "T", *(display.label for _, display in columns)]
+    return Table(headings, rows, texts=(0, 1))

@@ -1,0 +1,136 @@
+"""Evaluations of several labels together: the mean over labels, the worst label, and the gates.
+
+A limit such as ``ece=0.05`` applies to every label, and so to the worst. ``ece:macro=0.05`` applies
+to the mean over labels. The interval of that mean has the means of the labels' ends, which is wide
+enough however the labels depend on each other. All gates of all labels share one error rate.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from covcal_cli.evaluate.gates import Assessment, GateResult, Gates, result_of_limit
+from covcal_cli.evaluate.limits import Limit, verdict_on
+from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.evaluate.result import Verdict, metrics_document
+from covcal_cli.multilabel import for_each_label
+from covcal_cli.records import of_labels
+
+MACRO = "macro"  # the group of a limit on the mean over labels
+
+
+@dataclass(frozen=True)
+class LabelAssessments:
+    """The assessment of every label, by its name, on the same rows."""
+
+    labels: Mapping[str, Assessment]
+    limits: Sequence[Limit]  # limits on every label
+    macro_limits: Sequence[Limit]  # limits on the mean over labels
+    notes: Sequence[str] = ()  # notes for the user
+
+    @property
+    def calibrations(self) -> list[str]:
+        """The names of the calibrations, ``none`` first."""
+        of_each = [list(assessment.evaluation.metrics) for assessment in self._all]
+        return [name for name in of_each[0] if all(name in names for names in of_each)]
+
+    @property
+    def _all(self) -> list[Assessment]:
+        return list(self.labels.values())
+
+    def values(self, calibration: str, metric: str) -> dict[str, float]:
+        """Return a metric of every label that has it."""
+        values = {
+            label: assessment.evaluation.metrics[calibration].value(metric)
+            for label, assessment in self.labels.items()
+        }
+        return {label: value for label, value in values.items() if value is not None}
+
+    def mean(self, calibration: str, metric: str) -> float | None:
+        """Return the mean of a metric over labels; None if no label has it."""
+        values = self.values(calibration, metric)
+        return fmean(values.values()) if values else None
+
+    def worst(self, calibration: str, metric: str) -> tuple[str, float] | None:
+        """Return the label with the worst value of a metric; None where no value is better."""
+        values, better = self.values(calibration, metric), METRICS[metric].better
+        if not values or better == "neither":
+            return None
+        choose = min if better == "higher" else max
+        return choose(values.items(), key=lambda item: item[1])
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts on the mean over labels."""
+        verdicts = []
+        for limit in self.macro_limits:
+            of_limit = [
+                verdict
+                for assessment in self._all
+                for verdict in assessment.verdicts
+                if (verdict.metric, verdict.limit, verdict.by) == (limit.metric, limit.limit, None)
+            ]
+            for name in dict.fromkeys(verdict.calibration for verdict in of_limit):
+                same = [verdict for verdict in of_limit if verdict.calibration == name]
+                ends = [(v.low, v.high) for v in same if v.low is not None and v.high is not None]
+                interval = (fmean(e[0] for e in ends), fmean(e[1] for e in ends)) if ends else None
+                subject = f"{name} (mean of {len(same)} labels)"
+                value = fmean(verdict.value for verdict in same)
+                verdicts.append(verdict_on(limit, subject, value, interval))
+        return verdicts
+
+    @property
+    def gates(self) -> list[GateResult]:
+        """The result of every gate of every label, then those on the mean."""
+        results = [
+            replace(gate, subject=f"{label}, {gate.subject}", sentence=f"{label}: {gate.sentence}")
+            for label, assessment in self.labels.items()
+            for gate in self._of_label(assessment).gates
+        ]
+        level, n = self._all[0].level, min(a.evaluation.n for a in self._all)
+        return results + [result_of_limit(verdict, level, n) for verdict in self.verdicts]
+
+    def document(self, path: Path) -> dict[str, Any]:
+        """Return the content of metrics.json at `path`."""
+        documents = {}
+        for label, assessment in self.labels.items():
+            verdicts = self._of_label(assessment).verdicts
+            evaluation = assessment.evaluation
+            documents[label] = metrics_document(evaluation, verdicts, assessment.changes)
+        names, metrics = self.calibrations, list(METRICS)
+        worst = {name: {m: self.worst(name, m) for m in metrics} for name in names}
+        return of_labels(
+            documents,
+            path,
+            macro={name: {metric: self.mean(name, metric) for metric in metrics} for name in names},
+            worst={
+                name: {
+                    metric: {"label": pair[0], "value": pair[1]}
+                    for metric, pair in of_metrics.items()
+                    if pair is not None
+                }
+                for name, of_metrics in worst.items()
+            },
+            limits=self.verdicts,
+        )
+
+    def _of_label(self, assessment: Assessment) -> Assessment:
+        """Return an assessment without the verdicts that only serve the mean."""
+        asked = {(limit.metric, limit.limit, limit.by) for limit in self.limits}
+        verdicts = [v for v in assessment.verdicts if (v.metric, v.limit, v.by) in asked]
+        return replace(assessment, verdicts=verdicts)
+
+
+def assess_labels(
+    labels: Sequence[str], gates: Gates, assess_one: Callable[..., Assessment]
+) -> LabelAssessments:
+    """Assess every label by `assess_one`, which takes `gates` and `tell` as `assess` does."""
+    every = [limit for limit in gates.limits if limit.by != MACRO]
+    macro = [limit for limit in gates.limits if limit.by == MACRO]
+    limits = dict.fromkeys((*every, *(replace(limit, by=None) for limit in macro)))
+    of_label = replace(gates, limits=tuple(limits), shared_by=len(labels))
+    notes: list[str] = []
+    assessments = for_each_label(labels, lambda: assess_one(gates=of_label, tell=notes.append))
+    return LabelAssessments(assessments, every, macro, list(dict.fromkeys(notes)))

@@ -1,0 +1,67 @@
+"""Files with several independent labels: which label a reader sees.
+
+A picture can show a cat, a dog, both or neither. So each label is a problem with the two `CLASSES`,
+and everything that covcal does with classes is done for each label. A file of features, and each
+JSON document about it, holds one such problem per label under the `SCHEMA`. A command loops over
+the labels, and inside `one_label` all readers see the file as that label alone. Without it they
+refuse the file, so a command that reads one classifier says so.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TypeVar
+
+from covcal_cli.errors import CovcalError, shown
+
+SCHEMA = "covcal.multilabel/1"
+CLASSES = ("absent", "present")
+T = TypeVar("T")
+_LABEL: ContextVar[str | None] = ContextVar("label", default=None)
+
+
+@contextmanager
+def one_label(name: str) -> Iterator[None]:
+    """Show all readers inside the block one label of files with several; errors name the label."""
+    token = _LABEL.set(name)
+    try:
+        yield
+    except CovcalError as error:
+        error.args = (f"label {shown(name)}: {error}", *error.args[1:])
+        raise
+    finally:
+        _LABEL.reset(token)
+
+
+def is_within_label() -> bool:
+    """Return whether readers see one label of several."""
+    return _LABEL.get() is not None
+
+
+def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]:
+    """Return the result of a call for each label, by its name."""
+    results = {}
+    for name in labels:
+        with one_label(name):
+            results[name] = call()
+    return results
+
+
+def chosen_label(path: Path, names: Sequence[str]) -> str:
+    """Return the label of the block in `one_label`, which must be among the names in a file.
+
+    Raises
+    ------
+    CovcalError
+        If there is no such block, so the command reads one classifier, or the file lacks the label.
+    """
+    name = _LABEL.get()
+    if name is None:
+        raise CovcalError(
+            f"{path} holds {len(names)} independent labels, and this step reads one classifier: "
+            "extract one label as a table of two classes for it"
+        )
+    if name not in names:
+        raise CovcalError(f"{path} does not have this label, only {', '.join(names)}")
+    return name

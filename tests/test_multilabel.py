@@ -1,0 +1,309 @@
+"""Files with several independent labels: each label is a problem of two classes, in one file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import covcal_cli.api as api
+from covcal_cli.data.classes import named_classes
+from covcal_cli.data.label_sets import LabelSets
+from covcal_cli.data.stores import open_store
+from covcal_cli.errors import CovcalError
+from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.extract.settings import ExtractSettings
+from covcal_cli.formats.features import FeatureFile, labels_in
+from covcal_cli.formats.lineage import labels_of
+from covcal_cli.multilabel import one_label
+from tests.classifiers.onnx.onnx_graphs import Graph, node
+from tests.cli_runner import covcal, printed_json
+from tests.conftest import shared_folder
+from tests.made_rows import write_csv, write_json_lines
+
+LABELS = ("cat", "dog", "bird")
+N = 400
+WEIGHT = np.random.default_rng(3).normal(size=(3, 4)).astype(np.float32)
+Rows = dict[str, NDArray[Any]]
+
+
+def made(domain: str) -> Rows:
+    """Return features, over-confident logits and labels of one domain."""
+    rng = np.random.default_rng(len(domain))
+    x = rng.normal(0.6 * (domain == "target"), 1, size=(N, 4)).astype(np.float32)
+    logits = (2 * x @ WEIGHT.T).astype(np.float32)
+    y = (logits / 2 + rng.logistic(size=logits.shape) > 0).astype(np.int64)
+    return {"x": x, "logits": logits, "y": y}
+
+
+def columns(rows: Rows, *labels: str, truth: str = "label_{}") -> dict[str, Any]:
+    """Return ids, a column of logits per label, features and a column of truth per label."""
+    chosen = [LABELS.index(label) for label in labels or LABELS]
+    return (
+        {"id": [f"r{row}" for row in range(N)]}
+        | {f"logit_{LABELS[j]}": rows["logits"][:, j].tolist() for j in chosen}
+        | {f"feature_{i}": values.tolist() for i, values in enumerate(rows["x"].T)}
+        | {"group_site": ["AB"[row % 2] for row in range(N)]}
+        | {truth.format(LABELS[j]): rows["y"][:, j].tolist() for j in chosen}
+    )
+
+
+def _fill(folder: Path) -> None:
+    for domain in ("source", "target"):
+        write_csv(folder / f"{domain}.csv", columns(made(domain)))
+    tables = ("--logits", "--multilabel", "source.csv", "target.csv")
+    covcal("extract", *tables, cwd=folder).require_success()
+    covcal("calibrate", "--method", "temp", cwd=folder).require_success()
+
+
+@pytest.fixture(scope="session")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with features.h5 and cal.json of three labels; not to be changed."""
+    return shared_folder(tmp_path_factory, "several", _fill)
+
+
+def alone(folder: Path, label: str) -> Path:
+    """Extract one label as an ordinary table of two classes, and return its features file."""
+    for domain in ("source", "target"):
+        rows = columns(made(domain), label, truth="label")
+        write_csv(
+            folder / f"{domain}.csv", {name.replace(label, "1"): v for name, v in rows.items()}
+        )
+    output = folder / "features.h5"
+    tables = (folder / "source.csv", folder / "target.csv")
+    api.extract(None, *tables, output, ExtractSettings(outputs="logits"))
+    return output
+
+
+def test_a_label_is_calibrated_and_measured_as_in_a_file_of_its_own(
+    several: Path, tmp_path: Path
+) -> None:
+    """Temperature, estimates, weights and all metrics equal those of two classes."""
+    own = alone(tmp_path, "dog")
+    settings = api.CalibrateSettings(method="iw+temp")
+    expected = api.calibrate(own, settings)
+    with one_label("dog"):
+        calibration = api.calibrate(several / "features.h5", settings)
+        measured = api.evaluate(several / "features.h5", {"cal": calibration})
+    for name in ("forecaster_temperature", "estimates", "weights", "fit"):
+        assert getattr(calibration, name) == getattr(expected, name)
+    expected_metrics = api.evaluate(own, {"cal": expected}).metrics["cal"]
+    for metric in METRICS:
+        assert measured.metrics["cal"].value(metric) == expected_metrics.value(metric)
+
+
+def test_probabilities_and_logits_of_labels_give_the_same_file(
+    several: Path, tmp_path: Path
+) -> None:
+    """The log odds of a probability are the logit of its label."""
+    for domain in ("source", "target"):
+        rows = columns(made(domain))
+        for label in LABELS:
+            odds = np.array(rows.pop(f"logit_{label}"))
+            rows[f"prob_{label}"] = (1 / (1 + np.exp(-odds))).tolist()
+        write_csv(tmp_path / f"{domain}.csv", rows)
+    settings = ExtractSettings(outputs="probabilities", multilabel=True)
+    paths = (tmp_path / "source.csv", tmp_path / "target.csv", tmp_path / "f.h5")
+    assert api.extract(None, *paths, settings).classes == LABELS
+    every = np.arange(N, dtype=np.int64)
+    logits = []
+    for path in (several / "features.h5", tmp_path / "f.h5"):
+        with one_label("bird"), FeatureFile(path) as file:
+            logits.append(file.require_target().logits(every))
+            assert file.require_target().columns == ("site",)
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(logits[0][:, 1], made("target")["logits"][:, 2])
+
+
+def test_ece_of_every_label_is_that_of_a_plain_loop(several: Path) -> None:
+    """The mean and the worst over labels are those of ECEs counted bin by bin."""
+    read = printed_json("evaluate", "-o", "-", "--split", "all", cwd=several)
+    assert labels_of(None, [several / "cal.json"]) == LABELS
+    rows, expected = made("target"), {}
+    for j, label in enumerate(LABELS):
+        with one_label(label):
+            temperature = api.read_calibration(several / "cal.json").forecaster_temperature
+        present = 1 / (1 + np.exp(-rows["logits"][:, j].astype(float) / temperature))
+        right = (present > 0.5) == rows["y"][:, j]
+        confidence = np.maximum(present, 1 - present)
+        number = np.ceil(confidence * 15)
+        gaps = [
+            abs(confidence[number == b].sum() - right[number == b].sum()) for b in np.unique(number)
+        ]
+        expected[label] = sum(gaps) / N
+        assert read["labels"][label]["metrics"]["cal"]["ece"] == pytest.approx(expected[label])
+    assert read["macro"]["cal"]["ece"] == pytest.approx(np.mean([*expected.values()]))
+    worst = max(expected, key=lambda label: expected[label])
+    assert read["worst"]["cal"]["ece"]["label"] == worst
+
+
+def test_gates_apply_to_every_label_and_to_their_mean(several: Path, tmp_path: Path) -> None:
+    """A limit that only the worst label exceeds fails, and one above the mean passes."""
+    plain = ("--confidence", 0, "-o", tmp_path / "m.json")
+    values = printed_json("evaluate", "-o", "-", cwd=several)
+    mean, worst = values["macro"]["cal"]["ece"], values["worst"]["cal"]["ece"]
+    limit = (mean + worst["value"]) / 2
+    each = covcal("evaluate", *plain, "--fail-above", f"ece={limit}", cwd=several)
+    macro = covcal("evaluate", *plain, "-f", "--fail-above", f"ece:macro={limit}", cwd=several)
+    assert each.code == 3
+    assert f"{worst['label']}: gate ece" in each.out
+    assert macro.code == 0
+    assert "mean of 3 labels" in macro.out
+    (verdict,) = json.loads((tmp_path / "m.json").read_text())["limits"]
+    assert verdict["value"] == pytest.approx(mean)
+
+
+def test_intervals_of_gates_share_one_error_rate_over_all_labels(several: Path) -> None:
+    """Three labels with a gate each have intervals of 1 - 0.05 / 3."""
+    screen = covcal("evaluate", "--fail-above", "ece=0.2", cwd=several)
+    assert screen.out.count("98.3 % interval") == len(LABELS)
+
+
+def test_screens_have_a_row_per_label_the_mean_and_the_worst(several: Path, tmp_path: Path) -> None:
+    """Tables and inspect name every label; groups are shown for each."""
+    made_again = covcal("calibrate", "-o", tmp_path / "c.json", cwd=several).require_success()
+    shown = covcal("evaluate", "--by", "site", cwd=several).require_success()
+    for screen in (made_again, shown, *(covcal("inspect", f, cwd=several) for f in FILES)):
+        assert all(label in screen.out for label in LABELS)
+    assert "mean (macro)" in shown.out
+    assert "worst" in shown.out
+    assert "dog, by site" in shown.out
+
+
+FILES = ("features.h5", "cal.json")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("adapt",),
+        ("export", "m.onnx"),
+        ("report", "features.h5"),
+        ("pick", "features.h5"),
+        ("merge", *FILES[:1] * 2, "-o", "m.h5"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_step_for_one_classifier_says_what_to_do(command: tuple[str, ...], several: Path) -> None:
+    """Commands that do not support several labels refuse in one line, and name the way out."""
+    line = covcal(*command, cwd=several).error_line()
+    assert "holds 3 independent labels" in line
+    assert "as a table of two classes" in line
+
+
+def test_an_error_names_its_label_and_an_unknown_label_is_refused(several: Path) -> None:
+    """A message says which label it is about."""
+    with (
+        pytest.raises(CovcalError, match=r"^label 'cow': .* only cat, dog, bird$"),
+        one_label("cow"),
+    ):
+        api.read_calibration(several / "cal.json")
+    assert labels_in(several / "features.h5") == LABELS
+
+
+# Extraction: the forms of labels, models, and what is refused.
+
+
+def lists(y: NDArray[Any], form: Callable[[list[str]], Any]) -> list[Any]:
+    """Return the labels of every row in one cell."""
+    return [form([LABELS[j] for j in np.flatnonzero(row)]) for row in y]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        lambda y: {f"true_{label}": y[:, j] for j, label in enumerate(LABELS)},
+        lambda y: {"labels": lists(y, ";".join)},
+        lambda y: {"label": lists(y, lambda names: "|".join(names) or "nothing")},
+        lambda y: {"y_true": lists(y, json.dumps)},
+        lambda y: {"y_true": lists(y, str)},
+    ],
+    ids=["columns", "semicolons", "bars", "json", "python"],
+)
+def test_labels_are_read_in_every_usual_form(
+    cells: Callable[[NDArray[Any]], dict[str, Any]], tmp_path: Path
+) -> None:
+    """Columns of 1 and 0 and lists in one column give the same sets of labels."""
+    y = made("target")["y"][:40]
+    path = write_csv(tmp_path / "t.csv", {"a": range(40), **cells(y)})
+    np.testing.assert_array_equal(LabelSets(open_store(path), 40).indices(named_classes(LABELS)), y)
+
+
+def test_json_lines_hold_lists_of_labels_or_an_object(tmp_path: Path) -> None:
+    """A list of names is the set of labels; -1, null and empty cells are unknown."""
+    y = made("target")["y"][:40]
+    named = named_classes(LABELS)
+    path = write_json_lines(tmp_path / "t.jsonl", {"labels": lists(y, list)})
+    np.testing.assert_array_equal(LabelSets(open_store(path), 40).indices(named), y)
+    objects = [dict(zip(LABELS[::-1], map(int, row[::-1]), strict=True)) for row in y]
+    path = write_json_lines(tmp_path / "o.jsonl", {"labels": objects})
+    np.testing.assert_array_equal(LabelSets(open_store(path), 40).indices(named), y)
+    path = write_csv(tmp_path / "u.csv", {"label_cat": ["1", "", "-1"], "label_dog": [0, 1, 0]})
+    sets = LabelSets(open_store(path), 3).indices(named)
+    np.testing.assert_array_equal(sets, [[1, 0, -1], [-1, 1, -1], [-1, 0, -1]])
+
+
+@pytest.mark.parametrize("tail", ["Sigmoid", "Identity"])
+def test_a_model_of_sigmoids_or_logits_gives_the_logits_of_its_labels(
+    tail: str, tmp_path: Path
+) -> None:
+    """The last layer's outputs are one logit per label, not the logits of exclusive classes."""
+    constants = {"w": 2 * WEIGHT, "b": np.zeros(3, np.float32)}
+    nodes = [node("Relu", "x", "phi"), node("Gemm", "phi w b", "z", transB=1), node(tail, "z", "y")]
+    model = Graph(nodes, constants=constants, shape=("N", 4)).save(tmp_path)
+    rows = made("target")
+    np.savez(tmp_path / "t.npz", x=rows["x"], y=rows["y"], classes=LABELS)
+    (tmp_path / "names.txt").write_text("\n".join(LABELS))
+    settings = ExtractSettings(multilabel=True, classes=tmp_path / "names.txt")
+    api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
+    for number, label in enumerate(LABELS):
+        with one_label(label), FeatureFile(tmp_path / "f.h5") as file:
+            source = file.require_source()
+            every = np.arange(N, dtype=np.int64)
+            expected = np.maximum(rows["x"], 0) @ (2 * WEIGHT[number])
+            np.testing.assert_allclose(source.logits(every)[:, 1], expected, atol=1e-4)
+            assert not source.logits(every)[:, 0].any()
+            np.testing.assert_array_equal(source.labels(every), rows["y"][:, number])
+
+
+def test_a_softmax_and_a_source_without_a_label_are_refused(tmp_path: Path) -> None:
+    """Exclusive classes are refused, and so is a label that no source row has."""
+    constants = {"w": WEIGHT, "b": np.zeros(3, np.float32)}
+    nodes = [node("Gemm", "x w b", "z", transB=1), node("Softmax", "z", "y")]
+    model = Graph(nodes, constants=constants, shape=("N", 4)).save(tmp_path)
+    rows = made("target")
+    np.savez(tmp_path / "t.npz", x=rows["x"], y=rows["y"])
+    settings = ExtractSettings(multilabel=True)
+    with pytest.raises(CovcalError, match="leave out --multilabel"):
+        api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
+    rows["y"][:, 1] = 0
+    np.savez(tmp_path / "t.npz", x=rows["x"], y=rows["y"])
+    with pytest.raises(CovcalError, match="with and without 1, so"):
+        api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
+    assert not (tmp_path / "f.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prob_cat": [1.5] * N}, "which is no probability"),
+        ({"prob_cat": [""] + ["0.5"] * (N - 1)}, "is missing, NaN or infinite"),
+        ({"label_cat": [3] * N}, "is 3: write 1 where the row has the label"),
+        ({"label_cow": [1] * N}, "label_cow is a label without outputs"),
+        ({"label": ["cat"] * N}, "keep one form of labels"),
+    ],
+    ids=["above 1", "missing", "three", "unknown", "two forms"],
+)
+def test_tables_that_are_wrong_are_refused_in_one_line(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """The message names the column or row, and what to do."""
+    rows = columns(made("target"))
+    rows |= {f"prob_{label}": [0.3, 0.6] * (N // 2) for label in LABELS} | change
+    write_csv(tmp_path / "t.csv", rows)
+    tables = ("--probabilities", "--multilabel", "--target", "t.csv")
+    assert message in covcal("extract", *tables, cwd=tmp_path).error_line()
+    assert not (tmp_path / "features.h5").exists()
