@@ -37,8 +37,8 @@ def open_domains(
     """Open the domains ``"source"``, ``"target"`` or both as inputs of a model, with notes.
 
     The notes are about columns that number the rows. Columns of tables that the user asks to `keep`
-    are groups too. With `multilabel`, rows have any number of labels. Raises `CovcalError` if covcal
-    cannot read a path, the rows do not fit the model, or two tables do not agree.
+    are groups too. With `multilabel`, rows have any number of labels. Raises `CovcalError` if
+    covcal cannot read a path, the rows do not fit the model, or two tables do not agree.
     """
     opened = {
         name: _opened(path, wanted, keep, multilabel=multilabel) for name, path in paths.items()
