@@ -58,13 +58,20 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
-    """Return the drift of every column that has a sketch and enough values in some rows."""
+    """Return the drift of every column that has a sketch, if there are enough rows.
+
+    A column that is not there counts as missing in all rows, unless none is there.
+    """
     names = set(domain.columns)
+    if not any(column.name in names for column in sketches):
+        return ()
+    nothing = np.zeros(len(rows), dtype="S1")
     compared = [
         drift
         for column in sketches
-        if column.name in names
-        for drift in drift_of(column, domain.column(column.name, rows))
+        for drift in drift_of(
+            column, domain.column(column.name, rows) if column.name in names else nothing
+        )
     ]
     return corrected(compared, len(compared))
 
@@ -75,25 +82,32 @@ def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, 
 
 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
-    """Yield the drift of a column; nothing if it has too few values, or values of another kind."""
+    """Yield the drift of a column; nothing for few rows, or if its values are of another kind.
+
+    If nearly all values are missing, only that is compared.
+    """
     present = _present(values)
-    is_of_kind = before.quantiles is None or present.dtype.kind == "f"
-    if min(len(present), before.valued) < _LEAST_ROWS or not is_of_kind:
+    is_of_kind = before.quantiles is None or present.dtype.kind == "f" or not len(present)
+    if min(len(values), before.valued) < _LEAST_ROWS or not is_of_kind:
         return
     lost, lost_before = len(values) - len(present), before.rows - before.valued
     of_missing = chi_square([lost_before, before.valued], [lost, len(present)])
-    if before.quantiles is not None:
+    new: dict[str, float] = {}
+    if len(present) < _LEAST_ROWS:
+        statistic, p, index, measure, now, usually = 0.0, 1.0, 0.0, "", "", ""
+    elif before.quantiles is not None:
         usual = before.quantiles.values
         statistic = ks_statistic(usual, present)
         p = ks_p(statistic, before.valued, len(present))
         edges = np.unique(np.quantile(usual, _TENTHS, method="inverted_cdf"))
         index = psi(*(_parts(part, edges) for part in (usual, present)))
-        new: dict[str, float] = {}
         measure, now, usually = _of_numbers(usual, present)
     else:
-        texts, counts = np.unique(_texts(present), return_counts=True)
+        different, counts = np.unique(present, return_counts=True)
         usual_shares = dict(zip(before.categories, before.shares, strict=True))
-        shares = dict(zip(texts.tolist(), (counts / len(present)).tolist(), strict=True))
+        shares = dict.fromkeys(_texts(different), 0.0)
+        for name, count in zip(_texts(different), counts.tolist(), strict=True):
+            shares[name] += count / len(present)
         names = list(usual_shares | shares)
         both = [
             np.array([part.get(name, 0.0) for name in names]) for part in (usual_shares, shares)

@@ -99,6 +99,11 @@ class ColumnDrift:
     now: str
     before: str
 
+    @property
+    def size(self) -> float:
+        """How large the change is, to compare columns."""
+        return max(self.psi, self.statistic, abs(self.missing - self.missing_before))
+
     def is_drift(self, level: float) -> bool:
         """Return whether the change is certain at this level, and large enough to matter."""
         return self.p <= level and (
@@ -235,7 +240,7 @@ class Period(Document):
         """
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]
-        return sorted(drifted, key=lambda column: -max(column.psi, column.statistic))
+        return sorted(drifted, key=lambda column: -column.size)
 
     @property
     def key(self) -> tuple[str, str]:

@@ -153,6 +153,21 @@ class TestCommand:
         assert not found
         assert "columns" not in screen
 
+    def test_a_column_that_is_lost_is_told(self, folder: Path) -> None:
+        """Whether its values are missing, or the whole column; without any column, nothing."""
+        columns = stored(columns_of(400, 5, missing=1.0))
+        del columns["columns/shop"]
+        alone(folder / "lost.h5", later(400, 3) | columns)
+        found, screen = watched(folder, "lost")
+        assert {name: found[name]["missing"] for name in found} == {
+            "amount": 1.0,
+            "hour": 0.0,
+            "shop": 1.0,
+        }
+        assert "100 % missing instead of 0 % (and 1 more: -v)" in screen
+        alone(folder / "none.h5", later(400, 3))
+        assert watched(folder, "none")[0] == {}
+
     def test_the_trend_page_lists_the_columns(self, folder: Path, tmp_path: Path) -> None:
         words = ("watch", "moved.h5", "--history", tmp_path / "w.jsonl", "--plot")
         command(*words, tmp_path / "t.html", cwd=folder).require_success()
