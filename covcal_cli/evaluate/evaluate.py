@@ -22,11 +22,17 @@ from covcal_cli.evaluate.bootstrap import (
     group_resamples,
     intervals,
 )
-from covcal_cli.evaluate.decided import DecisionCounter, DecisionMetrics, require_unseen
 from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator, measurable
 from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.evaluate.ranked import GroupCollector, auroc
-from covcal_cli.evaluate.result import Evaluation, Predictions, Since
+from covcal_cli.evaluate.result import (
+    DecisionCounter,
+    DecisionMetrics,
+    Evaluation,
+    Predictions,
+    Since,
+    require_unseen,
+)
 from covcal_cli.files import as_word, sha256_of
 from covcal_cli.forecast.forecaster import (
     NONE,

@@ -11,11 +11,10 @@ from typing import Literal
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
 from covcal_cli.evaluate.bootstrap import LEVEL, RESAMPLES, Interval
-from covcal_cli.evaluate.decided import GATED
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import Limit, apply_limits, gate_level
 from covcal_cli.evaluate.metrics import MAIN, METRICS
-from covcal_cli.evaluate.result import Change, Evaluation, Verdict
+from covcal_cli.evaluate.result import GATED, Change, Evaluation, Verdict
 from covcal_cli.forecast.forecaster import NONE, read_named
 from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge

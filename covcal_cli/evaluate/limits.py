@@ -22,8 +22,7 @@ from covcal_cli.evaluate.bootstrap import (
     group_resamples,
     intervals,
 )
-from covcal_cli.evaluate.decided import DECIDED, GATED
-from covcal_cli.evaluate.result import Evaluation, Verdict
+from covcal_cli.evaluate.result import DECIDED, GATED, Evaluation, Verdict
 from covcal_cli.forecast.forecaster import NONE
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.evaluate.bins import SMALL_GROUP
 from covcal_cli.evaluate.metrics import Metrics
-from covcal_cli.report.acceptance import acceptance
 from covcal_cli.report.content import ReportContent, commands
 from covcal_cli.report.tables import (
+    acceptance,
     candidates_table,
     checks_table,
     class_table,
