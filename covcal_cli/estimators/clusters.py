@@ -26,6 +26,7 @@ from covcal_cli.records import Guard
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
 MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
 _STEPS = 10  # number of steps of the clustering
+_MOST_OFFSET = 80.0  # its exponential is a float32
 _NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
 # A point belongs mostly to one cluster if that centre is nearer than K - 1 others by this much in
 # cosine. The sharpness of the softmax over cosines is log K divided by it.
@@ -168,27 +169,30 @@ def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> L
     directions = centres.directions
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)
     for _ in range(_STEPS):
-        near = sharpness * (points @ directions.T)
-        members = _memberships(near)
+        powers = sharpness * (points @ directions.T)
+        powers -= powers.max(axis=1, keepdims=True)
+        np.exp(powers, out=powers)
+        np.maximum(powers, np.finfo(np.float32).tiny, out=powers)
         if shares is not None:
-            # A few Sinkhorn steps towards the shares, from zero offsets each time. The fixed point
-            # would force the shares exactly, and no class could be rarer than on the source.
-            offsets = np.zeros(len(directions), dtype=np.float32)
-            for _ in range(_NUDGES):
-                ratios = shares[centres.classes] / members.mean(axis=0)
-                offsets += np.log(ratios).astype(np.float32)
-                members = _memberships(near + offsets)
-        directions = _unit(members.T @ points)
+            powers *= _factors(powers, shares[centres.classes])
+        powers /= powers.sum(axis=1, keepdims=True)
+        directions = _unit(powers.T @ points)
     labels: Labels = centres.classes[(points @ directions.T).argmax(axis=1)]
     return labels
 
 
-def _memberships(near: Float32s) -> Float32s:
-    """Return every point's share in each cluster, softmax by row, (n, m); none is 0."""
-    shares = near - near.max(axis=1, keepdims=True)
-    np.exp(shares, out=shares)
-    shares /= shares.sum(axis=1, keepdims=True)
-    return np.asarray(np.maximum(shares, np.finfo(np.float32).tiny), dtype=np.float32)
+def _factors(powers: Float32s, shares: Float64s) -> Float32s:
+    """Return a factor for every cluster, (m,), that moves its share of the rows towards `shares`.
+
+    These are a few Sinkhorn steps on `powers`, (n, m), from factors of 1 each time. The fixed point
+    would force the shares exactly, and no class could be rarer than on the source.
+    """
+    offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
+    for _ in range(_NUDGES):
+        members = factors * (powers.T @ (1 / (powers @ factors)))  # times n, before this step
+        offsets += np.log(len(powers) * shares / members)
+        factors = np.exp(np.minimum(offsets, _MOST_OFFSET)).astype(np.float32)
+    return factors
 
 
 def _unit(vectors: Float32s) -> Float32s:
