@@ -169,7 +169,7 @@ def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> L
     directions = centres.directions
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)
     for _ in range(_STEPS):
-        powers = sharpness * (points @ directions.T)
+        powers: Float32s = sharpness * (points @ directions.T)
         powers -= powers.max(axis=1, keepdims=True)
         np.exp(powers, out=powers)
         np.maximum(powers, np.finfo(np.float32).tiny, out=powers)
