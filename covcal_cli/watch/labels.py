@@ -3,7 +3,7 @@
 Every labelled period gives an accuracy A and a size n*, the number of random labels that tell as
 much. So n* A labels count as right, and the others as wrong. Periods are pooled by adding these
 counts. What is pooled is the gap, mean confidence minus accuracy: the accuracy itself moves with
-the rows. The interval is valid at every look (`maths.anytime`).
+the rows. The interval is valid at every look (`maths.odds.anytime_interval`).
 
 A pool may begin at any labelled period. The pool that begins at the k-th one, from 0, has the error
 probability e / ((k + 1) (k + 2)). These sum to e, so all intervals are right together, and the
