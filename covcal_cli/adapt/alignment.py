@@ -27,8 +27,7 @@ from covcal_cli.adapt.settings import Settings
 from covcal_cli.adapt.training_rows import RowStream, TrainingRows, spread_rows
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
-from covcal_cli.maths.logistic import fit_logistic
-from covcal_cli.maths.weights import importance_weights
+from covcal_cli.maths.weights import fit_logistic, importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000

@@ -44,7 +44,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s
 from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.confidences import atc
 from covcal_cli.estimators.guards import (
     MIN_ESS_SHARE,
     MIN_SIGMA,

@@ -28,7 +28,6 @@ from covcal_cli.estimators.inputs import (
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
-from covcal_cli.maths.logistic import fit_logistic
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import blocks_of, class_major
 from covcal_cli.maths.temperature import (
@@ -40,7 +39,7 @@ from covcal_cli.maths.temperature import (
     TemperatureFit,
     fit_temperature,
 )
-from covcal_cli.maths.weights import BoundTerms, ImportanceWeights, importance_weights
+from covcal_cli.maths.weights import BoundTerms, ImportanceWeights, fit_logistic, importance_weights
 from covcal_cli.records import Guard, Input
 
 MAX_ROWS_PER_DOMAIN = 50_000

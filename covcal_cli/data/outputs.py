@@ -33,8 +33,8 @@ from covcal_cli.data.rows import (
     require_domain,
 )
 from covcal_cli.data.stores import format_of, open_store
+from covcal_cli.data.stores.arrays import HDF5Store
 from covcal_cli.data.stores.csv import CSVStore
-from covcal_cli.data.stores.hdf5 import HDF5Store
 from covcal_cli.data.stores.json_lines import JSONLinesStore
 from covcal_cli.data.stores.store import Piece, Store, regrouped
 from covcal_cli.errors import CovcalError

@@ -36,21 +36,21 @@ from functools import cached_property
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.estimators.atc import atc
 from covcal_cli.estimators.clusters import (
     CLUSTERING,
     FIXED_CLUSTERING,
     change_within_classes,
     clustering,
 )
-from covcal_cli.estimators.cot import confidence_change, cot
-from covcal_cli.estimators.doc import (
+from covcal_cli.estimators.confidences import (
     PREDICTED_CLASSES,
     agreement,
+    atc,
     doc,
     mean_confidence,
     predicted_classes,
 )
+from covcal_cli.estimators.cot import confidence_change, cot
 from covcal_cli.estimators.guards import (
     FALL_IN_CONFIDENCE,
     SHIFT_WITHIN_CLASSES,

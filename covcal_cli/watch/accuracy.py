@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.estimators.atc import atc
 from covcal_cli.estimators.clusters import (
     ASSUMPTION,
     CLUSTERING,
@@ -25,8 +24,8 @@ from covcal_cli.estimators.clusters import (
     places,
     strays,
 )
+from covcal_cli.estimators.confidences import atc, doc, predicted_classes
 from covcal_cli.estimators.consensus import DISAGREE, Estimates, by_confidence, combined
-from covcal_cli.estimators.doc import doc, predicted_classes
 from covcal_cli.estimators.guards import (
     clusters_know_classes,
     fall_in_confidence,

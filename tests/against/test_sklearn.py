@@ -139,7 +139,7 @@ def test_the_discriminator_equals_scikit_learns(
     """Coefficients and intercept agree: balanced and imbalanced, without shift and separable."""
     source = made_domain("source", sizes=(sizes[0], 5, 0))
     target = made_domain("target", sizes=(sizes[1], 5, 0), shift=shift)
-    monkeypatch.setattr("covcal_cli.maths.logistic.RIDGE", ridge)
+    monkeypatch.setattr("covcal_cli.maths.weights.RIDGE", ridge)
     ours, coefficients, intercept = both_discriminators(tmp_path / "f.h5", source, target, ridge)
     assert ours.coefficients == pytest.approx(coefficients, rel=1e-4, abs=1e-5)
     assert ours.intercept == pytest.approx(intercept, rel=1e-4, abs=1e-5)

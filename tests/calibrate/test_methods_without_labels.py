@@ -20,7 +20,7 @@ from covcal_cli.calibrate.methods import METHODS
 from covcal_cli.calibrate.problem import Problem
 from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.confidences import atc
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.cot import cot
 from covcal_cli.estimators.inputs import EstimatorInputs

@@ -13,7 +13,7 @@ from covcal_cli.arrays import ModelInput
 from covcal_cli.data.classes import choose_classes, named_classes, numbered_classes
 from covcal_cli.data.domain import DomainData
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.stores.npy import NpyStream
+from covcal_cli.data.stores.arrays import NpyStream
 from covcal_cli.errors import CovcalError
 from tests.made_rows import opened
 

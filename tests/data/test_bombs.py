@@ -23,8 +23,8 @@ from covcal_cli.data.array_files import ArrayFile
 from covcal_cli.data.folder import TarData
 from covcal_cli.data.rows import RowFacts
 from covcal_cli.data.stores import csv, open_store, store
+from covcal_cli.data.stores.arrays import NpzStore
 from covcal_cli.data.stores.csv import CSVStore
-from covcal_cli.data.stores.npy import NpzStore
 from covcal_cli.errors import CovcalError
 from tests.cli_runner import covcal
 

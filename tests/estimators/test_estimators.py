@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.confidences import agreement, atc, doc, mean_confidence
 from covcal_cli.estimators.consensus import weighted_accuracy
-from covcal_cli.estimators.doc import agreement, doc, mean_confidence
 from covcal_cli.estimators.inputs import AlignedForecasters, EstimatorInputs
 from tests.estimators.made_inputs import made_inputs
 

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from covcal_cli.estimators import label_shift
-from covcal_cli.estimators.atc import atc
+from covcal_cli.estimators.confidences import atc, doc, mean_confidence
 from covcal_cli.estimators.consensus import Estimates, weighted_accuracy
 from covcal_cli.estimators.cot import cot
-from covcal_cli.estimators.doc import doc, mean_confidence
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from tests.estimators.made_inputs import made_inputs
 

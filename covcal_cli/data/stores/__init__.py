@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # it needs NumPy and Pillow, which --help does not load
 
 # The suffixes of each format, and the module and class that read it; help names the first suffix.
 _READERS = {
-    (".npz",): ("npy", "NpzStore"),
-    (".npy",): ("npy", "NpyStore"),
-    (".h5", ".hdf5"): ("hdf5", "HDF5Store"),
+    (".npz",): ("arrays", "NpzStore"),
+    (".npy",): ("arrays", "NpyStore"),
+    (".h5", ".hdf5"): ("arrays", "HDF5Store"),
     (".csv", ".tsv", ".csv.gz"): ("csv", "CSVStore"),
     (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz"): (
         "json_lines",

@@ -1,17 +1,23 @@
-"""DoC, mean confidence, agreement and predicted classes: the source accuracy less a change."""
+"""Estimates from the confidences and predictions of single rows.
+
+ATC counts the rows with high confidence. DoC, agreement and predicted classes are the source
+accuracy less a change. Mean confidence is an estimate if the temperature of the source holds.
+"""
 
 import math
 
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Labels
-from covcal_cli.estimators.guards import enough_errors
+from covcal_cli.estimators.guards import above_chance, enough_errors
 from covcal_cli.estimators.inputs import (
     Estimate,
     EstimatorInputs,
+    Z,
     from_variance,
     variance_of_mean,
 )
+from covcal_cli.maths.odds import top_log_odds
 
 DOC_ASSUMPTION = "confidence is off by as much on the target as on the source"
 CONFIDENCE_ASSUMPTION = "confidence at the source's temperature is calibrated on the target"
@@ -21,6 +27,7 @@ AGREEMENT_ASSUMPTION = (
 )
 PREDICTED_CLASSES = "predicted classes"
 _ASSUMPTION = "the classes are as frequent as on the source, so other predictions are errors"
+ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
 
 
 def doc(inputs: EstimatorInputs) -> Estimate:
@@ -91,3 +98,58 @@ def predicted_classes(
     variance = variance_of_mean(inputs.source_correct) + 0.25 * float(variances.sum())
     accuracy = float(inputs.source_correct.mean()) - change
     return from_variance(PREDICTED_CLASSES, accuracy, variance, _ASSUMPTION)
+
+
+def atc(inputs: EstimatorInputs) -> Estimate:
+    """Estimate the target accuracy by average thresholded confidence.
+
+    Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
+    The threshold t leaves as many source validation rows below it as there are errors. The estimate
+    is the share of target rows at or above t. Scores are log-odds of the confidence at T_s. They
+    have the order of the confidence, and still differ where the confidence rounds to 1. (The
+    published code fits a temperature and never applies it. For two classes T_s does not change the
+    order; for more it does.)
+
+    The noise of t enters the interval: the target's share is also computed with the number of
+    errors moved up and down by two standard errors.
+    """
+    scores = top_log_odds(inputs.source_logits, inputs.temperature)
+    source = np.sort(scores)
+    target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
+    errors, n_v = float(inputs.source_errors), inputs.n_source
+    accuracy = _share_above(source, target, errors)
+    # A row moves t if it is wrong and above t, or right and below t.
+    below = _fraction_below(source, scores, errors)
+    spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
+    reach = [
+        _share_above(source, target, float(np.clip(errors + sign * spread, 0, n_v)))
+        for sign in (-1, 1)
+    ]
+    of_threshold = (max(abs(reach[0] - accuracy), abs(reach[1] - accuracy)) / Z) ** 2
+    of_rows = max(accuracy * (1 - accuracy) / len(target), (0.5 / len(target)) ** 2)
+    guards = (
+        enough_errors(inputs.source_errors, n_v),
+        above_chance(accuracy, inputs.n_classes),
+    )
+    return from_variance("atc", accuracy, of_threshold + of_rows, ATC_ASSUMPTION, guards)
+
+
+def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
+    """Return the target's share at or above the threshold; ties count in part."""
+    return 1.0 - float(_fraction_below(source, target, errors).mean())
+
+
+def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
+    """Return 1 for scores below the threshold, 0 above, and a fraction for ties.
+
+    `source` is sorted. The fraction makes exactly `errors` source rows lie below the threshold.
+    """
+    if errors >= len(source):
+        return np.ones(len(scores))
+    threshold = source[int(errors)]
+    lower = np.searchsorted(source, threshold, side="left")
+    upper = np.searchsorted(source, threshold, side="right")
+    of_ties = (errors - lower) / (upper - lower)
+    below: Float64s = np.where(scores < threshold, 1.0, 0.0)
+    below[scores == threshold] = of_ties
+    return below
