@@ -14,6 +14,7 @@ from covcal_cli.cli.options import (
     Quiet,
     Verbose,
     calibration,
+    decision,
     output,
 )
 
@@ -48,12 +49,7 @@ def apply(
         bool, typer.Option("--confidence-only", help="Leave out the columns prob_NAME.")
     ] = False,
     decision: Annotated[
-        Path | None,
-        typer.Option(
-            "--decide",
-            metavar="DECIDE.JSON",
-            help="Add the columns decision (accept or review) and set.",
-        ),
+        Path | None, decision("Add the columns decision (accept or review) and set.")
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,

@@ -13,6 +13,7 @@ from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
     InputFile,
+    Junit,
     MaxWeight,
     Networks,
     Quiet,
@@ -109,9 +110,7 @@ def estimate(
             "--fail-below, high with --fail-above."
         ),
     ] = None,
-    junit: Annotated[
-        Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
-    ] = None,
+    junit: Junit = None,
     format: TexFormat = TexFormatName.table,
     force: Force = False,
     quiet: Quiet = False,

@@ -15,6 +15,7 @@ from covcal_cli.cli.options import (
     Force,
     JudgedFile,
     JudgedSplit,
+    Junit,
     NetworksOfFeatures,
     Quiet,
     Seed,
@@ -23,6 +24,7 @@ from covcal_cli.cli.options import (
     TexFormatName,
     Verbose,
     calibrations,
+    decision,
     output,
 )
 
@@ -125,16 +127,10 @@ def evaluate(
             "and chance. Equal rows are compared in pairs. Repeats.",
         ),
     ] = None,
-    junit: Annotated[
-        Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
-    ] = None,
+    junit: Junit = None,
     decision: Annotated[
         Path | None,
-        typer.Option(
-            "--decide",
-            metavar="DECIDE.JSON",
-            help="Measure this decision too, for gates on accepted_error and coverage.",
-        ),
+        decision("Measure this decision too, for gates on accepted_error and coverage."),
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,

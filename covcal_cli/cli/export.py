@@ -15,6 +15,7 @@ from covcal_cli.cli.options import (
     TrustModel,
     Verbose,
     calibration,
+    decision,
     output,
 )
 
@@ -43,12 +44,7 @@ def export(
         Path | None,
         typer.Option(metavar="FILE", help="Weights of the module that module:function returns."),
     ] = None,
-    decision: Annotated[
-        Path | None,
-        typer.Option(
-            "--decide", metavar="DECIDE.JSON", help="Add the output accept, by this decision."
-        ),
-    ] = None,
+    decision: Annotated[Path | None, decision("Add the output accept, by this decision.")] = None,
     networks: Networks = None,
     model_output: ModelOutput = None,
     trust_model: TrustModel = False,

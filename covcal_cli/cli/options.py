@@ -33,6 +33,11 @@ def calibrations(text: str) -> Any:
     return typer.Option("--calibration", "-c", metavar="[NAME=]CAL.JSON", help=text)
 
 
+def decision(text: str) -> Any:
+    """Return the option ``--decide`` with a command's own help text."""
+    return typer.Option("--decide", metavar="DECIDE.JSON", help=text)
+
+
 # Files.
 
 InputFile = Annotated[
@@ -143,6 +148,7 @@ FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
 # Formats of results that papers print.
 TexFormatName = StrEnum("TexFormatName", ["table", "json", "markdown", "github", "latex"])
 TexFormat = Annotated[TexFormatName, typer.Option("--format", help="Format of the result.")]
+Junit = Annotated[Path | None, typer.Option(help="Write the gates' results as a JUnit report.")]
 ResultFormat = Annotated[FormatName, typer.Option("--format", help="Format of the result.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 ForceLimit = Annotated[

@@ -17,6 +17,7 @@ from covcal_cli.cli.options import (
     SplitName,
     Verbose,
     calibrations,
+    decision,
     output,
 )
 
@@ -40,11 +41,7 @@ def report(
     ] = 1000,
     decision: Annotated[
         Path | None,
-        typer.Option(
-            "--decide",
-            metavar="DECIDE.JSON",
-            help="Draw the error against the share of rows that this decision accepts.",
-        ),
+        decision("Draw the error against the share of rows that this decision accepts."),
     ] = None,
     networks: Networks = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,

@@ -12,6 +12,7 @@ from covcal_cli.cli.gates import GatedOutput
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     FormatName,
+    Junit,
     NetworksOfFeatures,
     Quiet,
     ResultFormat,
@@ -123,9 +124,7 @@ def watch(
             "changed. May be repeated."
         ),
     ] = None,
-    junit: Annotated[
-        Path | None, typer.Option(help="Write the gates' results as a JUnit report.")
-    ] = None,
+    junit: Junit = None,
     output: Annotated[
         Path | None,
         output("Write the periods as JSON to this file; - prints the JSON instead.", printed=True),

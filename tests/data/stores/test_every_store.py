@@ -171,7 +171,7 @@ def test_a_missing_input_is_named(kind: str, tmp_path: Path) -> None:
 def test_wide_rows_are_never_in_memory_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for reader in ("hdf5", "csv", "json_lines", "parquet"):
+    for reader in ("arrays", "csv", "json_lines", "parquet"):
         monkeypatch.setattr(f"covcal_cli.data.stores.{reader}.WINDOW_BYTES", 1 << 16)
     n, width = 4000, 50
     rows = made_rows(n, width)
