@@ -430,11 +430,13 @@ def _reference_lines(path: Path) -> Lines:
     read = read_document(Reference, path, remedy=_REMEDY, again="watch again")
     rows = max((signal.rows for signal in read.signals), default=0)
     carried = ", from an earlier calibration" if read.is_carried_over else ""
+    columns = [("columns", ", ".join(column.name for column in read.columns))]
     return [
         ("purpose", f"covcal watch compares new rows with these{carried}"),
         ("calibration", f"sha256 {read.calibration_sha256[:12]}"),
         ("rows", f"summaries of {rows} {read.baseline} rows, {read.n_classes} classes; no row"),
         ("signals", ", ".join(signal.name for signal in read.signals[:_SHOWN_CLASSES])),
+        *(columns if read.columns else []),
     ]
 
 

@@ -82,14 +82,16 @@ def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, 
 
 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
-    """Yield the drift of a column; nothing for few rows, or if its values are of another kind.
+    """Yield the drift of a column; nothing for few rows.
 
-    If nearly all values are missing, only that is compared.
+    Texts in a column of numbers count as missing. If nearly all values are missing, only that is
+    compared.
     """
-    present = _present(values)
-    is_of_kind = before.quantiles is None or present.dtype.kind == "f" or not len(present)
-    if min(len(values), before.valued) < _LEAST_ROWS or not is_of_kind:
+    if min(len(values), before.valued) < _LEAST_ROWS:
         return
+    present = _present(values)
+    if before.quantiles is not None and present.dtype.kind == "S":
+        present = present[:0]
     lost, lost_before = len(values) - len(present), before.rows - before.valued
     of_missing = chi_square([lost_before, before.valued], [lost, len(present)])
     new: dict[str, float] = {}

@@ -5,6 +5,7 @@ and judge it, so the numbers and verdicts are those of the command on the same r
 """
 
 import hashlib
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,8 @@ class Watch:
         CovcalError
             If arrays do not fit the calibration, or the period is known with other rows.
         """
+        if not period.strip():
+            raise ArgumentError("period must be a name, such as 2026-11-29")
         rows, rest = self._logits(logits)
         arrays: dict[str, AnyArray] = {"logits": rows}
         if features is not None:
@@ -228,10 +231,10 @@ class Watch:
 
     def _labels(self, labels: Any, n: int) -> Labels:
         """Return class numbers, and -1 where a label is missing."""
-        values = array_of(labels, "labels")
+        values = _objects(labels, "labels")
         if values.shape != (n,):
             raise ArgumentError(f"labels must be of shape ({n},), not {values.shape}")
-        is_known = np.array([label is not None and label == label for label in values.tolist()])
+        is_known = np.array([not _is_missing(label) for label in values.tolist()])
         numbers = np.full(n, UNKNOWN_LABEL, dtype=np.int64)
         if not is_known.any():
             return numbers
@@ -255,21 +258,46 @@ def _features(features: Any, n: int) -> AnyArray:
 
 def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
     """Return the columns of a frame as a features file holds them: float64, or texts in UTF-8."""
+    if columns is None:
+        return {}
+    if not hasattr(columns, "keys"):
+        raise ArgumentError(f"{name} must be a data frame, or a dict of arrays by name")
     stored = {}
-    for column in [] if columns is None else list(columns):
-        values = array_of(columns[column], f"{name}[{column!r}]")
+    for key in columns.keys():  # noqa: SIM118 - a data frame has keys, too
+        column = str(key)
+        if not column.isprintable() or "/" in column or not column.strip("."):
+            raise ArgumentError(f"{name}: {key!r} cannot be the name of a column: rename it")
+        values = _objects(columns[key], f"{name}[{key!r}]")
         if values.shape != (n,):
-            raise ArgumentError(f"{name}[{column!r}] must be of shape ({n},), not {values.shape}")
-        if values.dtype.kind in "fiub":
-            values = values.astype(np.float64)
-        else:
-            missing = [value is None or value != value for value in values.tolist()]
-            texts = [
-                "" if none else f"{value}" for value, none in zip(values, missing, strict=True)
-            ]
-            values = utf8(texts)
-        stored[f"columns/{str(column).replace('/', '_')}"] = values
+            raise ArgumentError(f"{name}[{key!r}] must be of shape ({n},), not {values.shape}")
+        if values.dtype.kind not in "fiub":
+            values = _numbers_or_texts(values)
+        stored[f"columns/{column}"] = values if values.dtype.kind == "S" else values.astype(float)
     return stored
+
+
+def _objects(values: Any, name: str) -> AnyArray:
+    """Return an array in which NaN among texts stays NaN, which NumPy would turn into a text."""
+    return array_of(np.array(values, dtype=object) if isinstance(values, list) else values, name)
+
+
+def _numbers_or_texts(values: AnyArray) -> AnyArray:
+    """Return objects as numbers if all are, or else as texts; NaN or empty where one is missing."""
+    present = [not _is_missing(value) for value in values.tolist()]
+    if all(isinstance(value, Real) for value in values[present].tolist()):
+        numbers = np.full(len(values), np.nan)
+        numbers[present] = numbers_of(values[present], "columns")
+        return numbers
+    texts = [f"{value}" if known else "" for value, known in zip(values, present, strict=True)]
+    return utf8([text.encode("utf-8", "replace").decode() for text in texts])
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or the NA or NaT of pandas."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # NA is neither true nor false
+        return True
 
 
 def _standard_of_file(document: Path) -> Standard:

@@ -152,3 +152,40 @@ def test_other_rows_of_a_known_period_are_refused(made: Path) -> None:
     with pytest.raises(covcal.CovcalError, match="w is known with other rows: pass join=True"):
         watch.observe(rows("w1")["logits"], period="w")
     assert watch.observe(rows("w1")["logits"], period="w", join=True).measured.rows == 400
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([1, 2], "columns must be a data frame, or a dict"),
+        ({"a/b": np.zeros(200)}, "'a/b' cannot be the name of a column"),
+        ({"amount": 5}, r"columns\['amount'\] must be of shape \(200,\)"),
+    ],
+)
+def test_columns_that_no_file_can_keep_are_refused(columns: Any, message: str, made: Path) -> None:
+    with pytest.raises(covcal.CovcalError, match=message):
+        covcal.Watch(made / "cal.json").observe(rows("w0")["logits"], period="w", columns=columns)
+
+
+def test_missing_values_of_every_kind_are_missing(arrays: tuple[Any, Any, Any]) -> None:
+    """None, NaN, and pandas' NA in numbers and texts; texts in a column of numbers are too."""
+    source, labels, target = arrays
+    rng = np.random.default_rng(0)
+    usual = {"amount": rng.normal(size=len(target)), "shop": rng.choice(["a", "b"], len(target))}
+    calibrator = covcal.Calibrator("temp").fit(source, labels, target)
+    watch = covcal.Watch(calibrator, source, labels, target, target_columns=usual)
+    holes: dict[str, Any] = {
+        "frame": pd.DataFrame(
+            {
+                "amount": pd.array([1.5, None] * 100, dtype="Float64"),
+                "shop": pd.array(["a", None] * 100, dtype="string"),
+            }
+        ),
+        "lists": {"amount": [1.5, None] * 100, "shop": ["a", float("nan")] * 100},
+        "texts": {"amount": ["?"] * 200, "shop": ["a", ""] * 100},
+    }
+    for number, (name, columns) in enumerate(holes.items()):
+        week = clusters_domain("later", sizes=WEEK, seed=number)["logits"]
+        period = watch.observe(week, period=name, columns=columns)
+        missing = {column.name: column.missing for column in period.measured.columns}
+        assert missing == {"amount": 1.0 if name == "texts" else 0.5, "shop": 0.5}
