@@ -6,8 +6,8 @@ import unicodedata
 # The remedy for a model that covcal cannot open or run, such as a pickle or a model that reads
 # texts.
 OUTPUTS_AS_TABLE = (
-    "save the output of its predict_proba as tables (prob_NAME per class, and label), and pass "
-    "them with --probabilities instead of a model"
+    "save the output of its predict_proba as tables (prob_NAME per class, and label), and give "
+    "them instead of a model"
 )
 # Invisible characters that change the direction of the text after them.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

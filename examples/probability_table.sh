@@ -9,7 +9,7 @@ set -euo pipefail
 source=$1 target=$2 output=${3:-probabilities.csv}
 mkdir -p calibrated
 
-covcal extract --probabilities "$source" "$target" -o calibrated/features.h5 --force
+covcal extract "$source" "$target" -o calibrated/features.h5 --force
 covcal estimate calibrated/features.h5
 covcal calibrate calibrated/features.h5 -o calibrated/cal.json --force
 covcal apply calibrated/features.h5 -c calibrated/cal.json -o "$output" --force

@@ -67,8 +67,8 @@ def extract(
       covcal extract model.onnx source/ target/ --preprocess imagenet
       covcal extract model.onnx source/ target/ --size 224 --mean 127 --std 128
       covcal extract nets:build source/ target/ --weights best.pth
-      covcal extract --logits source.parquet target.parquet
-      covcal extract --confidence old.csv new.csv
+      covcal extract source.parquet target.parquet
+      covcal extract old.jsonl new.jsonl --choices A B C D
       covcal extract model.onnx source/ target/ --sample 50000 --dry-run
       covcal extract model.onnx source/ target/ --shard 1/10 -o shard-1.h5
     """
@@ -83,7 +83,7 @@ def extract(
     )
     settings = options.settings(typed.outputs)
     console = Console(quiet=quiet, verbose=verbose)
-    tables_alone = typed.outputs is not None and typed.source is None and target_only is None
+    tables_alone = typed.model is None and typed.source is None and target_only is None
     if expect_accuracy is not None and (dry_run or (typed.source is None and not tables_alone)):
         why = "--dry-run measures no accuracy" if dry_run else "give a source as well"
         raise typer.BadParameter(why, param_hint="--expect-accuracy")

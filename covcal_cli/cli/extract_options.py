@@ -14,7 +14,7 @@ import typer
 
 from covcal_cli.classifiers import MODEL_HELP
 from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
-from covcal_cli.data.stores import SUFFIXES
+from covcal_cli.data.stores import SUFFIXES, is_table
 
 if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
     from covcal_cli.data.output_columns import OutputKind
@@ -58,7 +58,7 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help=f"{MODEL_HELP} Leave it out with --logits, --probabilities or --confidence.",
+        help=f"{MODEL_HELP} Leave it out if the data are tables of a classifier's outputs.",
         show_default=False,
     ),
 ]
@@ -80,8 +80,9 @@ Logits = Annotated[
     typer.Option(
         "--logits",
         rich_help_panel=_TABLES,
-        help="Read tables of logits instead of running a MODEL. One table with a column named "
-        "domain may hold both SOURCE and TARGET.",
+        help="Read tables of logits instead of running a MODEL. Without such an option, the names "
+        "of the columns tell what tables hold. One table with a column named domain may hold both "
+        "SOURCE and TARGET.",
     ),
 ]
 Probabilities = Annotated[
@@ -108,7 +109,7 @@ class Inputs:
     model: str | None  # None where the data are tables of a classifier's outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # what tables of outputs hold
+    outputs: "OutputKind | None" = None  # what tables of outputs hold, if the user says it
 
     @classmethod
     def read(
@@ -132,9 +133,12 @@ class Inputs:
         if len(asked) > 1:
             hint = " / ".join(f"--{kind}" for kind in asked)
             raise typer.BadParameter("give only one of them", param_hint=hint)
+        tables = [Path(path) for path in (model, source, target) if path is not None]
         if asked:
-            tables = [Path(path) for path in (model, source, target) if path is not None]
             return cls._of_tables(tables, target_only, asked[0])
+        every = [*tables, *([] if target_only is None else [target_only])]
+        if target is None and every and all(map(is_table, every)):
+            return cls._of_tables(tables, target_only, None)
         if model is None:
             raise typer.BadParameter("give MODEL, SOURCE and TARGET", param_hint="MODEL")
         if target_only is not None and (source is not None or target is not None):
@@ -148,7 +152,7 @@ class Inputs:
 
     @classmethod
     def _of_tables(
-        cls, tables: list[Path], target_only: Path | None, outputs: "OutputKind"
+        cls, tables: list[Path], target_only: Path | None, outputs: "OutputKind | None"
     ) -> "Inputs":
         if target_only is not None:
             if tables:
@@ -315,7 +319,7 @@ class ExtractOptions:
         return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Return the settings; without a model, `outputs` is the kind of numbers in the tables."""
+        """Return the settings; `outputs` is the kind of numbers in tables, if the user says it."""
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
@@ -349,8 +353,8 @@ class ExtractOptions:
 
     def _choices(self, outputs: "OutputKind | None") -> tuple[str, ...]:
         choices = tuple(self.choices or ())
-        if choices and outputs != "probabilities":
-            raise typer.BadParameter("give --probabilities too", param_hint="--choices")
+        if choices and outputs not in (None, "probabilities"):
+            raise typer.BadParameter(f"leave out --{outputs}", param_hint="--choices")
         if len(choices) == 1 or len(set(choices)) < len(choices) or "" in choices:
             raise typer.BadParameter(
                 "give at least two answers, each once: --choices A B C D", param_hint="--choices"

@@ -120,7 +120,7 @@ def run(
       covcal run model.onnx source/ target/ -o out/ --preprocess imagenet
       covcal run model.onnx source/ target/ --expect-accuracy 0.96
       covcal run nets:build source/ target/ --weights best.pth --method temp
-      covcal run --probabilities source.parquet target.parquet
+      covcal run source.parquet target.parquet
       covcal run --from covcal-run new-target/ --history watch.jsonl
     """
     from covcal_cli.run.renewal import renew

@@ -7,8 +7,9 @@ grows, the confidence falls to 1/K. Whatever needs more than the confidence and 
 not read such a table (`FeatureFile.has_one_confidence`).
 
 The classes are the predictions and labels of both tables. If the source says only whether a
-prediction is right, a further class stands for all other answers. If there is no prediction, or
-there are too many of them (texts, say), the classes are `RIGHT` and 19 wrong answers.
+prediction is right, a further class stands for all other answers. If there is no prediction, if
+there are too many of them (texts, say), or if the source says only what is right and confidences
+are below chance (of a detector, say), the classes are `RIGHT` and 19 wrong answers.
 """
 
 import re
@@ -29,8 +30,9 @@ PREDICTIONS = (
 )
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
 RIGHT, WRONG, OTHER = "right", "wrong", "another answer"
-_EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
+EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 _MOST_CLASSES = 200
+_BELOW_CHANCE = 0.01  # share of rows; with more, the confidence is not of one class among K
 _NONE = -1.0  # what many tools write where there is no confidence
 _MOST_DECIMALS = 7
 _ABOVE_CHANCE = 1e-4  # relative: the prediction must stay the likeliest class
@@ -46,8 +48,8 @@ class _Columns:
         self.confidence = _one_of(store, CONFIDENCES)
         if self.confidence is None:
             raise store.error(
-                "it has no column confidence (conf or score): give one confidence per row, or use "
-                "--probabilities for the probabilities of all classes"
+                "it has no column confidence (conf or score): give one confidence per row, or the "
+                "probabilities of all classes"
             )
         self.prediction = _one_of(store, PREDICTIONS)
         label = _one_of(store, ("label",))
@@ -160,7 +162,7 @@ class ConfidenceStore(Store):
     @property
     def is_event(self) -> bool:
         """Whether the classes say only whether a prediction is right."""
-        return self._names == _EVENTS
+        return self._names == EVENTS
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array."""
@@ -254,8 +256,8 @@ def confidence_stores(
 ) -> dict[str, Store]:
     """Return tables of probabilities; `classes` are those of a calibration that they must fit."""
     tables = {name: _Columns(store) for name, store in stores.items()}
-    names = _names(tables, classes)
     _bring_to_one_unit(tables)
+    names = _names(tables, classes)
     decimals = max(_decimals(columns.values) for columns in tables.values())
     return {
         name: ConfidenceStore(columns, names, decimals=decimals) for name, columns in tables.items()
@@ -269,9 +271,12 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     every = [*tables.values()]
     source = every[0]
     if "source" in tables and source.label is None and source.correct is None:
+        matched = (
+            ", by matching the boxes with the annotations" if "bbox" in source.store.entries else ""
+        )
         raise source.store.error(
-            "a source needs the truth: add a column correct (1 or 0), or y_true with the right "
-            "answers"
+            f"a source needs the truth: add a column correct (1 or 0){matched}, or y_true with the "
+            "right answers"
         )
     named = set().union(*(columns.names for columns in every))
     is_closed = all(columns.predictions is not None for columns in every)
@@ -279,9 +284,12 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
         without = next(columns for columns in every if columns.predictions is None)
         raise without.store.error("it has no column prediction, which the other table has")
     if not is_closed or len(named) > _MOST_CLASSES or len(named) < 1:
-        return _EVENTS
+        return EVENTS
     if any(columns.label is None and columns.correct is not None for columns in every):
         named.add(OTHER)
+        low = [columns.values < 1 / len(named) for columns in every]
+        if np.concatenate(low).mean() > _BELOW_CHANCE:
+            return EVENTS
     if len(named) < 2:
         named.add(OTHER)
     numbers = all(map(is_plain_number, named))

@@ -84,6 +84,26 @@ class OutputColumns:
         return replace(self, names=names, order=order, notes=(*self.notes, note))
 
 
+def kind_of(store: Store) -> OutputKind:
+    """Return the kind of outputs that a file holds, by the names of its arrays."""
+    kinds: list[OutputKind] = ["logits", "probabilities"]
+    by_kind = {kind: list(names) for kind in kinds if (names := _of_kind(store, kind)[0])}
+    if len(by_kind) > 1:
+        both = " and ".join(f"{kind} ({listed(names)})" for kind, names in by_kind.items())
+        raise store.error(f"it holds {both}: pass --logits or --probabilities")
+    if by_kind:
+        return next(iter(by_kind))
+    if store.is_table and _named_like_classes(store, ()):
+        return "probabilities"
+    if any(name.lower() in CONFIDENCES for name in store.entries):
+        return "confidence"
+    raise store.error(
+        f"it holds no outputs of a classifier, only {listed(list(store.entries)) or 'nothing'}: "
+        "name them prob_NAME or logit_NAME, one column per class, or confidence; or give the MODEL "
+        "first"
+    )
+
+
 def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
     """Find outputs and features by the names of the arrays, or by the `classes` of another file."""
     class_of, truth = _of_kind(store, kind)

@@ -18,7 +18,13 @@ from covcal_cli.data.classes import ClassMap, listed, read_class_names, read_cla
 from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.label_sets import LabelSets
-from covcal_cli.data.output_columns import CLASSES, OutputColumns, OutputKind, find_outputs
+from covcal_cli.data.output_columns import (
+    CLASSES,
+    OutputColumns,
+    OutputKind,
+    find_outputs,
+    kind_of,
+)
 from covcal_cli.data.rows import (
     DOMAIN,
     LABEL_NAMES,
@@ -101,7 +107,7 @@ class OutputFile:
                 f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
                 f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
-        # Without features, tell the user about numbers that might be some.
+        # Without features, tell the user about numbers that might be some, but boxes are none.
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -111,7 +117,7 @@ class OutputFile:
             and name.lower() != columns.truth
             and not is_of_rows(store, name)
         ]
-        unread = () if columns.features else _unread(store, numbers)
+        unread = () if columns.features or kind == "confidence" else _unread(store, numbers)
         self.notes = (*answer, *unread, *facts.notes, *store.notes)
 
 
@@ -126,7 +132,7 @@ class OutputTable:
 
     def __init__(self, file: OutputFile, columns: OutputColumns, rows: Rows) -> None:
         self.path = file.path
-        self._store, self._kind, self._columns, self._rows = file.store, file.kind, columns, rows
+        self._store, self.kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
         self._lacking: list[int] = []  # rows without the output of some class
@@ -188,9 +194,9 @@ class OutputTable:
     def _logits(self, values: AnyArray) -> AnyArray:
         order = self._columns.order
         if self._sets is not None:
-            values = values if self._kind == "logits" else log_odds(values)
+            values = values if self.kind == "logits" else log_odds(values)
             return np.take(values, order, axis=1)
-        if self._kind != "logits":
+        if self.kind != "logits":
             return log_probabilities(values, self._lowest)[:, order]
         if self._columns.width == 1:  # two classes: the other has the logit 0
             values = np.hstack([np.zeros_like(values), values])
@@ -202,7 +208,7 @@ class OutputTable:
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
             values = self._completed(_stacked(arrays, outputs), rows)
             seen.add(values if values.shape[1] == 1 else np.take(values, self._columns.order, 1))
-        if self._kind == "logits" and self._lacking and seen.high > 0:
+        if self.kind == "logits" and self._lacking and seen.high > 0:
             raise self._not_finite(self._lacking[0])
         if self._sets is not None:
             return tuple(self._checked_sigmoids(seen))
@@ -212,7 +218,7 @@ class OutputTable:
                 f"{seen.fact}: multiply every value by -1, so that the highest is the likeliest "
                 "class, and pass --probabilities"
             )
-        if self._kind == "logits":
+        if self.kind == "logits":
             notes = self._checked_logits(seen)
         else:
             notes = self._checked_probabilities(seen)
@@ -234,7 +240,7 @@ class OutputTable:
         of_rows = is_missing.any(axis=1) & ~is_missing.all(axis=1)
         if values.shape[1] > 1 and of_rows.any() and self._sets is None:
             some = values[of_rows].astype(np.float64)
-            completed, is_possible = _with_missing(some, logarithms=self._kind == "logits")
+            completed, is_possible = _with_missing(some, logarithms=self.kind == "logits")
             values = values.astype(np.float64)
             values[of_rows] = np.where(is_possible[:, None], completed, some)
             self._lacking += rows[of_rows][is_possible].tolist()
@@ -298,9 +304,9 @@ class OutputTable:
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
         """Refuse outputs of independent labels that are of the other kind; yield notes."""
-        if self._kind == "logits" and seen.bounded == seen.rows:
+        if self.kind == "logits" and seen.bounded == seen.rows:
             yield f"{seen.fact}; they are read as logits: pass --probabilities if they are not"
-        if self._kind == "probabilities" and seen.first_outside is not None:
+        if self.kind == "probabilities" and seen.first_outside is not None:
             row, value = seen.first_outside
             raise self._store.error(
                 f"{self._place(row)} holds {value:g}, which is no probability: pass --logits where "
@@ -314,7 +320,7 @@ class OutputTable:
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
-        if self._kind == "logits" and names == self._columns.outputs and self._sets is None:
+        if self.kind == "logits" and names == self._columns.outputs and self._sets is None:
             # A logit of -inf rules a class out, unless it rules out all classes.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
@@ -335,7 +341,7 @@ class OutputTable:
 def open_outputs(
     source: Path | None,
     target: Path,
-    kind: OutputKind,
+    kind: OutputKind | None,
     classes: Path | None = None,
     keep: Sequence[str] = (),
     choices: Sequence[str] = (),
@@ -349,7 +355,8 @@ def open_outputs(
     source : Path or None
         None for the target alone, or if a column ``domain`` of the target tells the domains apart.
     target : Path
-    kind : {"logits", "probabilities", "confidence"}
+    kind : {"logits", "probabilities", "confidence"}, optional
+        Default: the kind that the names in the first table tell.
     classes : Path, optional
         The file that names the classes in order; see `covcal_cli.data.classes.read_classes`.
     keep : sequence of str
@@ -371,8 +378,14 @@ def open_outputs(
         choices = read_class_names(classes)
     paths = {"target": target} if source is None else {"source": source, "target": target}
     stores: dict[str, Store] = {}
+    if kind is None:
+        first = next(iter(paths))
+        stores[first] = _open(paths[first], choices)
+        kind = kind_of(stores[first])
+    if multilabel and kind == "confidence":
+        raise CovcalError("--multilabel needs the output of every label, not --confidence")
     if kind == "confidence":
-        opened = {name: _open(path) for name, path in paths.items()}
+        opened = {name: stores.get(name) or _open(path) for name, path in paths.items()}
         stores = confidence_stores(opened, choices or None)
     for name, path in paths.items():
         # The target's columns may be named exactly like the source's classes.

@@ -1,6 +1,6 @@
 """Decide and check everything about an extraction before the first row is run.
 
-``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. With ``--logits``, a
+``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. Without a model, a
 `TableClassifier` takes the place of the model: choice of rows, shards, splits, labels, statistics
 and the file are the same.
 """
@@ -28,9 +28,8 @@ from covcal_cli.data.classes import (
     missing_classes,
     read_classes,
 )
-from covcal_cli.data.confidences import OTHER
+from covcal_cli.data.confidences import EVENTS, OTHER
 from covcal_cli.data.domain import DomainData, ImagePipeline
-from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
@@ -207,6 +206,8 @@ class ExtractPlan:
 
 def class_list(classes: Sequence[str]) -> str:
     """Return the number of classes, and the names of the first few."""
+    if tuple(classes) == EVENTS:
+        return "right or wrong, by one confidence per row"
     listed = ", ".join(classes[:_SHOWN_CLASSES])
     more = len(classes) - _SHOWN_CLASSES
     return f"{len(classes)}: {listed}{f', and {more} more' if more > 0 else ''}"
@@ -225,14 +226,14 @@ def prepare(
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
         raise CovcalError("there is no source and no target: give at least one")
-    if settings.multilabel and settings.outputs == "confidence":
-        raise CovcalError("--multilabel needs the output of every label, not --confidence")
     if settings.multilabel and settings.selection.shard is not None:
         raise CovcalError("--multilabel does not extract shards: leave out --shard")
     # Open the classifier, then the data as its inputs. Class names come from --classes, else from
     # the model, else from the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
+    if isinstance(opened, TableClassifier):
+        settings = replace(settings, outputs=opened.kind)
     named = read_classes(settings.classes, opened.n_classes) if settings.classes else None
     classes = choose_classes(
         named,
@@ -367,7 +368,7 @@ def _opened(
     settings: ExtractSettings,
     threads: int,
 ) -> tuple[OpenedClassifier, Mapping[str, DomainData], tuple[str, ...]]:
-    if settings.outputs is not None:
+    if settings.outputs is not None or model is None:
         if model is not None or target is None:
             raise CovcalError("tables of outputs need a target, and no model")
         tables = open_outputs(
@@ -380,11 +381,11 @@ def _opened(
             multilabel=settings.multilabel,
         )
         _require_kept(tables, settings.keep)
-        return TableClassifier(list(tables.values()), settings.outputs), tables, ()
+        return TableClassifier(list(tables.values())), tables, ()
+    if settings.choices:
+        raise CovcalError("--choices is for logs of a language model: leave it out with a MODEL")
     from covcal_cli.data.open import open_domains
 
-    if model is None:
-        raise CovcalError("there is no model: give a model, or say that the data are logits")
     classifier = open_classifier(
         model,
         weights=settings.weights,
@@ -535,8 +536,9 @@ class TableClassifier:
     weight: Float32s | None = None
     bias: Float32s | None = None
 
-    def __init__(self, tables: Sequence[OutputTable], kind: OutputKind) -> None:
+    def __init__(self, tables: Sequence[OutputTable]) -> None:
         table = tables[0]
+        self.kind = kind = table.kind
         self.n_classes: int = table.n_classes
         self.n_features: int | None = table.n_features
         self.class_names: tuple[str, ...] | None = table.class_names
@@ -554,7 +556,6 @@ class TableClassifier:
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        self._kind = kind
         # Of two classes, the confidence in one says the probability of both.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
@@ -571,7 +572,7 @@ class TableClassifier:
 
     def describe(self) -> str:
         """Describe the content of the tables in one line."""
-        logged = "" if self._kind == "logits" else ", as logarithms of probabilities"
+        logged = "" if self.kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
         return f"none: {self.n_classes} classes as given{logged}, {width}"
 

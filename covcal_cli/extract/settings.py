@@ -114,7 +114,8 @@ class ExtractSettings:
     model_output: str | None = None  # the output that holds the classes, if there are several
     phi: str | None = None  # "input", "none" or a tensor's name; default: the last layer's input
     providers: Sequence[str] = ()  # providers of ONNX Runtime, in order of preference
-    # The kind of numbers in tables that are read instead of running a model.
+    # The kind of numbers in tables that are read instead of running a model. Default: the kind that
+    # the tables tell.
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # columns of tables to keep beside those that are kept anyway
     choices: tuple[str, ...] = ()  # the answers in logs of a language model

@@ -23,6 +23,8 @@ _NOISE = 0.01  # the probability below which a low accuracy does not count as ch
 # A good classifier may nearly always answer such a large majority class, so its AUROC is judged
 # too.
 _IMBALANCED = 0.7
+# Classes of a table with one confidence per row: its answer is always "right", by design.
+_EVENTS = ("right", "wrong")
 _SKILL = 0.6  # the least AUROC of a classifier of imbalanced rows that has learnt something
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that the AUROC uses
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
@@ -118,7 +120,7 @@ class SourceAccuracy:
         """The reason to doubt this accuracy, and what to do; None without a reason."""
         if self.class_order is not None:
             return self.class_order
-        if not self._is_near_chance or self._ranks_an_imbalanced_table:
+        if not self._is_near_chance or self._ranks_well:
             return None
         at_most = self._is_no_better_than(self.chance)
         baseline, level = "guessing", self.chance
@@ -142,9 +144,11 @@ class SourceAccuracy:
         return slight or self._is_no_better_than(self.chance)
 
     @property
-    def _ranks_an_imbalanced_table(self) -> bool:
+    def _ranks_well(self) -> bool:
+        """Whether the ranking of the rows shows skill where the accuracy cannot."""
         is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
-        return is_imbalanced and self.auroc is not None and self.auroc >= _SKILL
+        is_expected = is_imbalanced or self.majority_class in _EVENTS
+        return is_expected and self.auroc is not None and self.auroc >= _SKILL
 
     def _is_no_better_than(self, level: float) -> bool:
         return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)

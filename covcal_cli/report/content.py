@@ -112,7 +112,7 @@ def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
     except (KeyError, ValueError, TypeError):  # an older version stored only the seed
         seed = attributes.get("extract_seed" if is_adapted else "seed", "0")
         options = [] if seed == "0" else ["--seed", seed]
-    tables = {"--logits", "--probabilities"} & set(options)
+    tables = {"--logits", "--probabilities", "--confidence"} & set(options)
     model = [] if tables else [attributes.get("model_name") or "MODEL"]
     if ONE_TABLE in attributes:
         data = ["TABLE"]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.errors import CovcalError
+from covcal_cli.extract.extract import extract
 from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
 
@@ -120,6 +121,26 @@ def test_layouts_of_tools(name: str, record: Any, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     read = opened(tmp_path / name, tmp_path / name)["source"]
     np.testing.assert_allclose(shares(read).max(axis=1), 0.75, rtol=1e-6)
+
+
+def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> None:
+    """Many are below chance among the categories; that is no sign of a bad classifier."""
+    rng = np.random.default_rng(0)
+    for domain in ("old", "new"):
+        scores = rng.random(300)
+        boxes = [
+            {"category_id": 1 + row % 3, "bbox": [0, 0, 2, 2], "score": float(score)}
+            | {"correct": int(rng.random() < score)}
+            for row, score in enumerate(scores)
+        ]
+        (tmp_path / f"{domain}.json").write_text(json.dumps(boxes))
+    report = extract(None, tmp_path / "old.json", tmp_path / "new.json", tmp_path / "f.h5")
+    assert report.facts["classes"] == "right or wrong, by one confidence per row"
+    assert not any("no better than" in warning or "bbox" in warning for warning in report.warnings)
+    del boxes[0]["correct"]
+    (tmp_path / "old.json").write_text(json.dumps(boxes[:1]))
+    with pytest.raises(CovcalError, match="by matching the boxes with the annotations"):
+        opened(tmp_path / "old.json", tmp_path / "new.json")
 
 
 def choice(name: str) -> dict[str, Any]:

@@ -1,12 +1,17 @@
-"""``extract --logits`` and ``--probabilities``: outputs from elsewhere, without the model."""
+"""Outputs from elsewhere, without the model: ``--logits``, ``--probabilities``, or no option."""
 
+import json
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 from scipy.special import softmax
 
+from covcal_cli.extract.extract import extract
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal, covcal_process
@@ -196,3 +201,133 @@ def test_tables_of_outputs_need_no_image_package(tmp_path: Path) -> None:
     without = "import sys\nfor name in ('PIL', 'onnx', 'torch'): sys.modules[name] = None\n"
     arguments = ("extract", "--probabilities", "source.csv", "target.csv", "-q")
     covcal_process(*arguments, cwd=tmp_path, before=without, fresh=True).require_success()
+
+
+def _chat(row: int, best: str, shares: dict[str, float], label: str | None) -> Any:
+    """Return a line as OpenAI's client dumps a chat completion, with a label beside it."""
+    listed = [{"token": t, "logprob": math.log(p), "bytes": [65]} for t, p in shares.items()]
+    message = {"content": best, "refusal": None, "role": "assistant", "tool_calls": None}
+    token = {"token": best, "bytes": [65], "logprob": math.log(shares[best])}
+    choice = {
+        "finish_reason": "stop",
+        "index": 0,
+        "logprobs": {"content": [token | {"top_logprobs": listed}], "refusal": None},
+        "message": message,
+    }
+    line = {"id": f"c{row}", "choices": [choice], "created": 1, "model": "m", "usage": None}
+    return line if label is None else line | {"label": label}
+
+
+def _task(row: int, best: str, shares: dict[str, float], label: str | None) -> Any:
+    """Return a task as Label Studio exports it, with a prediction."""
+
+    def choice(name: str) -> list[Any]:
+        value = {"choices": [name]}
+        return [{"from_name": "c", "to_name": "t", "type": "choices", "value": value}]
+
+    answers = [] if label is None else [{"was_cancelled": False, "result": choice(label)}]
+    prediction = {"model_version": "m", "score": shares[best], "result": choice(best)}
+    data = {"text": f"text {row}"}
+    return {"id": row, "data": data, "annotations": answers, "predictions": [prediction]}
+
+
+def _detection(row: int, best: str, shares: dict[str, float], label: str | None) -> Any:
+    """Return a detection in COCO form, with its matched correctness in the source."""
+    box = {"image_id": row // 3, "category_id": ord(best), "bbox": [1.5, 2.0, 8.0, 8.0]}
+    matched = {} if label is None else {"correct": int(label == best)}
+    return box | {"score": shares[best] / 3, "id": row + 1} | matched
+
+
+# The seven files that users have most often: a line of each, and the kind that it is read as.
+# The forms of chats, pipelines, tasks and detections were compared with what openai, transformers,
+# label_studio_sdk and pycocotools write, and that of samples with the code of lm_eval.
+COMMON: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "columns": (
+        ".csv",
+        "probabilities",
+        lambda row, _, shares, label: (
+            {f"prob_{k}": p for k, p in shares.items()} | {"id": row, "label": label}
+        ),
+    ),
+    "lines": (
+        ".jsonl",
+        "probabilities",
+        lambda row, _, shares, label: {"id": row, "label": label, "probs": shares},
+    ),
+    "samples of lm_eval": (
+        ".jsonl",
+        "logits",
+        lambda row, _, shares, label: {
+            "doc_id": row,
+            "target": None if label is None else str("ABC".index(label)),
+            "resps": [[[str(math.log(p)), "False"]] for p in shares.values()],
+            "filtered_resps": [[str(math.log(p)), "False"] for p in shares.values()],
+            "metrics": ["acc"],
+        },
+    ),
+    "chats": (".jsonl", "probabilities", _chat),
+    "pipeline": (
+        ".jsonl",
+        "probabilities",
+        lambda _row, _, shares, label: (
+            [{"label": k, "score": p} for k, p in shares.items()]
+            if label is None
+            else {"y_true": label, "scores": [{"label": k, "score": p} for k, p in shares.items()]}
+        ),
+    ),
+    "top answers of a pipeline": (
+        ".json",
+        "confidence",
+        lambda _, best, shares, label: (
+            {"label": best, "score": shares[best]} | ({} if label is None else {"y_true": label})
+        ),
+    ),
+    "tasks": (".json", "confidence", _task),
+    "detections": (".json", "confidence", _detection),
+}
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_common_files_are_read_without_an_option(name: str, tmp_path: Path) -> None:
+    suffix, kind, line_of = COMMON[name]
+    rng = np.random.default_rng(0)
+    for domain in ("old", "new"):
+        lines: list[Any] = []
+        for row in range(60):
+            chances = rng.dirichlet(np.ones(3)) * 0.99 + 0.003
+            shares = dict(zip("ABC", chances.tolist(), strict=True))
+            label = str(rng.choice(list("ABC"), p=chances / chances.sum()))
+            best = max(shares, key=lambda k: shares[k])
+            lines.append(line_of(row, best, shares, label if domain == "old" else None))
+        path = tmp_path / f"{domain}{suffix}"
+        if suffix == ".csv":
+            texts = [list(lines[0]), *([str(v or "") for v in line.values()] for line in lines)]
+            path.write_text("".join(",".join(text) + "\n" for text in texts))
+        elif suffix == ".json":
+            path.write_text(json.dumps(lines))
+        else:
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = extract(
+        None, tmp_path / f"old{suffix}", tmp_path / f"new{suffix}", tmp_path / "features.h5"
+    )
+    assert f"the tables hold {kind}" in report.facts["model"]
+    assert report.source_accuracy is not None
+    assert 0.5 < report.source_accuracy.share < 0.9
+    with FeatureFile(tmp_path / "features.h5") as file:
+        assert json.loads(file.attributes["options"]) == [f"--{kind}"]
+        assert file.require_target().n == 60
+
+
+def test_names_tell_what_a_table_holds(domains: dict[str, Arrays], tmp_path: Path) -> None:
+    """The command needs neither a model nor an option; what is unclear is an error."""
+    save(tmp_path / "s.npz", domains["source"])
+    save(tmp_path / "t.npz", domains["target"])
+    covcal("extract", "s.npz", "t.npz", cwd=tmp_path).require_success()
+    covcal("extract", "--target", "t.npz", "-f", cwd=tmp_path).require_success()
+    (tmp_path / "none.csv").write_text("id,size\n1,2\n")
+    line = covcal("extract", "none.csv", "none.csv", "-f", cwd=tmp_path).error_line()
+    assert "holds no outputs of a classifier, only id, size" in line
+    (tmp_path / "both.csv").write_text("prob_a,prob_b,logit_a,logit_b\n0.5,0.5,0,0\n")
+    line = covcal("extract", "both.csv", "both.csv", "-f", cwd=tmp_path).error_line()
+    assert "pass --logits or --probabilities" in line
+    covcal("extract", "s.npz", "t.npz", "t.npz", "-f", cwd=tmp_path).error_line()

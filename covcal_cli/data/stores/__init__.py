@@ -59,6 +59,15 @@ def open_store(path: Path) -> "Store":
     return store
 
 
+def is_table(path: Path) -> bool:
+    """Return whether a path is a file of arrays by its suffix, or a folder of Parquet parts."""
+    if not path.is_dir():
+        return bool(_suffixes_of(path))
+    from covcal_cli.data.stores.parquet import holds_parts
+
+    return holds_parts(path)
+
+
 def format_of(path: Path) -> str:
     """Return the first suffix of a file's format; an empty text for other files."""
     return "".join(_suffixes_of(path)[:1])
