@@ -20,28 +20,16 @@ def open_classifier(
 ) -> OpenedClassifier:
     """Open a classifier; the name of the file decides its kind.
 
-    Parameters
-    ----------
-    model : str or Path
-        An ONNX file, a torch file, or ``module:function`` that returns a torch module.
-    weights : Path, optional
-        Weights to load into the module that ``module:function`` returns.
-    output : str, optional
-        Name of the output that holds the classes, if the model has several.
-    phi : str, optional
-        The features: ``"input"``, ``"none"`` or a tensor. Default: the last layer's input.
-    threads : int
-        Threads within one operation.
-    providers : sequence of str
-        Where to compute, in order of preference: execution providers of ONNX Runtime, or ``cpu``
-        and ``cuda`` for a torch model. Default: the CPU.
-    trusted : bool
-        Open a file that can run code, as torch files can.
+    - `model`: an ONNX file, a torch file, or ``module:function`` that returns a torch module.
+    - `weights`: weights to load into the module that ``module:function`` returns.
+    - `output`: name of the output that holds the classes, if the model has several.
+    - `phi`: the features: ``"input"``, ``"none"`` or a tensor. Default: the last layer's input.
+    - `threads`: threads within one operation.
+    - `providers`: where to compute, in order of preference: execution providers of ONNX Runtime, or
+      ``cpu`` and ``cuda`` for a torch model. Default: the CPU.
+    - `trusted`: open a file that can run code, as torch files can.
 
-    Raises
-    ------
-    CovcalError
-        If covcal cannot use the file as a model; the message gives the reason.
+    Raises `CovcalError` if covcal cannot use the file as a model; the message gives the reason.
     """
     open_model: Callable[..., OpenedClassifier]
     if kind_of(model) is TORCH:  # import only the package that is needed

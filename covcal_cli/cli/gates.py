@@ -126,19 +126,11 @@ class GatedOutput:
     ) -> None:
         """Write all files, print the result with its gates, and say what was written.
 
-        Parameters
-        ----------
-        console : Console
-        render : function
-            Returns the result as ``table``, ``json``, ``markdown``, ``github`` or ``latex``.
-        gates : sequence of GateResult
-        write : function
-            Writes the files of the command, except the JUnit report.
+        - `render`: returns the result as ``table``, ``json``, ``markdown``, ``github`` or
+          ``latex``.
+        - `write`: writes the files of the command, except the JUnit report.
 
-        Raises
-        ------
-        LimitExceededError
-            If a gate failed; the result is printed in full before.
+        Raises `LimitExceededError` if a gate failed; the result is printed in full before.
         """
         from covcal_cli.errors import LimitExceededError
         from covcal_cli.files import moved_together, write_text

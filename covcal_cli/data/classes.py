@@ -116,14 +116,9 @@ def choose_classes(
 
     If nobody names them, they are numbered.
 
-    Parameters
-    ----------
-    asked : ClassMap or None
-        The classes of ``--classes``.
-    model_names : sequence of str or None
-        The class names in the model; `whose` is their origin, for messages.
-    domains : sequence of NamesClasses
-        The source first; only the target if it is alone.
+    - `asked`: the classes of ``--classes``.
+    - `model_names`: the class names in the model; `whose` is their origin, for messages.
+    - `domains`: the source first; only the target if it is alone.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)

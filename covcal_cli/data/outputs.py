@@ -350,27 +350,18 @@ def open_outputs(
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in one order.
 
-    Parameters
-    ----------
-    source : Path or None
-        None for the target alone, or if a column ``domain`` of the target tells the domains apart.
-    target : Path
-    kind : {"logits", "probabilities", "confidence"}, optional
-        Default: the kind that the names in the first table tell.
-    classes : Path, optional
-        The file that names the classes in order; see `covcal_cli.data.classes.read_classes`.
-    keep : sequence of str
-        Columns to keep beside the groups and texts, which are kept anyway.
-    choices : sequence of str
-        The answers to find among the token log-probabilities of a log. Default: the names in
-        `classes`, else the labels of the source.
-    multilabel : bool
-        Whether each column is the output of a label that is independent of the others.
+    - `source`: None for the target alone, or if a column ``domain`` of the target tells the domains
+      apart.
+    - `kind`: default: the kind that the names in the first table tell.
+    - `classes`: the file that names the classes in order; see
+      `covcal_cli.data.classes.read_classes`.
+    - `keep`: columns to keep beside the groups and texts, which are kept anyway.
+    - `choices`: the answers to find among the token log-probabilities of a log. Default: the names
+      in `classes`, else the labels of the source.
+    - `multilabel`: whether each column is the output of a label that is independent of the others.
 
-    Raises
-    ------
-    CovcalError
-        If a table does not hold outputs of the kind, or the two tables do not agree.
+    Raises `CovcalError` if a table does not hold outputs of the kind, or the two tables do not
+    agree.
     """
     given, files = tuple(choices), {}
     names: tuple[str, ...] = ()

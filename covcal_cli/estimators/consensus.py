@@ -165,16 +165,11 @@ def combined(
 ) -> Estimate:
     """Return the estimate to act on where the class frequencies are not given.
 
-    Parameters
-    ----------
-    inputs, estimates
-        The inputs of all estimators, and the estimates by the name of their estimator. A missing
-        estimator is not used.
-    checks
-        The checks that could be computed of `fall in confidence` and, for more than two classes,
-        `shift within classes` and `source clusters`.
-    drift
-        The share of predicted labels that would have to change, by default that of `inputs`.
+    - `inputs`, `estimates`: the inputs of all estimators, and the estimates by the name of their
+      estimator. A missing estimator is not used.
+    - `checks`: the checks that could be computed of `fall in confidence` and, for more than two
+      classes, `shift within classes` and `source clusters`.
+    - `drift`: the share of predicted labels that would have to change, by default that of `inputs`.
     """
     doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY

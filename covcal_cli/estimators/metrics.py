@@ -326,23 +326,12 @@ def selected(
     For two classes, most people want the numbers of one class. Then there is no mean, unless the
     user asks for it.
 
-    Parameters
-    ----------
-    wanted : sequence of pairs
-    classes : sequence of str
-    accuracy : Interval, optional
-    rows : int
-        The rows that `accuracy` is of.
-    spreads : function
-        Returns the named metrics of a class, each with the rows that decide it, and with its
-        spread where these are enough.
-    kind : str
-        Says what the ranges are.
+    - `rows`: the rows that `accuracy` is of.
+    - `spreads`: returns the named metrics of a class, each with the rows that decide it, and with
+      its spread where these are enough.
+    - `kind`: says what the ranges are.
 
-    Raises
-    ------
-    CovcalError
-        If there is no such metric, or a class is not one of `classes`.
+    Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """
     numbers = {name: number for number, name in enumerate(classes)}
     for metric, of in wanted:

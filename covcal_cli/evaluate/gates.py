@@ -117,20 +117,14 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    Parameters
-    ----------
-    path : Path or None
-        A features or adapted file; None: the one that the first calibration was fitted on.
-    documents : sequence of Path
-        Calibrations. If there are none, that of the decision, or cal.json without a `path`.
-    settings, networks, decision
-        As in `evaluate`. Gates that use intervals resample even if the settings do not ask for it.
-    names : sequence of str
-        Names for the calibrations; `read_named` chooses a name if it is empty or missing.
-    check : function
-        Called with all input files before the work starts, so that outputs can be refused.
-    tell : function
-        Called with every note, as soon as it is known.
+    - `path`: a features or adapted file; None: the one that the first calibration was fitted on.
+    - `documents`: calibrations. If there are none, that of the decision, or cal.json without a
+      `path`.
+    - `settings`, `networks`, `decision`: as in `evaluate`. Gates that use intervals resample even
+      if the settings do not ask for it.
+    - `names`: names for the calibrations; `read_named` chooses a name if it is empty or missing.
+    - `check`: called with all input files before the work starts, so that outputs can be refused.
+    - `tell`: called with every note, as soon as it is known.
 
     Raises
     ------

@@ -69,22 +69,13 @@ def file_to_judge(
 
     Also return notes on named files that do not belong together.
 
-    Parameters
-    ----------
-    path : Path or None
-        The file that the user named.
-    calibrations, documents : sequences
-        The calibrations and their files.
-    purpose : str
-        The command, such as "evaluate", for messages.
-    picked : bool
-        Whether the user named no calibration, so that this folder's cal.json was taken.
+    - `path`: the file that the user named.
+    - `calibrations`, `documents`: the calibrations and their files.
+    - `purpose`: the command, such as "evaluate", for messages.
+    - `picked`: whether the user named no calibration, so that this folder's cal.json was taken.
 
-    Raises
-    ------
-    CovcalError
-        If a file that the user did not name has changed, was made from a file that has changed, or
-        is outside the folder of the calibration that names it.
+    Raises `CovcalError` if a file that the user did not name has changed, was made from a file that
+    has changed, or is outside the folder of the calibration that names it.
     """
     if path is None:
         return _fitted_file(calibrations[0], documents[0], purpose), []

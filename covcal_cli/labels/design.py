@@ -44,12 +44,8 @@ def inclusion_rule(
 ) -> Callable[[Float64s], Float64s]:
     """Return the function that maps scores to pi, which is above 0, at most 1, and has sum n.
 
-    Parameters
-    ----------
-    parts : callable
-        Returns the scores of all N rows, in [0, 1], in parts; it is called several times.
-    n : int
-        Number of rows to draw, from 1 to N.
+    - `parts`: returns the scores of all N rows, in [0, 1], in parts; it is called several times.
+    - `n`: number of rows to draw, from 1 to N.
     """
     total, N = 0.0, 0
     for scores in parts():
@@ -119,12 +115,8 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
     score. Every second band is reversed, so that neighbours in different bands are similar too.
     Among rows with equal scores, the first rows belong to the lower band.
 
-    Parameters
-    ----------
-    scores : array of shape (N,)
-        Any increasing function of the scores.
-    predictions : array of shape (N,)
-        Predicted classes, of a signed type.
+    - `scores`, (N,): any increasing function of the scores.
+    - `predictions`, (N,): predicted classes, of a signed type.
     """
     n = len(scores)
     ranks = [-(-band * n // _BANDS) for band in range(_BANDS + 1)]
@@ -161,11 +153,7 @@ def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
     """Draw rows; return their numbers in their order along the line, shape (n,) int64.
 
-    Parameters
-    ----------
-    parts : iterable of pairs of arrays
-        Row numbers in order, and their pi, which sum to n over all parts.
-    rng : numpy.random.Generator
+    - `parts`: row numbers in order, and their pi, which sum to n over all parts.
     """
     # The place in the order and the number of each drawn row.
     certain: list[tuple[int, int]] = []

@@ -87,16 +87,10 @@ _KIND = f"Ranges of metrics are {short_percent(LEVEL)} intervals by labels."
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:
     """Estimate the accuracy on the rows that a draw was made from, from its labels.
 
-    Parameters
-    ----------
-    file : FeatureFile
-        The open file that holds the rows.
-    draw : Draw
-        Labelled rows, at least one, with their frame.
-    level : float
-        Confidence level of the interval.
-    seed : int
-        Chooses the source rows that the score's temperature is fitted to, if there are many.
+    - `file`: the open file that holds the rows.
+    - `draw`: labelled rows, at least one, with their frame.
+    - `level`: confidence level of the interval.
+    - `seed`: chooses the source rows that the score's temperature is fitted to, if there are many.
     """
     of_frame, of_drawn = (
         score(file, rows, None, seed=seed, progress=silent).right
@@ -111,18 +105,12 @@ def difference_estimate(
 ) -> Estimate:
     """Estimate the accuracy on a frame of rows, from the labels of the rows drawn from it.
 
-    Parameters
-    ----------
-    draw : Draw
-        At least one row.
-    right : array of shape (n,)
-        1 where the classifier is right in a drawn row, else 0.
-    of_frame : array of shape (m,)
-        The score (the probability that the classifier is right) of rows that represent the frame.
-    of_drawn : array of shape (n,)
-        Score of the drawn rows.
-    level : float
-        Confidence level of the interval.
+    - `draw`: at least one row.
+    - `right`, (n,): 1 where the classifier is right in a drawn row, else 0.
+    - `of_frame`, (m,): the score (the probability that the classifier is right) of rows that
+      represent the frame.
+    - `of_drawn`, (n,): score of the drawn rows.
+    - `level`: confidence level of the interval.
     """
     accuracy, size = accuracy_and_size(
         draw.weights, draw.variances, draw.population, right, of_frame, of_drawn
@@ -144,14 +132,9 @@ def accuracy_and_size(
 ) -> tuple[float, float]:
     """Return A and n*, which is infinite if every row is labelled.
 
-    Parameters
-    ----------
-    weights, variances : arrays of shape (n,)
-        Of the drawn rows, as `Draw` has them.
-    population : int
-        N, the number of rows of the frame.
-    right, of_frame, of_drawn : arrays
-        As in `difference_estimate`.
+    - `weights`, `variances`, (n,): of the drawn rows, as `Draw` has them.
+    - `population`: N, the number of rows of the frame.
+    - `right`, `of_frame`, `of_drawn`: as in `difference_estimate`.
     """
     scores, frame_scores = logit(of_drawn, NEAREST), logit(of_frame, NEAREST)
     n = len(weights)
@@ -260,23 +243,14 @@ def metrics_by_labels(
 ) -> Iterator[MetricEstimate]:
     """Estimate metrics on the rows that a draw was made from: of all, then by group.
 
-    Parameters
-    ----------
-    draw : Draw
-        The labelled rows.
-    frame, drawn : arrays of shape (m, K) and (n, K)
-        The classifier's logits of rows that represent the frame, and of the drawn rows.
-    scaling : Scaling
-        The fit to the labels.
-    accuracy : Estimate
-        The accuracy by the labels.
-    wanted : sequence of pairs
-        Metrics and classes, as in `expected_metrics`.
-    classes : sequence of str
-    groups : Groups, optional
-        The groups of the frame's rows, followed by those of the drawn rows.
-    costs : array of shape (K, K), optional
-        The cost of a row by its true class and its predicted class.
+    - `draw`: the labelled rows.
+    - `frame`, `drawn`, (m, K): the classifier's logits of rows that represent the frame, and of the
+      drawn rows.
+    - `scaling`: the fit to the labels.
+    - `accuracy`: the accuracy by the labels.
+    - `wanted`: metrics and classes, as in `expected_metrics`.
+    - `groups`: the groups of the frame's rows, followed by those of the drawn rows.
+    - `costs`, (K, K): the cost of a row by its true class and its predicted class.
     """
     if not wanted and costs is None:
         return

@@ -80,26 +80,15 @@ def page(
 ) -> str:
     """Return the whole page; the same arguments give the same bytes.
 
-    Parameters
-    ----------
-    table : str
-        The CSV of the n rows, with a header that has a column ``label``.
-    classes : sequence of str
-        The allowed labels, each once.
-    pictures : sequence of str or None
-        A data URI per row: empty if its image could not be read, None if the row has no image and
-        the page shows its cells.
-    name : str
-        The name of the file that the page saves.
-    answers : mapping of str to sequence of str
-        The classifier's answers for the rows, which the page shows on demand.
-    texts, numbers : collection of str
-        The columns to show as texts, which may have lines, and in a table.
+    - `table`: the CSV of the n rows, with a header that has a column ``label``.
+    - `classes`: the allowed labels, each once.
+    - `pictures`: a data URI per row: empty if its image could not be read, None if the row has no
+      image and the page shows its cells.
+    - `name`: the name of the file that the page saves.
+    - `answers`: the classifier's answers for the rows, which the page shows on demand.
+    - `texts`, `numbers`: the columns to show as texts, which may have lines, and in a table.
 
-    Raises
-    ------
-    ValueError
-        If the number of pictures is not the number of rows.
+    Raises `ValueError` if the number of pictures is not the number of rows.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))
     names = [unescaped(column) for column in columns]
@@ -154,17 +143,10 @@ class Pictures:
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
     """Return thumbnails of the rows with these ids, in this order.
 
-    Parameters
-    ----------
-    images : str or Path, optional
-        The data of the rows: a folder of images, shards, or a file that holds images.
-    ids : sequence of str
-        The ids of the rows, as in the features file.
+    - `images`: the data of the rows: a folder of images, shards, or a file that holds images.
+    - `ids`: the ids of the rows, as in the features file.
 
-    Raises
-    ------
-    CovcalError
-        If the data hold no images, or lack an id.
+    Raises `CovcalError` if the data hold no images, or lack an id.
     """
     if images is None:
         return Pictures([None] * len(ids), {})

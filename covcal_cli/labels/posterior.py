@@ -62,17 +62,12 @@ def posterior(
 ) -> tuple[Scaling, float]:
     """Fit temperature and offset to labels and a prior; return them with the matched accuracy.
 
-    Parameters
-    ----------
-    frame : array of shape (m, K)
-        The classifier's logits of rows that represent the frame; a few thousand rows are enough.
-    logits : array of shape (n, K)
-        The classifier's logits of the labelled rows.
-    draw : Draw
-        The labelled rows.
-    prior : Estimate, optional
-        The label-free estimate, with its check `estimators disagree`. Without it the prior of the
-        accuracy is uniform.
+    - `frame`, (m, K): the classifier's logits of rows that represent the frame; a few thousand rows
+      are enough.
+    - `logits`, (n, K): the classifier's logits of the labelled rows.
+    - `draw`: the labelled rows.
+    - `prior`: the label-free estimate, with its check `estimators disagree`. Without it the prior
+      of the accuracy is uniform.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -145,16 +140,10 @@ def label_ece(
 ) -> tuple[float, float, float]:
     """Estimate the ECE of a confidence, a fraction, and the ends of its interval.
 
-    Parameters
-    ----------
-    frame : array of shape (N,)
-        Confidence of rows that represent all rows drawn from.
-    confidence : array of shape (n,)
-        Confidence of the labelled rows, by fits that did not use their labels.
-    draw : Draw
-        The labelled rows.
-    right : array of shape (n,)
-        1 where the classifier is right, else 0.
+    - `frame`, (N,): confidence of rows that represent all rows drawn from.
+    - `confidence`, (n,): confidence of the labelled rows, by fits that did not use their labels.
+    - `draw`: the labelled rows.
+    - `right`, (n,): 1 where the classifier is right, else 0.
     """
     weights = draw.weights / draw.weights.mean()
     offsets, slopes = (

@@ -128,14 +128,9 @@ def anytime_interval(
 ) -> tuple[float, float]:
     """Return the interval of the probability of being right.
 
-    Parameters
-    ----------
-    right, wrong : float
-        S and F, at least 0.
-    expected : float
-        The mean of the prior, known before the draws.
-    error : float
-        The probability that the interval ever misses the truth.
+    - `right`, `wrong`: S and F, at least 0.
+    - `expected`: the mean of the prior, known before the draws.
+    - `error`: the probability that the interval ever misses the truth.
     """
     mean = min(max(expected, _NEAREST), 1 - _NEAREST)
     p, q = _CONCENTRATION * mean, _CONCENTRATION * (1 - mean)

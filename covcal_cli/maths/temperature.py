@@ -67,26 +67,15 @@ def fit_temperature(
 ) -> TemperatureFit:
     """Fit T to labelled rows; the lowest of all local minima, to 1e-6 in log T.
 
-    Parameters
-    ----------
-    logits : array (n, K), or a callable that yields blocks (m, K) in row order
-        Logits of any float dtype, finite or -inf; a callable is read several times and bounds the
-        memory. Masks (`covcal_cli.maths.softmax`) have probability 0 at every T.
-    labels : array of int64, shape (n,)
-        Classes 0 .. K-1. A class that never occurs is fine.
-    weights : array of float64, shape (n,), optional
-        Non-negative weight a_i of every row; their scale does not matter.
-    loss : {"brier", "nll"}
-        What T minimises.
-    allow_sharpening : bool
-        With False, T below 1 is not considered.
-    seed : int
-        Chooses the rows of the grid where there are more than 20 000.
+    - `logits`: logits of any float dtype, finite or -inf; a callable is read several times and
+      bounds the memory. Masks (`covcal_cli.maths.softmax`) have probability 0 at every T.
+    - `labels`, (n,): classes 0 .. K-1. A class that never occurs is fine.
+    - `weights`, (n,): non-negative weight a_i of every row; their scale does not matter.
+    - `loss`: what T minimises.
+    - `allow_sharpening`: with False, T below 1 is not considered.
+    - `seed`: chooses the rows of the grid where there are more than 20 000.
 
-    Raises
-    ------
-    ValueError
-        If there are no rows, or the weights are negative or sum to zero.
+    Raises `ValueError` if there are no rows, or the weights are negative or sum to zero.
     """
     blocks = logits if callable(logits) else blocks_of(logits)
     row_weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)

@@ -107,32 +107,19 @@ def renew(
 ) -> Renewal:
     """Make the results of a run again for another target, and use them if they are better.
 
-    Parameters
-    ----------
-    model : str, Path or None
-        The classifier of the earlier run, perhaps under another name.
-    target : str or Path
-        The new data.
-    folder : str or Path
-        The earlier run's folder.
-    settings : RunSettings
-        The settings of the earlier run; the method may differ.
-    history : Path, optional
-        A history of ``covcal watch``. The verdict on the calibration in use also uses its periods.
-        This period is appended under the name of the target.
-    replace_unproved : bool
-        Use the new results if there are no labels to decide.
-    force : bool
-        Use the new results even if the labels do not prove them better, and accept a T at its
-        limit.
-    tell, begin, progress : callable
-        As in `covcal_cli.run.run.run`.
+    - `model`: the classifier of the earlier run, perhaps under another name.
+    - `target`: the new data.
+    - `folder`: the earlier run's folder.
+    - `settings`: the settings of the earlier run; the method may differ.
+    - `history`: a history of ``covcal watch``. The verdict on the calibration in use also uses its
+      periods. This period is appended under the name of the target.
+    - `replace_unproved`: use the new results if there are no labels to decide.
+    - `force`: use the new results even if the labels do not prove them better, and accept a T at
+      its limit.
+    - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
-    Raises
-    ------
-    CovcalError
-        If a run did not make the folder, or if classifier, classes or preprocessing differ from
-        the earlier run. The results in use do not change.
+    Raises `CovcalError` if a run did not make the folder, or if classifier, classes or
+    preprocessing differ from the earlier run. The results in use do not change.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)

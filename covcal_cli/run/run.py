@@ -38,31 +38,19 @@ def run(
 ) -> RunReport:
     """Take every step whose result is not up to date.
 
-    Parameters
-    ----------
-    model : str, Path or None
-        The classifier: a file, or ``module:function``. None for tables of a classifier's outputs.
-    source, target : str or Path
-        The data. One table of outputs may hold both domains; then `source` is None.
-    folder : str or Path
-        The folder for the results; it is made if it is missing.
-    settings : RunSettings
-    tell : callable
-        Called with every `Step` when it is done.
-    begin : callable, optional
-        Called with the name of a step's command before it is taken.
-    force : bool
-        Make every result again.
-    progress : callable, optional
-        Called with a `Progress` while a step works.
+    - `model`: the classifier: a file, or ``module:function``. None for tables of a classifier's
+      outputs.
+    - `source`, `target`: the data. One table of outputs may hold both domains; then `source` is
+      None.
+    - `folder`: the folder for the results; it is made if it is missing.
+    - `tell`: called with every `Step` when it is done.
+    - `begin`: called with the name of a step's command before it is taken.
+    - `force`: make every result again.
+    - `progress`: called with a `Progress` while a step works.
 
-    Raises
-    ------
-    CovcalError
-        If a step fails, or `folder` was not made by a run. Finished results are kept, and the next
-        run continues from them.
-    LimitExceededError
-        If the source accuracy is below the one expected; the run then stops after the extraction.
+    Raises `CovcalError` if a step fails, or `folder` was not made by a run. Finished results are
+    kept, and the next run continues from them. Raises `LimitExceededError` if the source accuracy
+    is below the one expected; the run then stops after the extraction.
     """
     source = None if source is None else Path(source)
     with results_folder(Path(folder)) as folder:

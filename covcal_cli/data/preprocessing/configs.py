@@ -31,21 +31,14 @@ def load_preprocessing(
 ) -> Preprocessing:
     """Return the preprocessing that ``--preprocess`` names.
 
-    Parameters
-    ----------
-    text : str
-        A JSON file of Hugging Face or timm, or its folder; a torchvision preset; ``ultralytics``
-        for the metadata in the model; ``module:function``; or ``none`` for the model's input and
-        the options alone.
-    metadata : mapping of str to str
-        The model's metadata.
-    model : Path, optional
-        The model's file, for messages.
+    - `text`: a JSON file of Hugging Face or timm, or its folder; a torchvision preset;
+      ``ultralytics`` for the metadata in the model; ``module:function``; or ``none`` for the
+      model's input and the options alone.
+    - `metadata`: the model's metadata.
+    - `model`: the model's file, for messages.
 
-    Raises
-    ------
-    CovcalError
-        If `text` is none of these, or the preprocessing that it names cannot be used.
+    Raises `CovcalError` if `text` is none of these, or the preprocessing that it names cannot be
+    used.
     """
     if text == "none":
         return Preprocessing()
