@@ -5,8 +5,10 @@ class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Bia
 The offsets b are 0 unless the user gives class frequencies. T lies halfway, in log T, between T_s
 and the T that matches the estimated accuracy. On the 158 shifts of the half *choose*, the matched T
 gives a larger error of the AUROC (.046 instead of .042) and about the same errors of the other
-metrics. T_s gives larger errors of all (F1 .082 instead of .067). The AUROC ranks rows by the
-classifier's own probabilities.
+metrics. T_s gives larger errors of all (F1 .082 instead of .067). For two classes, the T of the
+lowest log loss on the source takes the place of T_s. On the 33 shifts of *choose*, this lowers the
+mean error of the metrics from .050 to .046 (CBPE .051); for more classes it gains nothing. The
+AUROC ranks rows by the classifier's own probabilities.
 
 The range of a metric contains its values at both ends of the accuracy's interval, with T matched to
 each end. It is widened on both sides by sqrt(o^2 + s^2). Here s is 1.96 times the sampling error of
@@ -36,6 +38,7 @@ from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, probabilities
 from covcal_cli.maths.softmax import with_offsets
+from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.records import NonNegative, at, require_one_of
 
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"  # metrics of all classes together
@@ -171,7 +174,7 @@ def expected_metrics(
         match_accuracy(logits, value, predictions, offsets).temperature
         for value in (accuracy.accuracy, accuracy.low, accuracy.high)
     ]
-    temperatures = [(matched[0] * inputs.temperature) ** 0.5, *matched[1:]]
+    temperatures = [(matched[0] * _source_temperature(inputs)) ** 0.5, *matched[1:]]
     moved_logits = [with_offsets(logits, temperature, offsets) for temperature in temperatures]
     chances = list(map(probabilities, moved_logits, temperatures))
     odds = class_odds(logits)
@@ -218,6 +221,15 @@ def expected_metrics(
             if len(inside) >= LEAST_ROWS:
                 cost = _cost(costs, of_group, predictions[inside])
             yield replace(cost_estimate(cost, len(inside)), group=name)
+
+
+def _source_temperature(inputs: EstimatorInputs) -> float:
+    """Return T_s; for two classes the T of the lowest log loss on the source."""
+    if inputs.n_classes > 2:
+        return inputs.temperature
+    allowed = inputs.source_errors >= MIN_ERRORS
+    logits, labels = inputs.source_logits, inputs.source_labels
+    return fit_temperature(logits, labels, loss="nll", allow_sharpening=allowed).temperature
 
 
 def _spreads(

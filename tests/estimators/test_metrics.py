@@ -1,5 +1,7 @@
 """Metrics without labels: the expected confusion matrix, ranges, and classes with too few rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn
@@ -78,6 +80,22 @@ def test_the_numbers_are_those_of_rows_that_count_once_for_each_class() -> None:
     assert found["balanced_accuracy", None].value == pytest.approx(balanced, abs=1e-6)
     accuracy = found["accuracy", None]
     assert (accuracy.low, accuracy.value, accuracy.high) == (0.5, 0.6, 0.7)
+
+
+def test_two_classes_start_from_the_temperature_of_the_lowest_log_loss() -> None:
+    """T_s is 3 here, but the log loss is lowest near 1.5, the scale of the made logits."""
+    inputs = replace(inputs_of(2), temperature=3.0)
+
+    def log_loss(temperature: float) -> float:
+        chances = probabilities(inputs.source_logits, temperature)[1]
+        return float(sklearn.log_loss(inputs.source_labels, chances))
+
+    lowest = float(min(np.linspace(1, 3, 401), key=log_loss))
+    matched = match_accuracy(inputs.target_logits, 0.6).temperature
+    members = probabilities(inputs.target_logits, float(np.sqrt(matched * lowest)))[1]
+    recall = members[inputs.target_predictions == 1].sum() / members.sum()
+    found = by_name(inputs, "recall")["recall", "dog"].value
+    assert found == pytest.approx(recall, abs=1e-3)
 
 
 def test_the_range_grows_with_that_of_the_accuracy() -> None:
