@@ -10,6 +10,7 @@ import numpy as np
 
 from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.calibrate.methods import AUTO
+from covcal_cli.data.rows import count_rows
 from covcal_cli.data.stores import format_of, open_store
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.metrics import METRICS
@@ -111,6 +112,13 @@ def _table_lines(path: Path) -> Lines:
             ("to do", "fill in the column label, then covcal label; leave the other columns alone"),
             ("inclusion", "the probability with which the row was drawn"),
             ("draw", "proves that the line is unchanged; covcal label needs it"),
+        ]
+    of_label = [name.removeprefix("prob_") for name in store.entries if name.startswith("prob_")]
+    rest = {*store.entries} - {f"prob_{label}" for label in of_label}
+    if of_label and rest <= {"id", *(f"decision_{label}" for label in of_label)}:
+        return [
+            ("rows", f"{count_rows(store)}, written by covcal apply"),
+            ("labels", _classes(of_label)),
         ]
     if not {"label_index", "confidence"} <= set(store.entries):
         raise CovcalError(f"{path} is not a file that covcal wrote, but other rows: {_REMEDY}")

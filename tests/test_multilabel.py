@@ -204,6 +204,43 @@ def test_an_error_names_its_label_and_an_unknown_label_is_refused(several: Path)
     assert labels_in(several / "features.h5") == LABELS
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".npz", ".h5", ".parquet"])
+def test_apply_writes_the_calibrated_probability_of_every_label(
+    suffix: str, several: Path, tmp_path: Path
+) -> None:
+    """Each is the sigmoid of its logit over its T, in every format, and is read back."""
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    output = tmp_path / f"p{suffix}"
+    report = api.apply(several / "features.h5", several / "cal.json", output)
+    settings = ExtractSettings(outputs="probabilities", multilabel=True)
+    api.extract(None, None, output, tmp_path / "f.h5", settings)
+    for j, label in enumerate(LABELS):
+        with one_label(label), FeatureFile(tmp_path / "f.h5") as file:
+            temperature = api.read_calibration(several / "cal.json").forecaster_temperature
+            logits = file.require_target().logits(np.arange(N, dtype=np.int64))[:, 1]
+        expected = made("target")["logits"][:, j] / temperature
+        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+        mean = np.mean(1 / (1 + np.exp(-expected)))
+        assert report.labels[label] == pytest.approx(mean, abs=1e-5)
+    if suffix == ".csv":
+        assert output.read_text().splitlines()[0] == "id,prob_cat,prob_dog,prob_bird"
+        assert all(label in covcal("inspect", output).out for label in LABELS)
+
+
+def test_the_estimate_of_every_label_is_that_of_two_classes(several: Path) -> None:
+    """The accuracy, F1 and gates of each label are estimated by itself."""
+    gate = ("--metrics", "f1", "--fail-below", "f1:present=0.99")
+    screen = covcal("estimate", "features.h5", *gate, cwd=several)
+    assert screen.code == 3
+    assert screen.out.count("gate f1:present >= 0.99 FAILED") == len(LABELS)
+    read = printed_json("estimate", "features.h5", "--metrics", "f1", "-o", "-", cwd=several)
+    for label in LABELS:
+        with one_label(label):
+            best = api.estimate(several / "features.h5").estimates[0]
+        assert read["labels"][label]["estimates"][0]["accuracy"] == best.accuracy
+
+
 # Extraction: the forms of labels, models, and what is refused.
 
 

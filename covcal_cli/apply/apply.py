@@ -6,7 +6,8 @@ likelier than the label: `ApplyReport` counts those rows (MATHEMATICS, section 6
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -21,7 +22,8 @@ from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision, read_decision
-from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, labels_in
+from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_one_of
 
@@ -62,6 +64,9 @@ class ApplyReport:
     temperature: float  # T_f
     aligned_temperature: float | None  # T_a of a blend
     networks: Path | None  # the adapted file that gave the aligned logits; None if not needed
+    # Of a file with several labels, the mean calibrated probability of each; all else above is for
+    # the first label.
+    labels: Mapping[str, float] = field(default_factory=dict)
 
 
 def apply(
@@ -117,42 +122,73 @@ def apply(
             force=force,
             inputs=[path, document, *(Path(name) for name in (networks, decision) if name)],
         )
-    calibration = read_calibration(document)
-    with FeatureFile(path) as file:
-        aligned = networks_for(
-            calibration,
-            document,
-            file,
-            networks,
-            allow_other_preprocessing=settings.allow_other_preprocessing,
-        )
-        domain = _chosen_domain(file, settings.domain)
-        if aligned is not None:
-            aligned.require_features(domain)
-        source = _CalibratedRows(
-            domain=domain,
-            rows=_chosen_rows(domain, settings.split),
-            scaled=ScaledLogits(calibration.scaling, aligned),
-            with_probabilities=not (settings.confidence_only or file.has_one_confidence),
-            decision=None if decision is None else read_decision(decision, document),
-            progress=progress or silent,
-        )
+    with ExitStack() as stack:
+
+        def opened() -> _CalibratedRows:
+            file = stack.enter_context(FeatureFile(path))
+            return _opened(file, document, settings, networks, decision, progress or silent)
+
+        labels = labels_in(path)
+        source: _CalibratedRows | _LabelRows
+        if labels:
+            if settings.confidence_only:
+                raise CovcalError(f"{path} holds several labels: leave out --confidence-only")
+            source = _LabelRows(for_each_label(labels, opened))
+            first = next(iter(source.labels.values()))
+        else:
+            source = first = opened()
+        aligned, calibration = first.scaled.networks, first.calibration
         if isinstance(output, Path):
             if aligned is not None:
                 check_output(output, force=force, inputs=[aligned.path])
-            provenance = _provenance(file, document, calibration, settings)
+            provenance = _provenance(first.file, document, calibration, settings)
+            if labels:  # each has its own
+                del provenance["method_used"], provenance["temperature"]
             with atomic_output(output, force=force) as partial:
-                write(partial, source.layout(file, provenance), source.blocks())
+                write(partial, source.layout(provenance), source.blocks())
         else:
-            write_csv(output, source.layout(file, {}), source.blocks(), displayed=for_screens)
+            write_csv(output, source.layout({}), source.blocks(), displayed=for_screens)
     return ApplyReport(
-        rows=len(source.rows),
-        mean_confidence=source.confidence_sum / len(source.rows),
-        label_is_not_top=source.label_is_not_top,
+        rows=len(first.rows),
+        mean_confidence=first.confidence_sum / len(first.rows),
+        label_is_not_top=first.label_is_not_top,
         method_used=calibration.method_used,
         temperature=calibration.forecaster_temperature,
         aligned_temperature=calibration.aligned_temperature,
         networks=None if aligned is None else aligned.path,
+        labels=source.means if isinstance(source, _LabelRows) else {},
+    )
+
+
+def _opened(
+    file: FeatureFile,
+    document: Path,
+    settings: ApplySettings,
+    networks: Path | None,
+    decision: str | Path | None,
+    progress: ProgressCallback,
+) -> "_CalibratedRows":
+    """Return the rows of an open file, with a calibration and perhaps a decision that fit it."""
+    calibration = read_calibration(document)
+    aligned = networks_for(
+        calibration,
+        document,
+        file,
+        networks,
+        allow_other_preprocessing=settings.allow_other_preprocessing,
+    )
+    domain = _chosen_domain(file, settings.domain)
+    if aligned is not None:
+        aligned.require_features(domain)
+    return _CalibratedRows(
+        file=file,
+        calibration=calibration,
+        domain=domain,
+        rows=_chosen_rows(domain, settings.split),
+        scaled=ScaledLogits(calibration.scaling, aligned),
+        with_probabilities=not (settings.confidence_only or file.has_one_confidence),
+        decision=None if decision is None else read_decision(decision, document),
+        progress=progress,
     )
 
 
@@ -160,16 +196,20 @@ def apply(
 class _CalibratedRows:
     """The rows to write, and the sums over them."""
 
+    file: FeatureFile
+    calibration: Calibration
     domain: Domain
     rows: Rows | range
     scaled: ScaledLogits
     with_probabilities: bool
     progress: ProgressCallback
     decision: Decision | None = None
+    n_labels: int = 1  # labels whose blocks are in memory together
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 
-    def layout(self, file: FeatureFile, provenance: Mapping[str, str | int | float]) -> Layout:
+    def layout(self, provenance: Mapping[str, str | int | float]) -> Layout:
+        file = self.file
         return Layout(
             len(self.rows),
             file.classes,
@@ -187,7 +227,7 @@ class _CalibratedRows:
             networks = self.scaled.networks
             members = self.domain.n_members if networks is None else networks.n_members
             width = max(width * members, self.domain.n_features or 0)
-        size = max(256, _BLOCK_VALUES // width)
+        size = max(256, _BLOCK_VALUES // (width * self.n_labels))
         for start in range(0, len(self.rows), size):
             rows = self.rows[start : start + size]
             yield self._block(np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows)
@@ -222,6 +262,40 @@ class _CalibratedRows:
                 f"{self.domain.path}: /{self.domain.name}/ids is not UTF-8: extract again"
             ) from error
         return ids
+
+
+class _LabelRows:
+    """The rows to write with the probability of every label, block by block."""
+
+    def __init__(self, labels: Mapping[str, _CalibratedRows]) -> None:
+        self.labels = labels
+        self._sums = np.zeros(len(labels))
+        for number, rows in enumerate(labels.values()):
+            rows.n_labels = len(labels)
+            rows.progress = rows.progress if number == 0 else silent
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean probability of every label, which estimates the share of rows with it."""
+        first = next(iter(self.labels.values()))
+        return dict(zip(self.labels, (self._sums / len(first.rows)).tolist(), strict=True))
+
+    def layout(self, provenance: Mapping[str, str | int | float]) -> Layout:
+        first = next(iter(self.labels.values())).layout(provenance)
+        return replace(first, classes=list(self.labels), is_multilabel=True, with_sets=False)
+
+    def blocks(self) -> Iterator[AppliedRows]:
+        for blocks in zip(*(rows.blocks() for rows in self.labels.values()), strict=True):
+            present = [b.probabilities[:, 1] for b in blocks if b.probabilities is not None]
+            accepts = [block.accept for block in blocks if block.accept is not None]
+            probabilities = np.stack(present, axis=1)
+            self._sums += probabilities.sum(axis=0, dtype=np.float64)
+            yield replace(
+                blocks[0],
+                probabilities=probabilities,
+                accept=np.stack(accepts, axis=1) if accepts else None,
+                members=None,
+            )
 
 
 def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:

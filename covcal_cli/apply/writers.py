@@ -40,7 +40,7 @@ class AppliedRows:
     label_index: Labels  # the classifier's label, which calibration never changes
     confidence: Float32s  # calibrated probability of that label
     probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
-    accept: Booleans | None = None  # shape (m,), by a decision on rows
+    accept: Booleans | None = None  # shape (m,), or (m, K) of labels, by a decision on rows
     members: Booleans | None = None  # shape (m, K): classes of the set, by a decision on sets
 
     def __len__(self) -> int:
@@ -60,6 +60,13 @@ class Layout:
     with_decision: bool = False
     with_sets: bool = False
     integer_ids: bool = False  # whether the ids of the input were integers
+    # Whether `classes` are labels of which a row can have several. Then there is no single answer.
+    is_multilabel: bool = False
+
+    @property
+    def answer(self) -> list[str]:
+        """Names of the columns of the classifier's answer in a table."""
+        return [] if self.is_multilabel else ["label", "label_index", "confidence"]
 
     def columns(self) -> list[str]:
         """Return the names of a table's columns.
@@ -70,19 +77,23 @@ class Layout:
         names: Sequence[str] = self.classes if self.with_probabilities else ()
         if len(set(names)) < len(names):
             names = [str(index) for index in range(len(names))]
-        columns = ["id", "label", "label_index", "confidence"]
-        return [*columns, *(f"prob_{name}" for name in names), *self.texts]
+        return ["id", *self.answer, *(f"prob_{name}" for name in names), *self.texts]
 
     @property
     def texts(self) -> list[str]:
         """Names of the columns of text after the numbers of a table."""
+        if self.is_multilabel:
+            return [f"decision_{name}" for name in self.classes if self.with_decision]
         return ["decision"] * self.with_decision + ["set"] * self.with_sets
 
     def texts_of(self, block: AppliedRows) -> list[list[str]]:
         """Return the texts of a block, column by column; the classes of a set are joined by |."""
         texts = []
         if block.accept is not None:
-            texts.append([ACCEPT if accepted else REVIEW for accepted in block.accept.tolist()])
+            texts += [
+                [ACCEPT if accepted else REVIEW for accepted in column.tolist()]
+                for column in np.atleast_2d(block.accept.T)
+            ]
         if block.members is not None:
             texts.append(
                 [
@@ -109,7 +120,7 @@ def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) ->
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
-    types = [of_ids, pyarrow.string(), pyarrow.int64()]
+    types = [of_ids, *([pyarrow.string(), pyarrow.int64()] if layout.answer else [])]
     types += [pyarrow.float32()] * (len(names) - len(types) - len(layout.texts))
     types += [pyarrow.string()] * len(layout.texts)
     schema = pyarrow.schema(
@@ -117,7 +128,7 @@ def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) ->
         metadata={"covcal": json.dumps(dict(layout.provenance), sort_keys=True)},
     )
     classes = pyarrow.array(list(layout.classes), pyarrow.string())
-    with parquet.ParquetWriter(path, schema, use_dictionary=["label"]) as writer:
+    with parquet.ParquetWriter(path, schema, use_dictionary=layout.answer[:1]) as writer:
         for group in _groups(blocks, layout):
             writer.write_table(_arrow_table(pyarrow, schema, classes, group, layout))
 
@@ -140,11 +151,11 @@ def _arrow_table(
     ids = [value for block in group for value in block.ids.tolist()]
     index = np.concatenate([block.label_index for block in group])
     columns = [
-        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()).cast(schema.field("id").type),
-        classes.take(pyarrow.array(index)),
-        index,
-        np.concatenate([block.confidence for block in group]),
+        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()).cast(schema.field("id").type)
     ]
+    if layout.answer:
+        confidence = np.concatenate([block.confidence for block in group])
+        columns += [classes.take(pyarrow.array(index)), index, confidence]
     parts = [block.probabilities for block in group if block.probabilities is not None]
     if parts:
         columns += list(np.concatenate([part.T for part in parts], axis=1))
@@ -159,13 +170,13 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     Arrays: ``probabilities`` (n, K) f4 unless left out, ``id`` (n,) text, ``label_index`` (n,) i8,
     ``confidence`` (n,) f4, ``classes`` (K,) text, and provenance as arrays without axes.
     """
-    dtypes: dict[str, Any] = {
-        "id": layout.id_dtype,
-        "label_index": np.dtype("<i8"),
-        "confidence": np.dtype("<f4"),
-    }
+    dtypes: dict[str, Any] = {"id": layout.id_dtype}
+    if layout.answer:
+        dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
     # The shape of a row in arrays that have one.
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
+    if layout.is_multilabel:
+        widths["accept"] = (len(layout.classes),)
     dtypes |= {"accept": np.dtype("?")} if layout.with_decision else {}
     dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
@@ -211,8 +222,9 @@ def _member(
 
 def _keep(block: AppliedRows, waiting: dict[str, IO[bytes]]) -> None:
     waiting["id"].write(block.ids.tobytes())
-    waiting["label_index"].write(_raw(block.label_index, "<i8"))
-    waiting["confidence"].write(_raw(block.confidence, "<f4"))
+    if "confidence" in waiting:
+        waiting["label_index"].write(_raw(block.label_index, "<i8"))
+        waiting["confidence"].write(_raw(block.confidence, "<f4"))
     if block.accept is not None:
         waiting["accept"].write(_raw(block.accept, "?"))
     if block.members is not None:
@@ -248,20 +260,23 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
         path, schema=APPLIED_SCHEMA, classes=layout.classes, attributes=layout.provenance
     ) as writer:
         writer.allocate("id", (n,), layout.id_dtype)
-        writer.allocate("label_index", (n,), np.int64)
-        writer.allocate("confidence", (n,))
+        if layout.answer:
+            writer.allocate("label_index", (n,), np.int64)
+            writer.allocate("confidence", (n,))
         if layout.with_probabilities:
             writer.allocate("probabilities", (n, len(layout.classes)))
         if layout.with_decision:
-            writer.allocate("accept", (n,), np.uint8)
+            width = (len(layout.classes),) if layout.is_multilabel else ()
+            writer.allocate("accept", (n, *width), np.uint8)
         if layout.with_sets:
             writer.allocate("set", (n, len(layout.classes)), np.uint8)
         start = 0
         for block in blocks:
             stop = start + len(block)
             writer.fill("id", start, block.ids)
-            writer.fill("label_index", start, block.label_index)
-            writer.fill("confidence", start, block.confidence)
+            if layout.answer:
+                writer.fill("label_index", start, block.label_index)
+                writer.fill("confidence", start, block.confidence)
             if block.probabilities is not None:
                 writer.fill("probabilities", start, block.probabilities)
             if block.accept is not None:
@@ -357,7 +372,7 @@ def write_csv(
         for start in range(0, len(block), size):
             rows = slice(start, start + size)
             ids = _quoted_ids(block.ids[rows], displayed)
-            values = block.confidence[rows, None]
+            values = block.confidence[rows, None][:, : len(layout.answer)]
             if block.probabilities is not None:
                 values = np.concatenate([values, block.probabilities[rows]], axis=1)
             texts = [
@@ -366,7 +381,7 @@ def write_csv(
             ]
             lines = _lines(
                 _bytes_of(ids),
-                labels[block.label_index[rows]],
+                labels[block.label_index[rows]][:, : None if layout.answer else 0],
                 values,
                 [_bytes_of(column) for column in texts],
             )

@@ -75,11 +75,13 @@ def apply(
 
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
+    from covcal_cli.cli import multilabel
     from covcal_cli.cli.tables import aligned
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.lineage import file_to_judge
+    from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.maths.scaling import shown_temperatures
+    from covcal_cli.multilabel import for_each_label
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]
@@ -89,10 +91,16 @@ def apply(
     to_stdout = str(output) == "-"
     if not to_stdout:
         format_of(output)
-    fitted = read_calibration(document)
-    if networks is not None and not fitted.scaling.reads_aligned:
-        raise UnusedOptionError("--networks", f"{fitted.method_used} does not use networks")
-    path, notes = file_to_judge(file, [fitted], documents, purpose="apply", picked=not calibration)
+
+    def judged() -> tuple[Path, list[str]]:
+        fitted = read_calibration(document)
+        if networks is not None and not fitted.scaling.reads_aligned:
+            raise UnusedOptionError("--networks", f"{fitted.method_used} does not use networks")
+        picked = not calibration
+        return file_to_judge(file, [fitted], documents, purpose="apply", picked=picked)
+
+    labels = labels_of(file, documents)  # the first tells which file it is
+    path, notes = next(iter(for_each_label(labels[:1], judged).values())) if labels else judged()
     if file is None:
         console.note(f"applying {document} to {path}")
     with console.progress() as progress:
@@ -116,7 +124,9 @@ def apply(
     if applied.networks is not None:
         console.note(f"aligned logits come from the networks in {applied.networks}")
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
-    if not to_stdout:
+    if not to_stdout and applied.labels:
+        console.screen(multilabel.applied(applied, which))
+    elif not to_stdout:
         temperature = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
         mean = (
             f"{100 * applied.mean_confidence:.1f} % on average over {applied.rows:,} {which} rows"
@@ -126,7 +136,7 @@ def apply(
             "Calibration": f"{applied.method_used}, T = {temperature}",
         }
         console.screen(aligned(facts))
-    if applied.label_is_not_top:
+    if applied.label_is_not_top and not applied.labels:
         console.warn([_two_answers(applied, confidence_only)])
     if not to_stdout:
         console.wrote(output)

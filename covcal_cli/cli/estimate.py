@@ -2,6 +2,7 @@
 
 import math
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,7 +149,9 @@ def estimate(
     from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.files import as_word
     from covcal_cli.forecast.forecaster import split_names
+    from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
+    from covcal_cli.multilabel import for_each_label
 
     def given(option: str) -> bool:
         source = context.get_parameter_source(option)
@@ -185,7 +188,8 @@ def estimate(
     path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
     with report.errors_in_report():
         report.check([path, *documents, Path(target_prior), *([costs] if costs else [])])
-        expectation = expect(
+        expect_one = partial(
+            expect,
             path,
             documents,
             asked,
@@ -198,6 +202,17 @@ def estimate(
             by=by,
             costs=costs,
         )
+        if labels_of_file := labels_in(path):
+            from covcal_cli.cli import multilabel
+
+            of_label = for_each_label(labels_of_file, expect_one)
+            results = {
+                name: [_gate(one.estimation, limit, end) for limit in limits]
+                for name, one in of_label.items()
+            }
+            multilabel.publish_expectations(of_label, results, report, console, _further)
+            return
+        expectation = expect_one()
         estimation = expectation.estimation
         gates = [_gate(estimation, limit, end) for limit in limits]
 
@@ -299,6 +314,14 @@ def _gate(estimation: "Estimation", gate: "Gate", end: EndName | None) -> "GateR
     sentence = f"gate {text} {state} by {judged}: {value:.4g} ({whole})"
     sentence = "; ".join([sentence, *sentences_of_failed(estimation.estimates[0].guards)])
     return GateResult("target", text, sentence, outcome)
+
+
+def _further(expectation: "Expectation") -> "list[Table]":
+    """Return the tables of metrics by class and of calibrations, as far as they have rows."""
+    estimation = expectation.estimation
+    metrics = _metrics(estimation, len(estimation.classes), has_answer=False)
+    tables = (metrics, _calibrations(expectation.calibrations))
+    return [table for table in tables if table.rows]
 
 
 def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:

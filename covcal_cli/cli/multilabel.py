@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from covcal_cli.apply.apply import ApplyReport
+    from covcal_cli.calibrate.estimate import Expectation
     from covcal_cli.cli.console import Console
     from covcal_cli.cli.gates import GatedOutput
+    from covcal_cli.evaluate.gates import GateResult
     from covcal_cli.evaluate.macro import LabelAssessments
     from covcal_cli.evaluate.result import Evaluation
     from covcal_cli.formats.calibration import Calibration
@@ -192,3 +195,89 @@ def _metrics(result: "LabelAssessments") -> "Table":
         rows.append(["worst", name, "", *cells(values)])
     headings = ["label", "calibration", "T", *(display.label for _, display in columns)]
     return Table(headings, rows, texts=(0, 1))
+
+
+# covcal apply.
+
+
+def applied(report: "ApplyReport", which: str) -> str:
+    """Return the share of rows that each label is expected in."""
+    from covcal_cli.cli import tables
+    from covcal_cli.maths.odds import percent
+
+    facts = {
+        "Rows": f"{report.rows:,} {which} rows, with the calibrated probability of every label",
+        "Expected": ", ".join(
+            f"{label} in {percent(mean)}" for label, mean in [*report.labels.items()][:_SHOWN]
+        )
+        + (f", and {len(report.labels) - _SHOWN} more" if len(report.labels) > _SHOWN else ""),
+    }
+    return tables.aligned(facts)
+
+
+# covcal estimate.
+
+
+def publish_expectations(
+    expectations: "Mapping[str, Expectation]",
+    gates: "Mapping[str, Sequence[GateResult]]",
+    report: "GatedOutput",
+    console: "Console",
+    more: "Callable[[Expectation], list[Table]]",
+) -> None:
+    """Show the estimated accuracy of every label in one table, then `more` tables per label."""
+    from covcal_cli.calibrate.estimate import expectation_document
+    from covcal_cli.cli import tables
+    from covcal_cli.estimators.guards import sentences_of_failed
+    from covcal_cli.evaluate.macro import gate_of_label
+    from covcal_cli.records import document_text, of_labels, write_document
+    from covcal_cli.report.tables import latex
+
+    def content(path: Path) -> dict[str, Any]:
+        documents = {name: expectation_document(one, path) for name, one in expectations.items()}
+        return of_labels(documents, path)
+
+    def render(kind: str) -> str:
+        if kind == "json":
+            return document_text(content(Path("estimate.json")), Path("estimate.json"))
+        parts = [("", _estimates(expectations))]
+        parts += [(label, table) for label, one in expectations.items() for table in more(one)]
+        if kind == "latex":
+            return "\n".join((f"% {t}\n" if t else "") + latex(table) for t, table in parts)
+        draw, gap = (tables.text, "\n") if kind == "table" else (tables.markdown, "\n\n")
+        return "\n\n".join(f"{t}{gap}{draw(table)}" if t else draw(table) for t, table in parts)
+
+    def write() -> None:
+        if report.document is not None:
+            write_document(content(report.document), report.document, force=report.force)
+
+    results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
+    report.publish(console, render, results, write=write)
+    failed = {
+        name: sentences_of_failed(one.estimation.estimates[0].guards)
+        for name, one in expectations.items()
+    }
+    for note in gathered({name: one.notes for name, one in expectations.items()}):
+        console.note(note)
+    console.warn(gathered(failed))
+
+
+def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
+    from covcal_cli.cli.calibration_screen import checks, in_percent, interval
+    from covcal_cli.report.tables import Table
+
+    rows = []
+    for label, expectation in expectations.items():
+        estimation = expectation.estimation
+        best, source = estimation.estimates[0], estimation.source_accuracy
+        rows.append(
+            [
+                label,
+                "-" if source is None else f"{in_percent(source.share)} %",
+                f"{in_percent(best.accuracy)} %",
+                interval(best.low, best.high),
+                checks(estimation.checks),
+            ]
+        )
+    columns = ("label", "source accuracy", "estimated accuracy", "range", "checks")
+    return Table(columns, rows, texts=(0, 4))

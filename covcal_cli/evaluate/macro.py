@@ -85,7 +85,7 @@ class LabelAssessments:
     def gates(self) -> list[GateResult]:
         """The result of every gate of every label, then those on the mean."""
         results = [
-            replace(gate, subject=f"{label}, {gate.subject}", sentence=f"{label}: {gate.sentence}")
+            gate_of_label(label, gate)
             for label, assessment in self.labels.items()
             for gate in self._of_label(assessment).gates
         ]
@@ -121,6 +121,12 @@ class LabelAssessments:
         asked = {(limit.metric, limit.limit, limit.by) for limit in self.limits}
         verdicts = [v for v in assessment.verdicts if (v.metric, v.limit, v.by) in asked]
         return replace(assessment, verdicts=verdicts)
+
+
+def gate_of_label(label: str, gate: GateResult) -> GateResult:
+    """Return the result of a gate with the label that it is about."""
+    sentence = f"{label}: {gate.sentence}"
+    return replace(gate, subject=f"{label}, {gate.subject}", sentence=sentence)
 
 
 def assess_labels(
