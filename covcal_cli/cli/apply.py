@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
+_SHOWN = 6  # labels in a line
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
 
 
@@ -75,7 +76,6 @@ def apply(
 
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
-    from covcal_cli.cli import multilabel
     from covcal_cli.cli.tables import aligned
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
@@ -125,7 +125,13 @@ def apply(
         console.note(f"aligned logits come from the networks in {applied.networks}")
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
     if not to_stdout and applied.labels:
-        console.screen(multilabel.applied(applied, which))
+        shares = [f"{label} in {100 * mean:.0f} %" for label, mean in applied.labels.items()]
+        more = f" and {len(shares) - _SHOWN} more labels" if len(shares) > _SHOWN else ""
+        facts = {
+            "Rows": f"{applied.rows:,} {which} rows, with the probability of every label",
+            "Expected": ", ".join(shares[:_SHOWN]) + more,
+        }
+        console.screen(aligned(facts))
     elif not to_stdout:
         temperature = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
         mean = (

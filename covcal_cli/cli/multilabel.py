@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covcal_cli.apply.apply import ApplyReport
     from covcal_cli.calibrate.estimate import Expectation
     from covcal_cli.cli.console import Console
     from covcal_cli.cli.gates import GatedOutput
@@ -195,24 +194,6 @@ def _metrics(result: "LabelAssessments") -> "Table":
         rows.append(["worst", name, "", *cells(values)])
     headings = ["label", "calibration", "T", *(display.label for _, display in columns)]
     return Table(headings, rows, texts=(0, 1))
-
-
-# covcal apply.
-
-
-def applied(report: "ApplyReport", which: str) -> str:
-    """Return the share of rows that each label is expected in."""
-    from covcal_cli.cli import tables
-    from covcal_cli.maths.odds import percent
-
-    facts = {
-        "Rows": f"{report.rows:,} {which} rows, with the calibrated probability of every label",
-        "Expected": ", ".join(
-            f"{label} in {percent(mean)}" for label, mean in [*report.labels.items()][:_SHOWN]
-        )
-        + (f", and {len(report.labels) - _SHOWN} more" if len(report.labels) > _SHOWN else ""),
-    }
-    return tables.aligned(facts)
 
 
 # covcal estimate.
