@@ -10,8 +10,8 @@ set on, each at the full level, until one fails (fixed-sequence testing; Angelop
 The first candidate, and the region that labels are drawn from, are those that accept the most rows
 on average over the beliefs.
 
-Looking twice at growing labels would spend the level twice. The first batch of labels may use 3/4
-of it, the second 1/8, the third 1/16, and so on.
+Looking twice at growing labels would spend the level twice. The first batch of labels may use 9/10
+of it, the second 1/20, the third 1/40, and so on.
 
 The test of a candidate is exact. Let a set have N rows, K of them wrong. Rows are drawn by ordered
 pivotal sampling, each row of the set with a probability of at least f. Such a draw has the strong
@@ -135,9 +135,9 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
 
 
 OUTSIDE = 0.05  # inclusion of rows outside the region, as a share of that of rows inside
-_FIRST_LOOK = 0.75  # share of the level for the first test
+_FIRST_LOOK = 0.9  # share of the level for the first test
 _REGIONS = np.geomspace(0.05, 1, 16)  # shares of the rows
-_GROWTH = 1.12  # factor between the counts of wrong rows of two candidates
+_GROWTH = 1.05  # factor between the counts of wrong rows of two candidates
 _UNLIKELY = 1e-3
 _COUNTS = 400  # numbers of labels for which binomial tails are computed
 _STEPS = 1_000_000  # thresholds are multiples of 1 / _STEPS, and 2 above the next row's score
