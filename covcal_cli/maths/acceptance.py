@@ -2,7 +2,7 @@
 
 Everything here is fixed before a label is seen. It follows from the scores of unlabelled rows, the
 number of labels, and beliefs about the errors. So the beliefs decide how much is accepted, never
-whether a promise is kept. Section 13 of MATHEMATICS.md has the tests and the proof of their bound.
+whether a promise is kept. The tests and their bound are in MATHEMATICS, section 13.
 
 A candidate is a set of the rows with the highest scores, and a count k of wrong labelled rows. The
 set is accepted if at most k of its labelled rows are wrong. The first candidate, and the region
@@ -154,11 +154,11 @@ class Ranking:
         A belief holds the wrong rows that are expected among the best rows of each share: 0, and
         then evenly spaced shares up to 1. It is a share of all rows.
         """
-        self.scores = np.sort(scores)[::-1]
+        self._ascending = np.sort(scores)
         self.beliefs = beliefs
 
     def __len__(self) -> int:
-        return len(self.scores)
+        return len(self._ascending)
 
     def wrong(self, rows: int, belief: Float64s) -> float:
         """Return the expected number of wrong rows among the first `rows`."""
@@ -173,11 +173,11 @@ class Ranking:
         """
         if rows >= len(self):
             return 0.0
-        return (math.floor(float(self.scores[rows]) * _STEPS) + 2) / _STEPS
+        return (math.floor(float(self._ascending[-1 - rows]) * _STEPS) + 2) / _STEPS
 
     def above(self, threshold: float) -> int:
         """Return how many rows have a score above a threshold."""
-        return len(self) - int(np.searchsorted(self.scores[::-1], threshold, side="right"))
+        return len(self) - int(np.searchsorted(self._ascending, threshold, side="right"))
 
 
 def level_of_look(certainty: float, look: int) -> float:
@@ -315,8 +315,10 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
         def batches(count: int, p: float = p) -> list[Sampling]:
             return [sampling(p, count)]
 
-        def allowed(_count: int, drawn: Sequence[Sampling]) -> int:
-            return int(table[np.searchsorted(sizes_of, drawn[0].most, side="right") - 1])
+        def allowed(count: int, drawn: Sequence[Sampling]) -> int:
+            # No row lies above the score of many tied rows.
+            place = np.searchsorted(sizes_of, drawn[0].most, side="right") - 1
+            return int(table[place]) if count else -1
 
         candidate = plan(ranking, rows, batches, allowed)
         if best is None or candidate.share > best.plan.share:
