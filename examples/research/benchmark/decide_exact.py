@@ -4,15 +4,14 @@
 
 The region, the draw, the candidates and their tests are those of the command. Only the labels are
 made, so that accepting any row breaks the promise. For a promise on future rows, the error of
-future rows is the limit. For a promise on these rows, the candidate has one wrong row too many. The
-wrong rows are anywhere, or the errors grow along the order of the draw, up to twice the limit. A
-line of the output is one setting, with the share of draws in which the promise is broken.
+future rows is the limit: for all rows alike, or growing along the order up to twice the limit. For
+a promise on these rows, the candidate has one wrong row too many. A line of the output is one
+setting, with the share of draws in which the promise is broken.
 
 All draws of a setting are made at once: `drawn_together` is `labels.design.drawn` for many draws.
 """
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -145,14 +144,14 @@ class Draws:
             ).candidates
             count = candidates[0].rows if candidates else 0
         if not count:
-            return [np.zeros(len(drawn), dtype=bool)] * 2
+            return [np.zeros(len(drawn), dtype=bool)] * (1 if these_rows else 2)
         limits = [most(count, *self.samplings(count, look, draw)) for draw in range(len(drawn))]
         inside = drawn < count
         wrong = [is_wrong[:, : drawn.shape[1]] for is_wrong in self._wrong(count, these_rows)]
         return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
 
     def _wrong(self, count: int, these_rows: bool) -> list[Booleans]:
-        """Return which drawn rows are wrong: anywhere in the order, and at its end."""
+        """Return which drawn rows are wrong, for each place of the wrong rows."""
         rng, error = np.random.default_rng([7, count]), self.setting.error
         rows = np.concatenate(self.rows, axis=1)
         if not these_rows:
@@ -164,7 +163,7 @@ class Draws:
         for place, inside in enumerate((rows < count).T):
             anywhere[:, place] = inside & (rng.random(len(rows)) * (count - before) < most - wrong)
             wrong, before = wrong + anywhere[:, place], before + inside
-        return [anywhere, rows >= count - most]
+        return [anywhere]
 
 
 def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) -> Integers:
@@ -196,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=10_000)
     draws = parser.parse_args().draws
-    print("rows labels error scores candidate batches future growing these last allowed")
+    print("rows labels error scores candidate batches future growing these-rows allowed")
     for rows, labels, error in _SETTINGS:
         kinds = [(0, 1, False), (6, 1, False), (0, 1, True)]
         if (rows, labels) in _TWICE:
@@ -207,7 +206,7 @@ def main() -> None:
             shares = [*made.broken(these_rows=False), *made.broken(these_rows=True)]
             level = sum(level_of_look(CERTAINTY, look) for look in range(1, batches + 1))
             print(
-                rows, labels, error, values or "all-differ", "all rows" if pool else "first", batches,
+                rows, labels, error, values or "differ", "all" if pool else "first", batches,
                 *(f"{share:.4f}" for share in shares), f"{level:.3f}", flush=True,
             )  # fmt: skip
 
