@@ -24,6 +24,7 @@ from covcal_cli.maths.softmax import masked
 from covcal_cli.records import Guard
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
+_BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
 _STEPS = 10  # number of steps of the clustering
 _MOST_OFFSET = 80.0  # its exponential is a float32
@@ -38,6 +39,7 @@ ASSUMPTION = (
     "rows of a class stay together, nearest to where that class lies on the source, once each "
     "domain's logits are standardised"
 )
+_FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are about the source's"
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Centres:
     directions: Float32s  # (m, K), each of length 1
 
 
-def clustering(inputs: EstimatorInputs, *, fixed: bool) -> Estimate:
-    """Estimate the target accuracy by clustering, with class shares fixed to the source's or free.
+def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
+    """Estimate the target accuracy by clustering, with free class shares and with the source's.
 
     Each row's logits lose their mean. Then each class's logits lose the domain's mean and are
     divided by its standard deviation. The directions are clustered domain by domain by spherical
@@ -60,19 +62,19 @@ def clustering(inputs: EstimatorInputs, *, fixed: bool) -> Estimate:
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
-    logits = inputs.source_logits[chosen]
+    logits, right = inputs.source_logits[chosen], inputs.source_correct
     centres = class_centres(logits, inputs.source_labels[chosen])
-    shares = inputs.source_prior if fixed else None
-    on_source = strays(logits, centres, shares)
-    on_target = strays(inputs.target_logits[rows], centres, shares)
-    right = inputs.source_correct
-    accuracy = float(right.mean() + on_source.mean() - on_target.mean())
-    variance = variance_of_mean(right[chosen] + on_source) + variance_of_mean(on_target)
-    if not fixed:
-        guards = (clusters_know_classes(float(on_source.mean())),)
-        return from_variance(CLUSTERING, accuracy, variance, ASSUMPTION, guards)
-    assumption = f"{ASSUMPTION}, and the class frequencies are about the source's"
-    return from_variance(FIXED_CLUSTERING, accuracy, variance, assumption)
+    on_source = strays(logits, centres, inputs.source_prior)
+    on_target = strays(inputs.target_logits[rows], centres, inputs.source_prior)
+    estimates = {}
+    for name, source, target in zip(_BOTH, on_source, on_target, strict=True):
+        accuracy = float(right.mean() + source.mean() - target.mean())
+        variance = variance_of_mean(right[chosen] + source) + variance_of_mean(target)
+        is_free = name == CLUSTERING
+        guards = (clusters_know_classes(float(source.mean())),) if is_free else ()
+        assumption = ASSUMPTION if is_free else _FIXED_ASSUMPTION
+        estimates[name] = from_variance(name, accuracy, variance, assumption, guards)
+    return estimates
 
 
 def class_centres(logits: Floats, labels: Labels) -> Centres:
@@ -84,14 +86,18 @@ def class_centres(logits: Floats, labels: Labels) -> Centres:
     return Centres(classes, _unit(sums))
 
 
-def strays(logits: Floats, centres: Centres, shares: Float64s | None) -> Float64s:
+def strays(logits: Floats, centres: Centres, shares: Float64s) -> tuple[Float64s, Float64s]:
     """Return 1 for each row of a domain, (n, K), that does not end in the cluster of its label.
 
-    Clusters start from `centres`, those of the source's classes. `shares`, shape (K,), fixes the
-    share of rows in each cluster if given.
+    Clusters start from `centres`, those of the source's classes. The first result is with free
+    shares of rows in each cluster, the second with the shares fixed to `shares`, shape (K,).
     """
-    clustered = _clustered(_directions(logits), centres, shares)
-    return np.asarray(clustered != logits.argmax(axis=1), dtype=np.float64)
+    points, labels = _directions(logits), logits.argmax(axis=1)
+    free, fixed = (
+        np.asarray(_clustered(points, centres, fixed) != labels, dtype=np.float64)
+        for fixed in (None, shares)
+    )
+    return free, fixed
 
 
 @dataclass(frozen=True)

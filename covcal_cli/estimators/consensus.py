@@ -40,7 +40,7 @@ from covcal_cli.estimators.clusters import (
     CLUSTERING,
     FIXED_CLUSTERING,
     change_within_classes,
-    clustering,
+    clusterings,
 )
 from covcal_cli.estimators.confidences import (
     PREDICTED_CLASSES,
@@ -118,8 +118,8 @@ class Estimates(Mapping[str, Estimate]):
             "atc": atc,
             "doc": doc,
             "confidence": mean_confidence,
-            CLUSTERING: lambda inputs: clustering(inputs, fixed=False),
-            FIXED_CLUSTERING: lambda inputs: clustering(inputs, fixed=True),
+            CLUSTERING: lambda _: self._clusterings[CLUSTERING],
+            FIXED_CLUSTERING: lambda _: self._clusterings[FIXED_CLUSTERING],
         }
         if inputs.aligned is not None:
             self._estimators["agreement"] = agreement
@@ -139,6 +139,10 @@ class Estimates(Mapping[str, Estimate]):
     def __len__(self) -> int:
         """Return how many estimators apply."""
         return len(self._estimators)
+
+    @cached_property
+    def _clusterings(self) -> Mapping[str, Estimate]:
+        return clusterings(self._inputs)
 
     @cached_property
     def combined(self) -> Estimate:

@@ -182,12 +182,11 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
     centres = Centres(np.array(clusters.classes), clusters.centres.values)
     some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
     right = source.right / (source.right + source.wrong)
-    sizes_of_classes = clusters.shares.values.astype(np.float64)
-    for name, sizes, before in (
-        (CLUSTERING, None, clusters.strays),
-        (FIXED_CLUSTERING, sizes_of_classes, clusters.held_strays),
+    free, fixed = strays(some, centres, clusters.shares.values.astype(np.float64))
+    for name, before, now in (
+        (CLUSTERING, clusters.strays, free),
+        (FIXED_CLUSTERING, clusters.held_strays, fixed),
     ):
-        now = strays(some, centres, sizes)
         accuracy = right + before - float(now.mean())
         yield from_variance(name, accuracy, variance_of_mean(now), ASSUMPTION)
 

@@ -146,12 +146,13 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
     centres = class_centres(logits, labels)
     frequencies = np.bincount(labels, minlength=n_classes) + 0.5
     fixed_shares = frequencies / frequencies.sum()
+    free, fixed = strays(logits, centres, fixed_shares)
     return Clusters(
         centres=Packed.of(centres.directions),
         classes=tuple(centres.classes.tolist()),
         shares=Packed.of(fixed_shares),
-        strays=float(strays(logits, centres, None).mean()),
-        held_strays=float(strays(logits, centres, fixed_shares).mean()),
+        strays=float(free.mean()),
+        held_strays=float(fixed.mean()),
     )
 
 
