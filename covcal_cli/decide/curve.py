@@ -65,15 +65,8 @@ def errors_of_groups(
 ) -> tuple[GroupPoint, ...]:
     """Return the share accepted and the expected error of every group of rows.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the groups.
-    numbers : array of shape (n,)
-        The group of each row.
-    accepted : array of shape (n,)
-    confidence : three arrays of shape (n,)
-        Those of `confidence_range`.
+    `numbers` are the groups of rows, `accepted` says which rows are accepted, both of shape (n,),
+    and `confidence` are the three arrays of `confidence_range`.
     """
     own, lowest, highest = confidence
     groups = []

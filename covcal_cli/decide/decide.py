@@ -198,9 +198,12 @@ def decide(
             return decision
         elif uses_labels:
             looks += len(labelled.used)
-            decision = _promised(decision, labelled.tested(ranking, settings), ranking)
+            test = labelled.tested(ranking, settings)
+            decision = replace(_accepting(decision, ranking, test.rows), labels=test.use)
+            decision = replace(decision, is_promise=decision.threshold is not None)
         else:
-            decision = _estimated(decision, ranking)
+            share = largest_share(curve, settings.error)
+            decision = _accepting(decision, ranking, int(share * len(ranking)))
         if groups is not None:
             accepted = decision.accepts(confidence[0])
             points = errors_of_groups(*groups, accepted, *confidence)
@@ -472,18 +475,6 @@ def _accepting(decision: Decision, ranking: Ranking, rows: int) -> Decision:
     share = above / len(ranking)
     point = _point(decision, share)
     return replace(decision, threshold=threshold, share=share, expected=point)
-
-
-def _estimated(decision: Decision, ranking: Ranking) -> Decision:
-    """Return the decision without labels, by the low end of the estimated accuracy."""
-    limit = decision.error or 0.0
-    return _accepting(decision, ranking, int(largest_share(decision.curve, limit) * len(ranking)))
-
-
-def _promised(decision: Decision, test: _Test, ranking: Ranking) -> Decision:
-    """Return the decision by labels; it accepts nothing where no test was passed."""
-    decision = _accepting(decision, ranking, test.rows)
-    return replace(decision, labels=test.use, is_promise=decision.threshold is not None)
 
 
 def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:

@@ -31,18 +31,10 @@ def cut_without_labels(
     estimate: Estimate | None,
     labels: Labels | None = None,
 ) -> float:
-    """Return the cut of `probabilities` whose sets have the coverage, as far as is known.
+    """Return the cut of `probabilities`, (n, K), whose sets have the coverage, as far as is known.
 
-    Parameters
-    ----------
-    logits : array of shape (n, K)
-    probabilities : array of shape (n, K)
-        The calibrated ones; the cut is compared with them.
-    coverage : float
-    estimate : Estimate or None
-        Without it the calibrated probabilities are believed.
-    labels : array of shape (n,), optional
-        The classifier's labels, where they may differ from the top class of the logits.
+    Without an estimate the calibrated probabilities are believed. `labels` are the classifier's,
+    where they may differ from the top class of the logits.
     """
     if estimate is None:
         return cut_by_mass(probabilities, coverage, probabilities)

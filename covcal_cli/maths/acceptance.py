@@ -200,15 +200,8 @@ def plan(
 ) -> Plan:
     """Return the candidates among the first `most` rows that accept the most on average.
 
-    Parameters
-    ----------
-    ranking : Ranking
-    most : int
-        The number of rows of the region that labels are drawn from.
-    batches : callable
-        Returns how each batch draws from the first so many rows.
-    allowed : callable
-        Returns `most_wrong` for the first so many rows and their batches.
+    `most` is the number of rows of the region that labels are drawn from. For the first so many
+    rows, `batches` returns how each batch draws from them, and `allowed` returns `most_wrong`.
     """
     candidates = _candidates(ranking, most, batches, allowed)
     if not candidates:

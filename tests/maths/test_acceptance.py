@@ -5,7 +5,14 @@ import pytest
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.labels.design import drawn_along
-from covcal_cli.maths.acceptance import Sampling, most_wrong, sampling
+from covcal_cli.maths.acceptance import (
+    Ranking,
+    Sampling,
+    best_region,
+    level_of_look,
+    most_wrong,
+    sampling,
+)
 
 LEVEL = 0.1
 DRAWS = 400
@@ -99,3 +106,23 @@ def test_labels_of_all_rows_decide_as_they_are() -> None:
     assert most_wrong(0, [Sampling(1.0, 50)], 0.1, 0.1, these_rows=True) == -1
     # Rows that were taken out before may all be wrong.
     assert most_wrong(50, [Sampling(1.0, 47)], 0.1, 0.1, these_rows=True, lost=3) == 2
+
+
+def test_fifty_labels_can_promise_five_percent_at_the_first_look() -> None:
+    scores = np.linspace(0.999, 0.5, 2000)
+    level = level_of_look(0.9, 1)
+    region = best_region(Ranking(scores, [np.zeros(101)]), 50, 0.05, level)
+    assert region is not None
+    assert region.plan.share > 0.9
+    assert sum(level_of_look(0.9, look) for look in range(1, 40)) <= 0.1
+
+
+def test_rows_above_many_tied_scores_are_never_an_empty_candidate() -> None:
+    """No row lies above the highest score, which a third of the rows have."""
+    scores = np.concatenate([np.full(200, 0.99), np.linspace(0.9, 0.4, 400)])
+    beliefs = [0.1 * np.linspace(0, 1, 101) ** 2]
+    region = best_region(Ranking(scores, beliefs), 100, 0.1, 0.09)
+    assert region is not None
+    rows = [candidate.rows for candidate in region.plan.candidates]
+    assert min(rows) >= 200
+    assert rows == sorted(set(rows))
