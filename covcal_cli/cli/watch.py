@@ -303,15 +303,15 @@ def _segments(watched: "Watched") -> "Table":
     last = watched.periods[-1].measured.period
     rows = [
         [
-            part.segment,
-            str(part.rows),
-            f"{part.confidence:.0%}",
-            _accuracy(part.accuracy),
-            part.verdict,
-            "; ".join(drift.words for drift in part.drifts[:1]) or "no drift",
+            one.segment,
+            str(one.rows),
+            f"{one.confidence:.0%}",
+            _accuracy(one.accuracy),
+            one.verdict,
+            "; ".join(drift.words for drift in one.drifts[:1]) or "no drift",
         ]
-        for part in watched.segments
-        if part.period == last
+        for one in watched.segments
+        if one.period == last
     ]
     columns = (f"segment, {last}", "rows", "confidence", "accuracy", "verdict", "drift")
     return Table(columns, rows, texts=(0, 3, 4, 5))
