@@ -4,7 +4,7 @@ import fcntl
 import gc
 import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,6 +16,11 @@ from tests.made_files import made_domain, write_adapted, write_features
 from tests.short_training import TRAINED_STEPS, short_training
 
 SIZES = (120, 150, 80)
+# Files that take longer than their size tells: they trace, train, install, or run whole jobs.
+LONGEST = (
+    *("test_adapt", "test_benchmark_driver", "test_benchmark_scripts", "test_deployment_examples"),
+    *("test_export_torch", "test_install", "test_paper_driver", "test_readme", "test_renewal"),
+)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,8 +35,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the largest files, so that two workers end at about the same time."""
-    items.sort(key=lambda item: -item.path.stat().st_size)
+    """Start with the longest files, so that two workers end at about the same time."""
+    items.sort(key=lambda item: (item.path.stem not in LONGEST, -item.path.stat().st_size))
 
 
 def pytest_unconfigure() -> None:
@@ -54,6 +59,17 @@ def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Pa
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def coarse_posterior() -> Iterator[None]:
+    """Fit to labels on a grid of a quarter of its points; test_posterior.py takes the whole grid.
+
+    A fit to labels, with its folds, would be most of the time of the tests that make one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covcal_cli.labels.posterior._POINTS", (17, 13))
+        yield
+
+
 @pytest.fixture(scope="session")
 def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with features.h5, adapted.h5 and METHOD.json of adapted.h5; not to be changed."""
@@ -65,7 +81,7 @@ def _write_small_files(folder: Path) -> None:
     target = made_domain("target", sizes=SIZES, shift=0.7)
     write_features(folder / "features.h5", source=source, target=target)
     write_adapted(folder / "adapted.h5", source=source, target=target, shift=0.7)
-    for method in ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp", "blend"):
+    for method in ("auto", "none", "temp", "iw+temp", "fl+temp", "fl+iw+temp", "blend"):
         arguments = ("adapted.h5", "--method", method, "-o", f"{method}.json")
         covcal("calibrate", *arguments, cwd=folder).require_success()
 

@@ -22,7 +22,7 @@ from unittest import mock
 
 from covcal_cli.cli import console
 from covcal_cli.cli.app import LIMIT_EXCEEDED, run
-from covcal_cli.demo import write_demo
+from covcal_cli.demo import MODEL, write_demo
 from tests import REPOSITORY
 from tests.made_rows import write_logs
 
@@ -40,7 +40,10 @@ def live(page: str, keep: Path | None = None) -> str:
     """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "demo"
-        write_demo(place)
+        if MODEL in page:
+            write_demo(place)
+        else:
+            place.mkdir()
         write_logs(place)
         # No line of progress on a slow machine, as none is shown on a quick one.
         with chdir(place), mock.patch.object(console, "_SECONDS", float("inf")):

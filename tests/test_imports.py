@@ -71,26 +71,28 @@ def test_light_commands_load_nothing_heavy(small_files: Path, tmp_path: Path) ->
     assert dict(zip(LIGHT, found, strict=True)) == dict.fromkeys(LIGHT, (0, set()))
 
 
-def test_the_check_can_fail(small_files: Path, digits: Path, tmp_path: Path) -> None:
-    """The commands that do need them are seen to load them, so the test above is not blind."""
+def test_heavy_commands_load_what_they_need(
+    adapted: Path, features: Path, digits: Path, tmp_path: Path
+) -> None:
+    """adapt needs torch alone (a NaN stops it early), and others are seen to load their packages.
+
+    So the test above is not blind.
+    """
+    with h5py.File(features, "r+") as file:
+        file["target/features"][0] = np.nan
     sets = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
     commands: list[tuple[Argument, ...]] = [
-        ("inspect", "adapted.h5"),
-        ("extract", *sets, "-o", tmp_path / "f.h5"),
-        ("evaluate", "adapted.h5", "--diagram", tmp_path / "r.png"),
+        ("inspect", adapted),
+        ("adapt", features, "-o", "new.h5"),
+        ("extract", *sets, "-o", "f.h5"),
+        ("evaluate", adapted, "--diagram", "r.png"),
     ]
-    light, extract, evaluate = loaded_by(*commands, cwd=small_files)
+    light, adapt, extract, evaluate = loaded_by(*commands, cwd=tmp_path)
     assert light == (0, set())
+    assert adapt == (1, {"torch"})
     assert extract[0] == evaluate[0] == 0
     assert extract[1] >= {"onnx", "onnxruntime", "PIL"}
     assert evaluate[1] - extract[1] >= {"matplotlib"}
-
-
-def test_adapt_loads_torch_and_no_model_packages(features: Path) -> None:
-    """adapt needs torch alone: the classifier was run before. (Stopped early by a NaN.)"""
-    with h5py.File(features, "r+") as file:
-        file["target/features"][0] = np.nan
-    assert loaded_by(("adapt",), cwd=features.parent) == [(1, {"torch"})]
 
 
 def test_help_loads_typer_and_the_commands_alone() -> None:

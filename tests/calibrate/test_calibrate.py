@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -434,25 +435,23 @@ def settings_of(method: str) -> CalibrateSettings:
 
 
 @pytest.mark.parametrize("method", [AUTO, *METHODS])
-@pytest.mark.parametrize("change", ["scrambled", "unknown", "nonsense"])
-def test_target_labels_change_nothing_but_the_hash(
-    tmp_path: Path, method: str, change: str
-) -> None:
+def test_target_labels_change_nothing_but_the_hash(tmp_path: Path, method: str) -> None:
     """Scrambled, absent or impossible target labels: the same calibration to the last bit."""
     source, target = made_pair()
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
     before = calibrate(path, settings_of(method))
     labels = target["labels"]
-    target["labels"] = {
-        "scrambled": np.random.default_rng(0).permutation(labels),
-        "unknown": np.full_like(labels, -1),
-        "nonsense": np.full_like(labels, 99),
-    }[change]
-    path.unlink()
-    after = calibrate(write_adapted(path, source=source, target=target), settings_of(method))
-    assert document(after, inputs=False) == document(before, inputs=False)
-    assert after.inputs[0].sha256 != before.inputs[0].sha256
-    assert document(after)["used_target_labels"] is False
+    for changed in (
+        np.random.default_rng(0).permutation(labels),
+        np.full_like(labels, -1),
+        np.full_like(labels, 99),
+    ):
+        with h5py.File(path, "r+") as file:
+            file["target/labels"][:] = changed
+        after = calibrate(path, settings_of(method))
+        assert document(after, inputs=False) == document(before, inputs=False), changed
+        assert after.inputs[0].sha256 != before.inputs[0].sha256
+        assert document(after)["used_target_labels"] is False
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -525,10 +524,9 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
 
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
-def test_a_damaged_cal_json_is_refused(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_cal_json_is_refused(small_files: Path, tmp_path: Path, damage: str) -> None:
     """A field that is missing or of no use: one line that names the file and the remedy."""
-    path = tmp_path / "cal.json"
-    write_document(calibrate(write_features(tmp_path / "f.h5")), path, force=False)
+    path = Path(shutil.copy(small_files / "auto.json", tmp_path / "cal.json"))
     content = json.loads(path.read_text())
     keys, value = DAMAGES[damage]
     place = content

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -261,11 +260,10 @@ class TestInterrupt:
         old = features.with_name("adapted.h5")
         old.write_text("old")
         hook = (
-            "import sys, covcal_cli.adapt.training as training\n"
-            "train = training.train\n"
+            "import sys, time, covcal_cli.adapt.training as training\n"
             "def told(*args, **kwargs):\n"
             "    print('ready', file=sys.stderr, flush=True)\n"
-            "    return train(*args, **kwargs)\n"
+            "    time.sleep(60)\n"
             "training.train = told\n"
         )
         code, err = interrupted(
@@ -401,7 +399,12 @@ class TestStreams:
             with (
                 Path(os.devnull).open("w") as nothing,
                 Forked(
-                    command, stdout=nothing.fileno(), stderr=slave, env=environment, cwd=folder
+                    command,
+                    stdout=nothing.fileno(),
+                    stderr=slave,
+                    env=environment,
+                    cwd=folder,
+                    modules=["onnx", "onnxruntime"],
                 ) as process,
             ):
                 os.close(slave)
@@ -515,8 +518,7 @@ class TestInterruptedCode:
             "import sys, time\n"
             "try:\n"
             "    print('ready', file=sys.stderr, flush=True)\n"
-            "    end = time.monotonic() + 1\n"
-            "    while time.monotonic() < end: pass\n"
+            "    time.sleep(1)\n"
             "except KeyboardInterrupt:\n"
             "    print('broken', file=sys.stderr, flush=True)\n"
         )
@@ -528,7 +530,5 @@ class TestInterruptedCode:
             "    time.sleep(60)\n"
             "inspect.describe = load\n"
         )
-        start = time.monotonic()
         found = interrupted(hook, "inspect", features, cwd=features.parent)
-        assert found == (130, "interrupted: no partial output was left\n")
-        assert time.monotonic() - start < 30  # and not when the command ends by itself
+        assert found == (130, "interrupted: no partial output was left\n")  # not "broken"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covcal_cli.cli.demo import STEPS
 from covcal_cli.demo import write_demo
 from tests.cli_runner import Outcome, covcal
 from tests.readme_blocks import BLOCK, WORKED_EXAMPLE
@@ -62,9 +63,12 @@ def test_each_step_left_its_file(demo: Demo) -> None:
 
 
 def test_the_printed_commands_are_real(demo: Demo) -> None:
-    """Typed again in that folder, a printed command prints what the demo printed for it."""
+    """Typed again in that folder, a printed command prints what the demo printed for it.
+
+    All but the first, which takes longest: test_readme.py runs it.
+    """
     inside = demo.outcome.out
-    for command in demo.commands:
+    for command in demo.commands[1:]:
         done = covcal(*command, "-f", cwd=demo.folder).require_success()
         assert done.out in inside
 
@@ -134,6 +138,7 @@ def test_a_step_that_fails_ends_the_demo_as_it_ends_the_command(
 ) -> None:
     """One line, the command's own exit code, and no word of diagrams that were never drawn."""
     monkeypatch.setattr("covcal_cli.cli.demo.STEPS", (("inspect", "nothing.h5"), ("adapt",)))
+    monkeypatch.setattr("covcal_cli.demo._fill", Path.mkdir)  # images are of no matter here
     done = covcal("demo", "-o", tmp_path / "here")
     assert (done.code, done.err) == (
         1,
@@ -143,15 +148,19 @@ def test_a_step_that_fails_ends_the_demo_as_it_ends_the_command(
     assert "diagrams" not in done.out
 
 
-def test_what_a_killed_demo_left_is_taken_away(tmp_path: Path) -> None:
+def test_what_a_killed_demo_left_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covcal_cli.demo._fill", Path.mkdir)
     left = tmp_path / ".demo.partial" / "source"
     left.mkdir(parents=True)
     write_demo(tmp_path / "demo")
     assert [entry.name for entry in tmp_path.iterdir()] == ["demo"]
 
 
-def test_one_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+def test_one_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the middle or out of space, it is not in its own way; once ended, it is whole."""
+    monkeypatch.setattr("covcal_cli.cli.demo.STEPS", STEPS[:2])
     write_demo(tmp_path / "here")
     (tmp_path / "here" / "features.h5").write_text("of another version")
     done = covcal("demo", "-o", "here", cwd=tmp_path).require_success()

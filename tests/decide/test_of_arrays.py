@@ -25,16 +25,16 @@ def test_calibrated_logits_are_accepted_at_their_error() -> None:
 
 
 def test_labels_keep_the_promise_of_an_over_confident_classifier() -> None:
-    """At a certainty of 90 %, few of 20 draws accept rows of which more are wrong."""
+    """At a certainty of 90 %, few of 8 draws accept rows of which more are wrong."""
     broken, accepted = 0.0, 0.0
-    for seed in range(20):
+    for seed in range(8):
         logits, labels = world(2000, seed)
         rows = np.random.default_rng(seed).permutation(2000)[:100]
         decision = covcal.Decision(error=0.1).fit(3 * logits, rows, labels[rows])
         accept = decision.accept(3 * logits)
-        accepted += float(accept.mean()) / 20
+        accepted += float(accept.mean()) / 8
         broken += float(accept.any() and (logits.argmax(axis=1) != labels)[accept].mean() > 0.1)
-    assert broken <= 5
+    assert broken <= 2
     assert accepted > 0.1
 
 

@@ -128,13 +128,13 @@ def test_the_error_of_a_found_prior(solver: Solver, n: int, error: float) -> Non
 
 @pytest.mark.parametrize("n", [200, 2000])
 def test_no_shift_is_within_its_noise(n: int) -> None:
-    """Two samples of one world: at most 2 of 20 mean predictions are two sigmas apart."""
+    """Two samples of one world: at most 1 of 10 mean predictions are two sigmas apart."""
     apart = 0
-    for seed in range(20):
+    for seed in range(10):
         source, labels = made_rows(n, classes=5, moved=0.0, seed=2 * seed)
         target, _ = made_rows(n, classes=5, moved=0.0, seed=2 * seed + 1)
         apart += label_shift(EstimatorInputs(source, labels, target, 2.0), "rlls").sigmas > 2
-    assert apart <= 2
+    assert apart <= 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -124,7 +124,7 @@ def test_cot_against_linear_programs(seed: int, given: bool) -> None:
     assert cot(inputs, prior).accuracy == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("prior", [None, np.array([0.4, 0.3, 0.15, 0.1, 0.05])])
 def test_interval_is_that_of_the_bootstrap(seed: int, prior: Floats | None) -> None:
     """The delta method's standard error is within 30 % of that of 60 resamples of both domains."""
@@ -162,12 +162,12 @@ def test_order_of_rows_does_not_matter() -> None:
 
 
 def test_no_shift_is_rarely_taken_for_one() -> None:
-    """Two samples of one world: the two-sigma gate opens in at most 4 of 40 cases."""
+    """Two samples of one world: the two-sigma gate opens in at most 2 of 20 cases."""
     opened = 0
-    for seed in range(40):
+    for seed in range(20):
         inputs, _ = made_inputs(seed, n_v=300, n_t=500, moved=0.0)
         opened += cot(inputs).guard("detectable shift").passed
-    assert opened <= 4
+    assert opened <= 2
 
 
 @pytest.mark.parametrize("seed", range(3))

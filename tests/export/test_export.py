@@ -61,14 +61,14 @@ class TestTheMathematics:
         after = require_right(case, rows(), phi="phi", logits=logits)
         assert list(after) == ["y", *ADDED]
 
-    @pytest.mark.parametrize("temperature", [0.02, 1.0, 400.0])
+    @pytest.mark.parametrize("temperature", [0.02, 400.0])
     def test_at_any_temperature(self, temperature: float, fl: bool, tmp_path: Path) -> None:
         """Small temperatures lose no digits, large ones keep the tails of every member."""
         case = plain_case(tmp_path, fl=fl, temperature=temperature)
         case.export().require_success()
         require_right(case, 3 * rows(), phi="phi", logits="y")
 
-    @pytest.mark.parametrize("temperature", [0.02, 1.7, 400.0])
+    @pytest.mark.parametrize("temperature", [0.02, 400.0])
     def test_class_offsets(self, temperature: float, fl: bool, tmp_path: Path) -> None:
         """A correction for a prior is merged in; the label stays, and the metadata has it."""
         offsets = (-13.8, 0.4, 2.1)
@@ -79,7 +79,7 @@ class TestTheMathematics:
         entries = {entry.key: entry.value for entry in onnx.load(case.output).metadata_props}
         assert json.loads(entries["covcal.class_offsets"]) == list(offsets)
 
-    @pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 18, 21])
+    @pytest.mark.parametrize("opset", [7, 13, 18, 21])
     def test_in_the_models_own_opset(self, opset: int, fl: bool, tmp_path: Path) -> None:
         """The opset stays; the nodes added are valid in it."""
         model = Graph(SOFTMAX).model()
@@ -165,8 +165,7 @@ class TestTheMathematics:
 
 
 class TestForecasters:
-    @pytest.mark.parametrize("members", [1, 2, 5])
-    @pytest.mark.parametrize("components", [False, True])
+    @pytest.mark.parametrize(("members", "components"), [(1, True), (2, False), (5, True)])
     def test_any_number_of_members(self, members: int, components: bool, tmp_path: Path) -> None:
         """Members are averaged as probabilities; a projection without components only scales."""
         networks = made_networks(WIDTH, CLASSES, members=members, components=components)
@@ -181,7 +180,7 @@ class TestForecasters:
         case.export().require_success()
         require_right(case, rows(), phi="phi", logits="y")
 
-    @pytest.mark.parametrize("opset", [7, 13, 21])
+    @pytest.mark.parametrize("opset", [7, 21])
     def test_a_blend(self, opset: int, tmp_path: Path) -> None:
         """Half of the model's own distribution, half of the aligned forecaster's."""
         model = Graph(PLAIN).model()

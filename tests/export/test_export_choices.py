@@ -166,11 +166,10 @@ def test_the_features_that_were_extracted(phi: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(after["probabilities"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("output", ["main", "aux"])
-def test_the_same_for_torch(output: str, tmp_path: Path) -> None:
+def test_the_same_for_torch(tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     (tmp_path / "covcal_made_nets.py").write_text(TORCH)
-    model = "covcal_made_nets:two"
+    model, output = "covcal_made_nets:two", "aux"
     extracted(tmp_path, model, "--model-output", output, "--phi", "body.1")
     covcal("export", model, cwd=tmp_path).require_success()
     exported = torch.export.load(tmp_path / "calibrated.pt2").module()

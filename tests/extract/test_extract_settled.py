@@ -108,8 +108,19 @@ def save(folder: Path, printed: Array, second: Array | None = None) -> list[str]
     return ["s.npz", "t.npz"]
 
 
-@pytest.mark.parametrize("kind", ["alone", "layer", "torch", "torch alone"])
-@pytest.mark.parametrize("name", PRINTED)
+# One kind of logits and one of probabilities, for models of every kind.
+TWO = [
+    next(name for name in PRINTED if (PRINTED[name][1] is None) == none) for none in (True, False)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "alone") for name in PRINTED),
+        *((name, kind) for kind in ("layer", "torch", "torch alone") for name in TWO),
+    ],
+)
 def test_all_rows_tell_at_every_batch(name: str, kind: str, tmp_path: Path) -> None:
     printed, meant = PRINTED[name]
     model, data = same(tmp_path, kind), save(tmp_path, printed)

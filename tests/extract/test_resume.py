@@ -159,26 +159,25 @@ def test_a_batch_that_reached_the_disk_wrong_is_done_again(data: Path, tmp_path:
     require_same(data, output)
 
 
-@pytest.mark.parametrize("line", [0, 3])
 @pytest.mark.parametrize(
-    "entry",
+    ("line", "entry"),
     [
-        [],
-        None,
-        {},
-        {"done": 8},
-        {"done": "8", "kept": 8, "crc": 0, "skipped": []},
-        {"done": 8, "kept": 8, "crc": 0, "skipped": {}},
-        {"done": 8, "kept": 8, "crc": 0, "skipped": [[1]]},
-        {"done": 10**15, "kept": 10**15, "crc": 0, "skipped": []},
-        {"done": 0, "kept": 0, "crc": 0, "skipped": []},
-        {"done": 1},
-        {"skipped": [[3, "not so"]]},
+        (0, []),
+        (3, None),
+        (0, {}),
+        (3, {"done": 8}),
+        (0, {"done": "8", "kept": 8, "crc": 0, "skipped": []}),
+        (3, {"done": 8, "kept": 8, "crc": 0, "skipped": {}}),
+        (0, {"done": 8, "kept": 8, "crc": 0, "skipped": [[1]]}),
+        (3, {"done": 10**15, "kept": 10**15, "crc": 0, "skipped": []}),
+        (0, {"done": 0, "kept": 0, "crc": 0, "skipped": []}),
+        (3, {"done": 1}),
+        (0, {"skipped": [[3, "not so"]]}),
     ],
     ids=str,
 )
 def test_a_line_of_the_journal_that_is_not_as_it_was_is_done_again(
-    entry: Any, line: int, data: Path, tmp_path: Path
+    line: int, entry: Any, data: Path, tmp_path: Path
 ) -> None:
     """Other JSON, and counts that are not those of the numbers, which one digit makes of them."""
     output = tmp_path / "f.h5"

@@ -8,7 +8,7 @@ import pytest
 from tests.browser import Browser, browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with browser(tmp_path_factory.mktemp("profile")) as started:
         yield started

@@ -59,14 +59,14 @@ def test_it_is_the_difference_estimator(rows: tuple[Float64s, Float64s]) -> None
 def test_intervals_cover(
     rows: tuple[Float64s, Float64s], n: int, level: float, least: float
 ) -> None:
-    """Over 400 draws the mean estimate is the truth, and as many intervals hold it as they say."""
+    """Over 150 draws the mean estimate is the truth, and as many intervals hold it as they say."""
     forecast, right = rows
     found = [
         difference_estimate(draw, right[places], forecast, forecast[places], level=level)
-        for draw, places in draws(forecast, n, 400)
+        for draw, places in draws(forecast, n, 150)
     ]
     errors = np.array([one.accuracy for one in found]) - right.mean()
-    assert abs(errors.mean()) < 3 * errors.std() / 20 + 0.01
+    assert abs(errors.mean()) < 3 * errors.std() / np.sqrt(150) + 0.01
     assert np.mean([one.low <= right.mean() <= one.high for one in found]) > least
 
 
@@ -117,14 +117,14 @@ def test_two_batches_are_one_estimate() -> None:
         120, np.repeat([20 / 120, 30 / 100], [20, 30]), 50, batch=np.repeat([0, 1], [20, 30])
     )
     accuracies = []
-    for _ in range(400):
+    for _ in range(150):
         first = np.sort(rng.choice(120, 20, replace=False))
         second = np.sort(rng.choice(np.setdiff1d(np.arange(120), first), 30, replace=False))
         rows = np.concatenate([first, second])
         estimate = difference_estimate(draw, right[rows], forecast, forecast[rows])
         accuracies.append(estimate.accuracy)
     error = np.mean(accuracies) - right.mean()
-    assert abs(error) < 3 * np.std(accuracies) / np.sqrt(400) + 0.003
+    assert abs(error) < 3 * np.std(accuracies) / np.sqrt(150) + 0.003
 
 
 @pytest.mark.parametrize("events", [1, 2, 3])

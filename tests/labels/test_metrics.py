@@ -62,7 +62,7 @@ def test_with_every_label_the_numbers_are_exact(world: tuple[Float64s, Labels]) 
 
 @pytest.mark.parametrize("n", [60, 200])
 def test_intervals_cover(n: int, world: tuple[Float64s, Labels]) -> None:
-    """Over 100 draws of ``pick``'s design; the classes differ in size by a factor of three."""
+    """Over 50 draws of ``pick``'s design; the classes differ in size by a factor of three."""
     logits, labels = world
     truth = by_labels(logits, labels, np.arange(N), 1.0, "all")
     order = np.lexsort((confidences(logits, 1.0), logits.argmax(axis=1)))
@@ -71,7 +71,7 @@ def test_intervals_cover(n: int, world: tuple[Float64s, Labels]) -> None:
     rng = np.random.default_rng(0)
     inside: dict[tuple[str, str | None], list[bool]] = {key: [] for key in truth}
     errors: dict[tuple[str, str | None], list[float]] = {key: [] for key in truth}
-    for _ in range(100):
+    for _ in range(50):
         places = drawn(inclusion, rng)
         for key, entry in by_labels(logits, labels, places, inclusion[places], "all").items():
             true = truth[key].value
@@ -81,7 +81,7 @@ def test_intervals_cover(n: int, world: tuple[Float64s, Labels]) -> None:
                 errors[key].append(entry.value - true)
     for key in truth:
         if key != ("accuracy", None):
-            assert np.mean(inside[key]) > 0.86, key
+            assert np.mean(inside[key]) > 0.84, key
             assert abs(np.mean(errors[key])) < 0.03, key
     assert np.mean([np.mean(values) for values in inside.values()]) > 0.92
 

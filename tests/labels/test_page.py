@@ -176,7 +176,7 @@ def images(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.browser
 @needs_browser
-@pytest.mark.parametrize("size", [(390, 844), (1280, 800)])
+@pytest.mark.parametrize("size", [(390, 844)])
 def test_a_keyboard_alone_labels_sixty_images(
     size: tuple[int, int],
     adapted: Path,

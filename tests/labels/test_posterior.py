@@ -11,6 +11,7 @@ from scipy.special import expit
 from covcal_cli.arrays import Float64s
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.labels import posterior as grid
 from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.posterior import OFFSET, OFFSET_SPREAD
 from covcal_cli.labels.posterior import posterior as scaling_and_accuracy
@@ -21,6 +22,14 @@ from tests.labels.made_draws import made_draw
 GUARD = Guard("estimators disagree", 0.0, 0.1, True, "")
 PRIOR = Estimate("combined", 0.7, 0.5, 0.9, "", (GUARD,))
 CONTRADICTED = replace(PRIOR, guards=(replace(GUARD, value=0.2, passed=False),))
+
+
+GRID = grid._POINTS
+
+
+@pytest.fixture(autouse=True)
+def whole_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "_POINTS", GRID)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from covcal_cli.maths.weights import bound_terms, discriminator_error
 
 Floats = NDArray[np.float64]
-TRIALS = 1500
+TRIALS = 400
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def forecasts(rng: np.random.Generator, made: Finite) -> list[Floats]:
     ]
 
 
-def test_the_inequality_holds_on_thousands_of_finite_distributions() -> None:
+def test_the_inequality_holds_on_many_finite_distributions() -> None:
     """E_q[L] <= E_p[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2], L = B/2, for every draw."""
     rng = np.random.default_rng(0)
     tight = 0
@@ -86,7 +86,7 @@ def test_the_inequality_holds_on_thousands_of_finite_distributions() -> None:
             error = made.target_mean(brier / 2)
             assert error <= terms.bound * (1 + 1e-9) + 1e-12
             tight += error > 0.5 * terms.bound
-    assert tight > 20  # the draws do come near the bound
+    assert tight > 5  # the draws do come near the bound
 
 
 def test_the_reported_bound_holds_and_is_weaker() -> None:
@@ -106,7 +106,7 @@ def test_the_reported_bound_holds_and_is_weaker() -> None:
 def test_an_exact_discriminator_costs_half_the_source_error_and_no_more() -> None:
     """With g = g* the last term is 0 and the bound is the target error plus half the source's."""
     rng = np.random.default_rng(2)
-    for _ in range(200):
+    for _ in range(60):
         made = drawn(rng)
         exact = Finite(made.copies, made.max_weight, made.true_g)
         brier = rng.uniform(0, 2, size=len(made.copies))

@@ -100,13 +100,13 @@ def year(n: int, kept: int, moved: float, start: int, rng: np.random.Generator) 
 def test_false_alarms_are_as_rare_as_promised(n: int, kept: int) -> None:
     """At most 5 % of years and two standard errors, though the reference is small beside a year."""
     rng = np.random.default_rng(n)
-    false = sum(year(n, kept, 0.0, 0, rng) is not None for _ in range(20))
-    assert false <= 20 * 0.05 + 2 * math.sqrt(20 * 0.05 * 0.95)
+    false = sum(year(n, kept, 0.0, 0, rng) is not None for _ in range(10))
+    assert false <= 10 * 0.05 + 2 * math.sqrt(10 * 0.05 * 0.95)
 
 
 def test_a_change_is_seen_and_when_it_began() -> None:
     rng = np.random.default_rng(0)
-    weeks = [year(100, 400, 0.5, 10, rng) for _ in range(5)]
+    weeks = [year(100, 400, 0.5, 10, rng) for _ in range(3)]
     assert all(week is not None and 10 <= week <= 13 for week in weeks)
     rows = np.full((6, 2), 200.0)
     means = np.zeros((6, 2))

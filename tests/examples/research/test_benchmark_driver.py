@@ -70,7 +70,7 @@ def made_cases() -> list[Case]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder and the table of a run over three made shifts with short training."""
     folder = tmp_path_factory.mktemp("benchmark")
-    with pytest.MonkeyPatch.context() as patch, short_training(40, members=1):
+    with pytest.MonkeyPatch.context() as patch, short_training(20, members=1):
         text = driver.benchmark(made_cases(), folder, seeds=SEEDS)
         check_resuming(patch, folder, text)
     return folder, text

@@ -81,9 +81,9 @@ def test_extract_beside_its_bare_stages() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to read the peak")
 def test_the_memory_of_extract_by_size_and_format() -> None:
-    options = ("--rows", "300", "--features", "8", "--formats", "npy", "parquet")
+    options = ("--rows", "300", "--features", "8", "--formats", "npy")
     lines = [line.split() for line in printed("benchmark_extract_memory.py", *options)]
-    expected = [["bare", "256"], ["npy", "300"], ["parquet", "300"]]
+    expected = [["bare", "256"], ["npy", "300"]]
     assert [line[:2] for line in lines[2:]] == expected
     for *_, peak, seconds in lines[2:]:
         assert 20 < float(peak) < 500
@@ -92,7 +92,8 @@ def test_the_memory_of_extract_by_size_and_format() -> None:
 
 def test_a_broken_peer_is_a_dash_with_the_reason(tmp_path: Path) -> None:
     """scikit-learn and torchmetrics that cannot be used cost their lines, and nothing else."""
-    for package, fault in (("sklearn", "1 / 0"), ("torchmetrics", "estimator = 1")):
+    # The real torch takes seconds to load, and torchmetrics is the one at fault.
+    for package, fault in (("sklearn", "1 / 0"), ("torchmetrics", "estimator = 1"), ("torch", "")):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(fault)
     path = os.pathsep.join([str(tmp_path), str(EXAMPLES.parent)])
