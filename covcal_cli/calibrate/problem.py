@@ -27,7 +27,7 @@ from covcal_cli.estimators.inputs import (
 )
 from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.forecast.forecaster import ScaledLogits
-from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
+from covcal_cli.formats.features import EVENTS, Domain, FeatureFile, SourceDomain
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import blocks_of, class_major
 from covcal_cli.maths.temperature import (
@@ -176,7 +176,7 @@ class Validation:
         if self.unlabelled:
             notes.append(f"{self.unlabelled} source validation rows have no label and are left out")
         absent = np.setdiff1d(np.arange(len(classes)), self.labels)
-        if len(absent):
+        if len(absent) and tuple(classes) != EVENTS:
             names = ", ".join(classes[index] for index in absent[:5])
             more = ", ..." if len(absent) > 5 else ""
             notes.append(f"no source validation row has the class {names}{more}")

@@ -240,9 +240,12 @@ def estimate(
     remark()
     if format is TexFormatName.table and not (documents or gates or report.prints_json):
         exists, word = Path("cal.json").exists(), as_word(path)
-        console.hint(
-            f"covcal estimate {word} -c cal.json" if exists else f"covcal calibrate {word}"
-        )
+        following = f"calibrate {word}"
+        if exists:
+            following = f"estimate {word} -c cal.json"
+            if costs is not None:
+                following = f"decide {word} --cost {as_word(costs)}"
+        console.hint(f"covcal {following}")
 
 
 def _limit(text: str) -> "Gate":

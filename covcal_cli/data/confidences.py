@@ -23,14 +23,15 @@ from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.output_columns import CONFIDENCES
 from covcal_cli.data.rows import LABEL_NAMES
 from covcal_cli.data.stores.store import Entry, Piece, Store
+from covcal_cli.formats.features import EVENTS
+from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 
 PREDICTIONS = (
     *("prediction", "predicted", "predicted_label", "predicted_class", "pred", "y_pred"),
     *("answer", "category_id"),
 )
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
-RIGHT, WRONG, OTHER = "right", "wrong", "another answer"
-EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
+OTHER = "another answer"
 _MOST_CLASSES = 200
 _BELOW_CHANCE = 0.01  # share of rows; with more, the confidence is not of one class among K
 _NONE = -1.0  # what many tools write where there is no confidence

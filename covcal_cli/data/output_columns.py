@@ -99,8 +99,8 @@ def kind_of(store: Store) -> OutputKind:
         return "confidence"
     raise store.error(
         f"it holds no outputs of a classifier, only {listed(list(store.entries)) or 'nothing'}: "
-        "name them prob_NAME or logit_NAME, one column per class, or confidence; or give the MODEL "
-        "first"
+        "name them prob_NAME or logit_NAME, one column per class (one is enough for two classes), "
+        "or confidence; or give the MODEL first"
     )
 
 

@@ -28,7 +28,7 @@ from covcal_cli.data.classes import (
     missing_classes,
     read_classes,
 )
-from covcal_cli.data.confidences import EVENTS, OTHER
+from covcal_cli.data.confidences import OTHER
 from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
@@ -40,6 +40,7 @@ from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import (
     DOMAINS,
+    EVENTS,
     FEATURE_COLUMNS,
     LABELS,
     ONE_CONFIDENCE,

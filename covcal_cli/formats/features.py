@@ -25,6 +25,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.hdf5 import Dataset, File, Group, root_attributes
 from covcal_cli.maths.scaling import ForecasterName
 from covcal_cli.maths.softmax import log_mean_softmax, valid_rows
+from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.records import parsed_json
 
 FEATURES_SCHEMA = "covcal.features/1"
@@ -49,6 +50,9 @@ _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 # The attribute tail of a file whose logits were made of one confidence per row
 # (`covcal_cli.data.confidences`), so that they do not tell the other classes apart.
 ONE_CONFIDENCE = "confidence"
+# The classes where one confidence per row is a forecast of being right. Among so many, the
+# confidence of the likeliest class can be as low as 0.05.
+EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # all splits
@@ -360,6 +364,11 @@ class FeatureFile:
     def has_one_confidence(self) -> bool:
         """Whether the logits were made of one confidence per row."""
         return bool(self.attributes.get("tail") == ONE_CONFIDENCE)
+
+    @property
+    def is_forecast_of_right(self) -> bool:
+        """Whether the classes say only whether another prediction is right."""
+        return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
         """Refuse `what` where the file has no probability of every class."""

@@ -50,6 +50,7 @@ from covcal_cli.labels.sheet import (
 )
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
 from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
+from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 
@@ -231,11 +232,12 @@ def pick(
             np.arange(n),
             [paths[row] for row in strata],
             cells,
-            answer_columns(cells, predicted),
+            # Only a person who sees the prediction can say whether it is right.
+            [] if file.is_forecast_of_right else answer_columns(cells, predicted),
             predictions,
         )
         rows_of(target, sheet)  # refuse ids that are not unique before anybody labels rows
-        classes = tuple(file.classes)
+        classes = (RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes)
         unreadable: dict[str, str] = {}
         sheets = _dealt(sheet, settings)
         with moved_together():

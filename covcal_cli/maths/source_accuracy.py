@@ -23,8 +23,8 @@ _NOISE = 0.01  # the probability below which a low accuracy does not count as ch
 # A good classifier may nearly always answer such a large majority class, so its AUROC is judged
 # too.
 _IMBALANCED = 0.7
-# Classes of a table with one confidence per row: its answer is always "right", by design.
-_EVENTS = ("right", "wrong")
+# Classes of a forecast of being right, by one confidence per row: its answer is always RIGHT.
+RIGHT, WRONG = "right", "wrong"
 _SKILL = 0.6  # the least AUROC of a classifier of imbalanced rows that has learnt something
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that the AUROC uses
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
@@ -147,7 +147,7 @@ class SourceAccuracy:
     def _ranks_well(self) -> bool:
         """Whether the ranking of the rows shows skill where the accuracy cannot."""
         is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
-        is_expected = is_imbalanced or self.majority_class in _EVENTS
+        is_expected = is_imbalanced or self.majority_class in (RIGHT, WRONG)
         return is_expected and self.auroc is not None and self.auroc >= _SKILL
 
     def _is_no_better_than(self, level: float) -> bool:

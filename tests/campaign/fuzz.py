@@ -73,7 +73,8 @@ _READ = "extract model.onnx source.npz {} -o OUT.h5"
 _TRUSTED = "extract {} flat-source.npz flat-target.npz --trust-model -o OUT.h5"
 _WEIGHTS = "extract campaign_nets:net flat-source.npz flat-target.npz --weights {} -o OUT.h5"
 _LOGITS = "extract --logits source-logits.csv {} -o OUT.h5"
-_SHARES = "extract --probabilities source.jsonl {} -o OUT.h5"
+_SHARES = "extract source.jsonl {} -o OUT.h5"
+_ALONE = "extract --target {} -o OUT.h5"  # the damaged file tells what it holds
 _COMPARE = "compare features.h5 --no-adapt --seeds 1"
 _LABEL = "label features.h5 sheet.csv -o OUT.h5"
 
@@ -231,7 +232,7 @@ KINDS = (
     Kind(
         "JSON lines",
         "target.jsonl",
-        (_SHARES.format("target.jsonl"),),
+        (_SHARES.format("target.jsonl"), _ALONE.format("target.jsonl")),
         ("source.jsonl",),
         mutated_text,
         "json lines",
@@ -257,7 +258,7 @@ KINDS = (
     Kind(
         "JSON list",
         "target.json",
-        (_SHARES.format("target.json"),),
+        (_SHARES.format("target.json"), _ALONE.format("target.json")),
         ("source.jsonl",),
         mutated_text,
         "json list",

@@ -13,6 +13,7 @@ from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extract import extract
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.pick import PickSettings, pick
 from tests.cli_runner import covcal
 
 CLASSES = ("cat", "dog", "owl")
@@ -137,6 +138,10 @@ def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> No
     report = extract(None, tmp_path / "old.json", tmp_path / "new.json", tmp_path / "f.h5")
     assert report.facts["classes"] == "right or wrong, by one confidence per row"
     assert not any("no better than" in warning or "bbox" in warning for warning in report.warnings)
+    # A person who judges a prediction must see it.
+    sheet = pick(tmp_path / "f.h5", tmp_path / "sheet.csv", PickSettings(rows=20))
+    assert sheet.classes == ("right", "wrong")
+    assert (tmp_path / "sheet.csv").read_text().startswith("id,prediction,label,")
     del boxes[0]["correct"]
     (tmp_path / "old.json").write_text(json.dumps(boxes[:1]))
     with pytest.raises(CovcalError, match="by matching the boxes with the annotations"):
