@@ -1,5 +1,6 @@
 """Files with several independent labels: each label is a problem of two classes, in one file."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import covcal_cli.api as api
 from covcal_cli.data.classes import named_classes
 from covcal_cli.data.label_sets import LabelSets
 from covcal_cli.data.stores import open_store
+from covcal_cli.decide.decide import DecideSettings, decide
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.extract.settings import ExtractSettings
@@ -239,6 +241,36 @@ def test_the_estimate_of_every_label_is_that_of_two_classes(several: Path) -> No
         with one_label(label):
             best = api.estimate(several / "features.h5").estimates[0]
         assert read["labels"][label]["estimates"][0]["accuracy"] == best.accuracy
+
+
+def test_decisions_are_made_applied_and_measured_for_every_label(
+    several: Path, tmp_path: Path
+) -> None:
+    """A row is accepted for a label where its confidence in that label is above the threshold."""
+    output, rows = tmp_path / "decide.json", tmp_path / "p.csv"
+    made_it = covcal(
+        "decide", "features.h5", "-c", "cal.json", "--error", 0.15, "-o", output, cwd=several
+    )
+    made_it.require_success()
+    read = json.loads(output.read_text())["labels"]
+    with one_label("dog"):
+        settings = DecideSettings(error=0.15)
+        estimate = api.estimate(several / "features.h5").estimates[0]
+        own = decide(several / "features.h5", several / "cal.json", settings, estimate)
+    assert read["dog"]["threshold"] == own.threshold
+    api.apply(several / "features.h5", several / "cal.json", rows, decision=output)
+    with rows.open() as file:
+        lines = list(csv.DictReader(file))
+    assert {line["decision_cat"] for line in lines} == {"accept", "review"}
+    for label in LABELS:
+        above = read[label]["threshold"] or 1
+        for line in lines:
+            probability = float(line[f"prob_{label}"])
+            accepted = max(probability, 1 - probability) > above
+            assert line[f"decision_{label}"] == ("accept" if accepted else "review")
+    shown = covcal("evaluate", "features.h5", "-c", "cal.json", "--decide", output, cwd=several)
+    assert "rows that the decision accepts" in shown.require_success().out
+    covcal("decide", "features.h5", "-c", "cal.json", "--set", 0.9, cwd=several).usage_error()
 
 
 # Extraction: the forms of labels, models, and what is refused.

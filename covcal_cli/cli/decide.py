@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -110,7 +110,7 @@ def decide(
     from covcal_cli.decide.decide import decide as choose
     from covcal_cli.files import as_word, check_output
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.lineage import file_to_judge
+    from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.records import document_text, write_document
 
     document = calibration or Path("cal.json")
@@ -127,29 +127,49 @@ def decide(
         )
     console = Console(quiet=quiet, verbose=verbose)
     to_stdout = str(output) == "-"
-    fitted = read_calibration(document)
-    path, notes = file_to_judge(
-        file, [fitted], [document], purpose="decide", picked=calibration is None
-    )
-    if not to_stdout:
-        check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
+
+    def decided() -> "tuple[Path, list[str], Decision]":
+        fitted = read_calibration(document)
+        path, notes = file_to_judge(
+            file, [fitted], [document], purpose="decide", picked=calibration is None
+        )
+        if not to_stdout:
+            check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
+        estimate = _estimate(path, fitted, console)
+        with console.progress() as progress:
+            decision = choose(
+                path, document, settings, estimate, networks=networks, progress=progress
+            )
+        return path, [*notes, *decision.notes], decision
+
+    content: Decision | dict[str, Any]
+    if labels_of_file := labels_of(file, [document]):
+        from covcal_cli.cli import multilabel
+        from covcal_cli.multilabel import for_each_label
+        from covcal_cli.records import of_labels
+
+        if coverage is not None:
+            raise typer.BadParameter("labels are no classes of one answer", param_hint="--set")
+        of_label = for_each_label(labels_of_file, decided)
+        decisions = {name: decision for name, (_, _, decision) in of_label.items()}
+        content = of_labels(decisions, Path("decide.json") if to_stdout else output)
+        path = next(iter(of_label.values()))[0]
+        notes = multilabel.gathered({name: texts for name, (_, texts, _) in of_label.items()})
+        screen = multilabel.decided(decisions) + "".join(
+            f"\n\n{name}{_groups(decision)}" for name, decision in decisions.items() if by
+        )
+    else:
+        path, notes, decision = decided()
+        content = decision
+        screen = _answer(decision, str(output)) + _groups(decision)
     if file is None:
         console.note(f"reading {path}")
-    with console.progress() as progress:
-        decision = choose(
-            path,
-            document,
-            settings,
-            _estimate(path, fitted, console),
-            networks=networks,
-            progress=progress,
-        )
     if to_stdout:
-        console.result(document_text(decision, Path("decide.json")))
+        console.result(document_text(content, Path("decide.json")))
     else:
-        write_document(decision, output, force=force)
-        console.screen(_answer(decision, str(output)) + _groups(decision))
-    for text in (*notes, *decision.notes):
+        write_document(content, output, force=force)
+        console.screen(screen)
+    for text in notes:
         console.note(text)
     if not to_stdout:
         console.wrote(

@@ -217,7 +217,7 @@ def evaluate(
             decision=decision,
             check=report.check,
         )
-        if labels := labels_of(file, documents):
+        if labels := labels_of(file, documents or ([decision] if decision else [])):
             if diagram is not None:
                 raise typer.BadParameter("draws one classifier, not labels", param_hint="--diagram")
             several = assess_labels(labels, gates, assess_one)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from covcal_cli.evaluate.macro import LabelAssessments
     from covcal_cli.evaluate.result import Evaluation
     from covcal_cli.formats.calibration import Calibration
+    from covcal_cli.formats.decision import Decision
     from covcal_cli.report.tables import Table
 
 _SHOWN = 4  # names of labels in a sentence
@@ -118,6 +119,8 @@ def _rendered(
         path = Path("metrics.json")
         return document_text(result.document(path), path)
     parts = [("", _metrics(result))]
+    if any(assessment.evaluation.decision for assessment in result.labels.values()):
+        parts.append(("rows that the decision accepts", _accepted(result)))
     for label, assessment in result.labels.items():
         parts += [
             (f"{label}{title and f', {title}'}", table)
@@ -158,6 +161,25 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
     return answer
 
 
+def _accepted(result: "LabelAssessments") -> "Table":
+    """Return the share of accepted rows and of the wrong rows among them, for every label."""
+    from covcal_cli.maths.odds import percent
+    from covcal_cli.report.tables import Table
+
+    rows = []
+    for label, assessment in result.labels.items():
+        metrics = assessment.evaluation.decision
+        if metrics is None:
+            continue
+        cells = ["-", "-"]
+        if metrics.accepted:
+            low, high = metrics.interval("accepted_error", assessment.evaluation.level)
+            wrong = metrics.wrong / metrics.accepted
+            cells = [percent(wrong), f"{percent(low)} to {percent(high)}"]
+        rows.append([label, percent(metrics.accepted / metrics.n), *cells])
+    return Table(("label", "accepted", "wrong", "interval"), rows)
+
+
 def _metrics(result: "LabelAssessments") -> "Table":
     """Return a table with a row per label and calibration, the means, and the worst values."""
     from covcal_cli.evaluate.metrics import on_screen
@@ -194,6 +216,39 @@ def _metrics(result: "LabelAssessments") -> "Table":
         rows.append(["worst", name, "", *cells(values)])
     headings = ["label", "calibration", "T", *(display.label for _, display in columns)]
     return Table(headings, rows, texts=(0, 1))
+
+
+# covcal decide.
+
+
+def decided(decisions: "Mapping[str, Decision]") -> str:
+    """Return the share of rows whose label is accepted as it is, for every label."""
+    from covcal_cli.cli import tables
+    from covcal_cli.cli.calibration_screen import in_percent, interval
+    from covcal_cli.maths.odds import short_percent
+    from covcal_cli.report.tables import Table
+
+    rows = []
+    for label, decision in decisions.items():
+        point, above = decision.expected, decision.threshold
+        rows.append(
+            [
+                label,
+                f"{in_percent(decision.share)} %" if above is not None else "none",
+                short_percent(above) if above is not None else "-",
+                "-" if point is None else f"{in_percent(point.error)} %",
+                "-" if point is None else interval(point.low, point.high),
+            ]
+        )
+    shares = {label: decision.share for label, decision in decisions.items()}
+    least = min(shares, key=lambda label: shares[label])
+    facts = {
+        "Accept": f"{in_percent(fmean(shares.values()))} % of the rows on average over the labels; "
+        f"the fewest for {least}",
+        "Expect": "the errors below. They are estimates, no promises",
+    }
+    columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")
+    return f"{tables.aligned(facts)}\n\n{tables.text(Table(columns, rows))}"
 
 
 # covcal estimate.

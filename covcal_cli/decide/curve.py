@@ -73,8 +73,10 @@ def errors_of_groups(
     for number, name in enumerate(names):
         inside = numbers == number
         taken, rows = inside & accepted, int(inside.sum())
-        errors = [float(1 - values[taken].mean()) for values in (own, highest, lowest)]
-        point = _point(float(taken.sum() / rows), *errors) if taken.any() else None
+        point = None
+        if taken.any():
+            errors = [float(1 - values[taken].mean()) for values in (own, highest, lowest)]
+            point = _point(float(taken.sum() / rows), *errors)
         groups.append(GroupPoint(name, rows, point))
     return tuple(groups)
 
