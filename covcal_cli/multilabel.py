@@ -34,9 +34,9 @@ def one_label(name: str) -> Iterator[None]:
         _LABEL.reset(token)
 
 
-def is_within_label() -> bool:
-    """Return whether readers see one label of several."""
-    return _LABEL.get() is not None
+def current_label() -> str | None:
+    """Return the label of several that readers see; None outside `one_label`."""
+    return _LABEL.get()
 
 
 def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FeatureFile, labels_in
 from covcal_cli.formats.lineage import labels_of
 from covcal_cli.multilabel import one_label
+from covcal_cli.watch.watch import watch
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal, printed_json
 from tests.conftest import shared_folder
@@ -271,6 +273,28 @@ def test_decisions_are_made_applied_and_measured_for_every_label(
     shown = covcal("evaluate", "features.h5", "-c", "cal.json", "--decide", output, cwd=several)
     assert "rows that the decision accepts" in shown.require_success().out
     covcal("decide", "features.h5", "-c", "cal.json", "--set", 0.9, cwd=several).usage_error()
+
+
+def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Path) -> None:
+    """Verdict, accuracy and evidence equal those of two classes; one history holds all labels."""
+    own = alone(tmp_path, "dog")
+    settings = api.CalibrateSettings(method="temp")
+    api.write_document(api.calibrate(own, settings), tmp_path / "own.json", force=True)
+    expected = watch([own], tmp_path / "own.json").periods[0]
+    for name in FILES:
+        shutil.copy(several / name, tmp_path)
+    for _ in range(2):
+        watched = printed_json(
+            *("watch", "features.h5", "--history", "w.jsonl", "-o", "-"), cwd=tmp_path
+        )
+    period = watched["labels"]["dog"]["periods"][0]
+    assert (period["verdict"], period["why"]) == (expected.verdict, expected.why)
+    assert period["measured"]["confidence"] == expected.measured.confidence
+    assert period["alarm"]["log_evidence"] == expected.alarm.log_evidence
+    assert len((tmp_path / "w.jsonl").read_text().splitlines()) == len(LABELS)
+    assert (tmp_path / "cal.dog.reference.json").exists()
+    screen = covcal("watch", "features.h5", "--fail-on", "changed", cwd=tmp_path)
+    assert all(f"{label}: gate" in screen.out for label in LABELS)
 
 
 # Extraction: the forms of labels, models, and what is refused.

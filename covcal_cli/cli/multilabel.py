@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
     from covcal_cli.report.tables import Table
+    from covcal_cli.watch.period import Watched
 
 _SHOWN = 4  # names of labels in a sentence
 
@@ -317,3 +318,69 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
         )
     columns = ("label", "source accuracy", "estimated accuracy", "range", "checks")
     return Table(columns, rows, texts=(0, 4))
+
+
+# covcal watch.
+
+
+def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:
+    """Accept the changed rows of every label with an alarm; return what changed."""
+    from covcal_cli.errors import CovcalError
+    from covcal_cli.multilabel import one_label
+
+    changes, refused = {}, []
+    for label in labels:
+        try:
+            with one_label(label):
+                changes[label] = [accept()]
+        except CovcalError as error:
+            refused.append(error)
+    if not changes:
+        raise refused[0]
+    return "; ".join(f"{label}: {text}" for label, (text,) in changes.items())
+
+
+def publish_watched(
+    watched: "Mapping[str, Watched]",
+    gates: "Mapping[str, Sequence[GateResult]]",
+    report: "GatedOutput",
+    console: "Console",
+    draw: Callable[[Any, str], str],
+) -> None:
+    """Show the verdict on every label in the last period, then all periods of each label."""
+    from covcal_cli.cli import tables
+    from covcal_cli.evaluate.macro import gate_of_label
+    from covcal_cli.records import document_text, of_labels, write_document
+
+    def render(kind: str) -> str:
+        if kind == "json":
+            path = Path("watch.json")
+            return document_text(of_labels(watched, path), path)
+        table = _verdicts(watched)
+        parts = [tables.text(table) if kind == "table" else tables.markdown(table)]
+        several = any(len(one.periods) > 1 or one.segments for one in watched.values())
+        if several or console.verbose:
+            parts += [f"{label}\n\n{draw(one, kind)}" for label, one in watched.items()]
+        return "\n\n".join(parts)
+
+    def write() -> None:
+        if report.document is not None:
+            content = of_labels(watched, report.document)
+            write_document(content, report.document, force=report.force)
+
+    for note in gathered({label: one.notes for label, one in watched.items()}):
+        console.note(note)
+    console.warn(gathered({label: one.warnings for label, one in watched.items()}))
+    results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
+    report.publish(console, render, results, write=write)
+
+
+def _verdicts(watched: "Mapping[str, Watched]") -> "Table":
+    from covcal_cli.report.tables import Table
+
+    rows = []
+    for label, one in watched.items():
+        if one.periods:
+            last = one.periods[-1]
+            rows.append([label, last.measured.period, last.answer, last.change])
+    return Table(("label", "period", "confidence", "rows"), rows, texts=range(4))

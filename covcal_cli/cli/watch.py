@@ -2,6 +2,7 @@
 
 from collections import Counter
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -179,6 +180,9 @@ def watch(
       covcal watch --history watch.jsonl --acknowledge "a new camera"
       covcal watch --history watch.jsonl --plot trend.html
     """
+    from covcal_cli.cli import multilabel
+    from covcal_cli.formats.lineage import labels_of
+    from covcal_cli.multilabel import for_each_label
     from covcal_cli.records import write_document
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
@@ -207,9 +211,19 @@ def watch(
             write_trend(read_history(history), plot, force=force)
             console.wrote(plot)
             return
+    names = labels_of(None, [calibration])
+    if names and (plot is not None or labels is not None):
+        option, why = ("--plot", "draws") if plot is not None else ("--labels", "joins labels of")
+        raise typer.BadParameter(f"{why} one classifier, not labels", param_hint=option)
     if acknowledge is not None:
         if history is None or files:
             raise typer.BadParameter("needs --history, and no files", param_hint="--acknowledge")
+        if names:
+            changes = multilabel.acknowledged(
+                names, partial(accept, calibration, history, acknowledge)
+            )
+            console.note(f"accepted: {changes}. A new segment begins there with the next period")
+            return
         change = accept(calibration, history, acknowledge)
         console.note(f"accepted: {change}. A new segment begins there with the next period")
         return
@@ -221,7 +235,7 @@ def watch(
         settings = WatchSettings(
             by=by,
             every=every,
-            false_alarms=false_alarms,
+            false_alarms=false_alarms / max(1, len(names)),  # labels share the number
             tolerance=tolerance / 100,
             stable=stable,
             segment=segment,
@@ -231,7 +245,8 @@ def watch(
     with report.errors_in_report():
         inputs = [*(files or []), calibration]
         report.check(inputs if labels is None else [*inputs, labels])
-        watched = compare(
+        compare_one = partial(
+            compare,
             files or [],
             calibration,
             settings,
@@ -242,6 +257,14 @@ def watch(
             force=force,
             wrote=console.wrote,
         )
+        if names:
+            of_label = for_each_label(names, compare_one)
+            asked = [name.value for name in fail_on or []]
+            results = {name: gate_results(one, asked) for name, one in of_label.items()}
+            tables_of = partial(_rendered, verbose=verbose)
+            multilabel.publish_watched(of_label, results, report, console, tables_of)
+            return
+        watched = compare_one()
     for text in watched.notes:
         console.note(text)
     console.warn(watched.warnings)

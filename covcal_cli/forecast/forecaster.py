@@ -28,7 +28,7 @@ from covcal_cli.maths.networks import (
 from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.softmax import Softmax, class_major, log_mean_softmax
 from covcal_cli.maths.source_accuracy import CHECKS, SourceAccuracy
-from covcal_cli.multilabel import is_within_label
+from covcal_cli.multilabel import current_label
 
 NONE = "none"  # the name of the uncalibrated classifier
 UNSCALED = Scaling("original", 1.0)  # its scaling
@@ -257,7 +257,7 @@ def read_named(
         documents, names or [""] * len(documents), methods, calibrations, strict=True
     ):
         # One calibration may use another method for each of several labels.
-        is_unclear = methods.count(method) > 1 or is_within_label()
+        is_unclear = methods.count(method) > 1 or current_label() is not None
         name = given or (path.stem if is_unclear and method != NONE else method)
         if name in by_name or (name == NONE and method != NONE):
             raise CovcalError(

@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.inputs import (
     MAX_VALUES,
 )
-from covcal_cli.files import as_word, sha256_of
+from covcal_cli.files import as_word
 from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
@@ -32,6 +32,7 @@ from covcal_cli.watch.reference import (
     DENSITY_RATIO,
     Moments,
     Reference,
+    identity_of,
     read_reference,
     reference_path,
 )
@@ -92,7 +93,7 @@ def standard_of(
     if fitted.is_outside and any(_is_same(fitted.path, path) for path in named):
         inputs = replace(fitted, is_outside=False), *others
         calibration = replace(calibration, inputs=inputs)
-    sha256, path, notes = sha256_of(document), reference_path(document), []
+    sha256, path, notes = identity_of(document), reference_path(document), []
     reference = read_reference(document, calibration, sha256) if path.exists() else None
     if reference is None:
         reference = make_reference(calibration, document, sha256)

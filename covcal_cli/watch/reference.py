@@ -7,7 +7,9 @@ calibration was fitted on. Every record checks its own lengths and ranges when i
 """
 
 import base64
+import hashlib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +20,9 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
+from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.multilabel import current_label
 from covcal_cli.records import Document, Share, read_document
 
 Baseline = Literal["target", "source"]
@@ -32,8 +36,24 @@ _LEAST_TEMPERATURE = 1e-100  # T lies between it and its inverse
 
 
 def reference_path(document: Path) -> Path:
-    """Return the file with the reference data of a calibration: its name ends .reference.json."""
-    return document.with_name(f"{document.stem}.reference.json")
+    """Return the file with the reference data of a calibration: its name ends .reference.json.
+
+    Each of several labels has its own, which is named after the label.
+    """
+    label = current_label()
+    if label is None:
+        return document.with_name(f"{document.stem}.reference.json")
+    is_plain = re.fullmatch(r"[\w -]{1,80}", label) is not None
+    name = label if is_plain else hashlib.sha256(label.encode()).hexdigest()[:12]
+    return document.with_name(f"{document.stem}.{name}.reference.json")
+
+
+def identity_of(document: Path) -> str:
+    """Return the sha256 of a calibration's file, and within it of one of several labels."""
+    label, sha256 = current_label(), sha256_of(document)
+    if label is None:
+        return sha256
+    return hashlib.sha256(f"{sha256} {label}".encode()).hexdigest()
 
 
 def _require(condition: object, fault: str) -> None:

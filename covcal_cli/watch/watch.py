@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
-from covcal_cli.files import leaves_folder_of, sha256_of
+from covcal_cli.files import leaves_folder_of
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
@@ -34,7 +34,7 @@ from covcal_cli.watch.period import (
     Watched,
     WatchedCalibration,
 )
-from covcal_cli.watch.reference import Reference
+from covcal_cli.watch.reference import Reference, identity_of
 from covcal_cli.watch.sequence import Rule, acknowledgement, judged, periods_in_time
 
 
@@ -340,7 +340,7 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
         If there is no alarm to end, or no reason.
     """
     calibration = read_calibration(document)
-    used = WatchedCalibration(document, sha256_of(document), calibration.method_used)
+    used = WatchedCalibration(document, identity_of(document), calibration.method_used)
     if not reason.strip():
         raise CovcalError("an acknowledgement needs a reason, such as 'new camera in store 4'")
     changes: list[str] = []
