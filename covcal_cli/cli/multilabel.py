@@ -35,7 +35,8 @@ def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
 
 def named(labels: Sequence[str]) -> str:
     """Return the first few labels, and the number of the others."""
-    more = f" and {len(labels) - _SHOWN} more labels" if len(labels) > _SHOWN else ""
+    rest = len(labels) - _SHOWN
+    more = f" and {rest} more label{'' if rest == 1 else 's'}" if rest > 0 else ""
     return ", ".join(labels[:_SHOWN]) + more
 
 
@@ -81,7 +82,8 @@ def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
 
 
 def _off(gap: float) -> str:
-    return f"too {'high' if gap > 0 else 'low'} by about {100 * abs(gap):.0f} points"
+    points = round(100 * abs(gap))
+    return f"too {'high' if gap > 0 else 'low'} by about {points} points" if points else "right"
 
 
 # covcal evaluate.

@@ -259,8 +259,10 @@ def watch(
         )
         if names:
             of_label = for_each_label(names, compare_one)
-            asked = [name.value for name in fail_on or []]
-            results = {name: gate_results(one, asked) for name, one in of_label.items()}
+            results = {
+                name: gate_results(one, [gate.value for gate in fail_on or []])
+                for name, one in of_label.items()
+            }
             tables_of = partial(_rendered, verbose=verbose)
             multilabel.publish_watched(of_label, results, report, console, tables_of)
             return
