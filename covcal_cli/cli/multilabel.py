@@ -384,5 +384,6 @@ def _verdicts(watched: "Mapping[str, Watched]") -> "Table":
     for label, one in watched.items():
         if one.periods:
             last = one.periods[-1]
-            rows.append([label, last.measured.period, last.answer, last.change])
-    return Table(("label", "period", "confidence", "rows"), rows, texts=range(4))
+            n = str(last.measured.rows)
+            rows.append([label, last.measured.period, n, last.answer, last.change])
+    return Table(("label", "period", "n", "confidence", "rows"), rows, texts=(0, 1, 3, 4))
