@@ -384,6 +384,8 @@ def _verdicts(watched: "Mapping[str, Watched]") -> "Table":
     for label, one in watched.items():
         if one.periods:
             last = one.periods[-1]
-            n = str(last.measured.rows)
-            rows.append([label, last.measured.period, n, last.answer, last.change])
+            changed = f"changed since {last.alarm.since}" if last.alarm.raised else "unchanged"
+            rows.append(
+                [label, last.measured.period, str(last.measured.rows), last.answer, changed]
+            )
     return Table(("label", "period", "n", "confidence", "rows"), rows, texts=(0, 1, 3, 4))
