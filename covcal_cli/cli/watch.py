@@ -328,15 +328,15 @@ def _segments(watched: "Watched") -> "Table":
     last = watched.periods[-1].measured.period
     rows = [
         [
-            one.segment,
-            str(one.rows),
-            f"{one.confidence:.0%}",
-            _accuracy(one.accuracy),
-            one.verdict,
-            "; ".join(drift.words for drift in one.drifts[:1]) or "no drift",
+            part.segment,
+            str(part.rows),
+            f"{part.confidence:.0%}",
+            _accuracy(part.accuracy),
+            part.verdict,
+            "; ".join(drift.words for drift in part.drifts[:1]) or "no drift",
         ]
-        for one in watched.segments
-        if one.period == last
+        for part in watched.segments
+        if part.period == last
     ]
     columns = (f"segment, {last}", "rows", "confidence", "accuracy", "verdict", "drift")
     return Table(columns, rows, texts=(0, 3, 4, 5))

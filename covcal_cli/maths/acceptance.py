@@ -2,32 +2,15 @@
 
 Everything here is fixed before a label is seen. It follows from the scores of unlabelled rows, the
 number of labels, and beliefs about the errors. So the beliefs decide how much is accepted, never
-whether a promise is kept.
+whether a promise is kept. The tests and their bound are in MATHEMATICS, section 13.
 
 A candidate is a set of the rows with the highest scores, and a count k of wrong labelled rows. The
-set is accepted if at most k of its labelled rows are wrong. Candidates are tested from the smallest
-set on, each at the full level, until one fails (fixed-sequence testing; Angelopoulos et al. 2021).
-The first candidate, and the region that labels are drawn from, are those that accept the most rows
-on average over the beliefs.
+set is accepted if at most k of its labelled rows are wrong. The first candidate, and the region
+that labels are drawn from, are those that accept the most rows on average over the beliefs.
 
-Looking twice at growing labels would spend the level twice. The first batch of labels may use 3/4
-of it, the second 1/8, the third 1/16, and so on.
-
-The test of a candidate is exact. Let a set have N rows, K of them wrong. Rows are drawn by ordered
-pivotal sampling, each row of the set with a probability of at least f. Such a draw has the strong
-Rayleigh property (Borcea, Brändén & Liggett 2009; Brändén & Jonasson 2012): the number W of wrong
-rows drawn is distributed as a sum of independent indicators, at most min(m, K) of them, where m is
-the largest number of rows that can be drawn from the set. Its mean is at least f K. By Theorem 4 of
-Hoeffding (1956),
-
-    P(W <= k) <= P(Binomial(t, f K / t) <= k),  t = min(m, K),  for k <= f K - 1.
-
-For larger k the bound is 1. A later batch draws from the rows that earlier batches left, which hold
-at least K less the number of rows that those could draw from the set. The bounds of batches join by
-a convolution, because each bound holds given the batches before.
-
-If the promise is about future rows, the rows of the set are a sample themselves: K is binomial with
-N trials, and the bound is averaged over K.
+A later batch draws from the rows that earlier batches left. These hold at least K less the number
+of rows that those could draw from the set. The bounds of batches join by a convolution, because
+each bound holds given the batches before.
 """
 
 import math
@@ -80,7 +63,9 @@ def most_wrong(
     if not rows or not batches:
         return -1
     wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
-    most = min(sum(batch.most for batch in batches), math.ceil(error * rows) + 1)
+    # More wrong rows than are expected at the edge refute nothing.
+    expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
+    most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
     bounds = []
     for batch in batches:
         bounds.append(_bounds(np.maximum(wrong - lost, 0), batch, most))
@@ -135,10 +120,9 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
 
 
 OUTSIDE = 0.05  # inclusion of rows outside the region, as a share of that of rows inside
-_FIRST_LOOK = 0.75  # share of the level for the first test
+_FIRST_LOOK = 0.9  # share of the level for the first test
 _REGIONS = np.geomspace(0.05, 1, 16)  # shares of the rows
-_GROWTH = 1.12  # factor between the counts of wrong rows of two candidates
-_UNLIKELY = 1e-3
+_GROWTH = 1.05  # factor between the counts of wrong rows of two candidates
 _COUNTS = 400  # numbers of labels for which binomial tails are computed
 _STEPS = 1_000_000  # thresholds are multiples of 1 / _STEPS, and 2 above the next row's score
 
@@ -170,11 +154,11 @@ class Ranking:
         A belief holds the wrong rows that are expected among the best rows of each share: 0, and
         then evenly spaced shares up to 1. It is a share of all rows.
         """
-        self.scores = np.sort(scores)[::-1]
+        self._ascending = np.sort(scores)
         self.beliefs = beliefs
 
     def __len__(self) -> int:
-        return len(self.scores)
+        return len(self._ascending)
 
     def wrong(self, rows: int, belief: Float64s) -> float:
         """Return the expected number of wrong rows among the first `rows`."""
@@ -189,11 +173,11 @@ class Ranking:
         """
         if rows >= len(self):
             return 0.0
-        return (math.floor(float(self.scores[rows]) * _STEPS) + 2) / _STEPS
+        return (math.floor(float(self._ascending[-1 - rows]) * _STEPS) + 2) / _STEPS
 
     def above(self, threshold: float) -> int:
         """Return how many rows have a score above a threshold."""
-        return len(self) - int(np.searchsorted(self.scores[::-1], threshold, side="right"))
+        return len(self) - int(np.searchsorted(self._ascending, threshold, side="right"))
 
 
 def level_of_look(certainty: float, look: int) -> float:
@@ -220,13 +204,12 @@ def plan(
     rows, `batches` returns how each batch draws from them, and `allowed` returns `most_wrong`.
     """
     candidates = _candidates(ranking, most, batches, allowed)
-    best = Plan((), 0.0, 0.0)
-    values = [_values(ranking, candidates, belief) for belief in ranking.beliefs]
-    for start in range(len(candidates)):
-        share, chance = np.mean([of_belief(start) for of_belief in values], axis=0)
-        if share > best.share:
-            best = Plan(tuple(candidates[start:]), float(share), float(chance))
-    return best
+    if not candidates:
+        return Plan((), 0.0, 0.0)
+    values = np.mean([_values(ranking, candidates, belief) for belief in ranking.beliefs], axis=0)
+    start = int(values[:, 0].argmax())
+    share, chance = values[start].tolist()
+    return Plan(tuple(candidates[start:]), share, chance)
 
 
 def _candidates(
@@ -262,38 +245,31 @@ def _candidates(
             candidates.append(new)
         wrong = max(new.wrong + 1, math.ceil(new.wrong * _GROWTH))
     last = candidate(most)
-    if candidates and last.rows > candidates[-1].rows:
+    if candidates and last.rows > candidates[-1].rows and last.wrong >= 0:
         candidates.append(last)
     return candidates
 
 
-def _values(
-    ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s
-) -> Callable[[int], tuple[float, float]]:
-    """Return the function from the first candidate to the expected share and the chance."""
-    sizes = [candidate.rows for candidate in candidates]
-    wrong = [ranking.wrong(rows, belief) for rows in sizes]
-
-    def of_start(start: int) -> tuple[float, float]:
-        # The chances of 0, 1, ... wrong labelled rows where no test has failed yet.
-        alive, share, before, chance = np.ones(1), 0.0, -1, 0.0
-        for place in range(start, len(candidates)):
-            candidate = candidates[place]
-            rows, labels = candidate.rows, candidate.labels
-            errors = wrong[place]
-            if before >= 0:
-                rows, errors = rows - sizes[before], errors - wrong[before]
-                labels -= candidates[before].labels
-            new = _binomial(labels, errors / max(rows, 1), candidate.wrong)
-            alive = np.convolve(alive, new)[: candidate.wrong + 1]
-            share += float(alive.sum()) * rows / len(ranking)
-            chance = chance or float(alive.sum())
-            if alive.sum() < _UNLIKELY:
-                break
-            before = place
-        return share, chance
-
-    return of_start
+def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
+    """Return the expected share, and the chance of any, for each first candidate, shape (m, 2)."""
+    errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
+    values = np.zeros((len(candidates), 2))
+    # The expected share beyond a candidate, if so many of its labelled rows are wrong.
+    beyond = np.zeros(1)
+    for place in reversed(range(len(candidates))):
+        candidate, before = candidates[place], candidates[max(place - 1, 0)]
+        limit = candidate.wrong
+        beyond = np.pad(beyond, (0, max(limit + 1 - len(beyond), 0)))[: limit + 1]
+        chances = _binomial(candidate.labels, errors[place] / candidate.rows, limit)
+        share = candidate.rows / len(ranking) + beyond[: len(chances)]
+        values[place] = chances @ share, chances.sum()
+        # The labelled rows between the two sets decide whether the test passes.
+        rows = candidate.rows - before.rows
+        rate = (errors[place] - errors[max(place - 1, 0)]) / max(rows, 1)
+        chances = _binomial(candidate.labels - before.labels, rate, limit)
+        gains = np.pad(rows / len(ranking) + beyond, (0, len(chances)))
+        beyond = np.correlate(gains, chances)
+    return values
 
 
 def _binomial(n: int, p: float, most: int) -> Float64s:
@@ -332,8 +308,10 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
         def batches(count: int, p: float = p) -> list[Sampling]:
             return [sampling(p, count)]
 
-        def allowed(_count: int, drawn: Sequence[Sampling]) -> int:
-            return int(table[np.searchsorted(sizes_of, drawn[0].most, side="right") - 1])
+        def allowed(count: int, drawn: Sequence[Sampling]) -> int:
+            # No row lies above the score of many tied rows.
+            place = np.searchsorted(sizes_of, drawn[0].most, side="right") - 1
+            return int(table[place]) if count else -1
 
         candidate = plan(ranking, rows, batches, allowed)
         if best is None or candidate.share > best.plan.share:

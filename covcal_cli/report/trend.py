@@ -272,7 +272,7 @@ def column_table(period: Period) -> Table:
     ]
     columns = (
         *(f"column, {period.measured.period}", "PSI", "p"),
-        *("missing before", "now", "new values", "change"),
+        *("missing before", "missing now", "new values", "change"),
     )
     return Table(columns, rows, texts=(0, 6))
 

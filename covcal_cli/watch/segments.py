@@ -6,7 +6,7 @@ that of the confidence, the predicted class and the kept columns. There is one c
 by labels and p-values count all segments.
 
 A predicted class is judged by labels alone. The estimators compare how often classes are predicted,
-which says nothing within one predicted class.
+and this says nothing within one predicted class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,8 +63,8 @@ def segments_by(
             if column in (*baseline.columns, PREDICTED):
                 for name, part in _parts(column, baseline, rows, classes):
                     values = _values(column, baseline, part, scaled, classes)
-                    known = [sketch(key, entry) for key, entry in values.items()]
-                    sketches[name] = [entry for entry in known if entry is not None]
+                    columns = [sketch(key, entry) for key, entry in values.items()]
+                    sketches[name] = [entry for entry in columns if entry is not None]
             source = file.require_source()
             rows = source.rows("validation")
             if column in source.columns:
@@ -87,16 +87,16 @@ def segments_of(
     classes = calibration.classes
     parts = _parts(segments.column, target, rows, classes)
     for name, part in parts:
-        some = thinned(part, _MOST_ROWS, calibration.seed)
+        drawn = thinned(part, _MOST_ROWS, calibration.seed)
         source = segments.sources.get(name)
-        values = _values(segments.column, target, some, scaled, classes)
+        values = _values(segments.column, target, drawn, scaled, classes)
         of_segment = replace(
             entry,
             rows=len(part),
-            read=len(some),
+            read=len(drawn),
             signal_rows=1,
             confidence=float(values[CONFIDENCE].mean()),
-            estimate=None if source is None else source.estimate(target.logits(some)),
+            estimate=None if source is None else source.estimate(target.logits(drawn)),
             labels=None if labels is None else labels.of(part),
         )
         pool = pooled([of_segment], error=ERROR / len(parts))
@@ -105,13 +105,17 @@ def segments_of(
             why = f"fewer than {_LEAST_SOURCE} source rows of this segment: label some rows"
             if segments.column not in target.columns:
                 why = "a predicted class is judged by labels: label some rows"
-        drifted = [
+        compared = [
             drift
-            for one in segments.sketches.get(name, ())
-            if one.name in values
-            for drift in drift_of(one, values[one.name])
+            for column in segments.sketches.get(name, ())
+            if column.name in values
+            for drift in drift_of(column, values[column.name])
         ]
-        drifts = corrected(drifted, len(drifted) * len(parts))
+        drifts = [
+            drift
+            for drift in corrected(compared, len(compared) * len(parts))
+            if drift.is_drift(segments.level)
+        ]
         yield SegmentVerdict(
             period=entry.period,
             segment=name,
@@ -121,7 +125,7 @@ def segments_of(
             gap=gap,
             verdict=verdict,
             why=why,
-            drifts=tuple(drift for drift in drifts if drift.is_drift(segments.level)),
+            drifts=tuple(sorted(drifts, key=lambda drift: -drift.size)),
         )
 
 

@@ -4,8 +4,8 @@ How it works:
 
 1. `OpenedOnnx` finds the `Head` in the graph. The tensors of the head become outputs of a copy of
    the model in memory. The file is not changed.
-2. A `Reading` computes phi and the scores from these tensors. Its `Tail` says how the model's
-   output follows from the scores.
+2. A `Reading` computes phi and the scores from these tensors, and its `Tail` says how the model's
+   output follows from the scores (`reading`).
 3. The first batch proves both (``classifiers/proof.py``), and so does every later batch: a capped
    or clipped tail can look like plain logits on a few rows.
 4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading tensors
@@ -23,7 +23,6 @@ from covcal_cli.arrays import (
     AnyArray,
     Float32s,
     Float64s,
-    Floats,
     Inputs,
     ModelInput,
 )
@@ -32,7 +31,7 @@ from covcal_cli.classifiers.classifier import Outputs, require_width, without_of
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width
 from covcal_cli.classifiers.onnx.head import Head, choose_head, with_affine_map
-from covcal_cli.classifiers.onnx.layers import LOGITS_ONLY, OVERFLOW, holds_quantised
+from covcal_cli.classifiers.onnx.layers import holds_quantised
 from covcal_cli.classifiers.onnx.outputs import (
     ClassOutput,
     OwnLabels,
@@ -40,15 +39,12 @@ from covcal_cli.classifiers.onnx.outputs import (
     class_names,
     read_metadata,
 )
+from covcal_cli.classifiers.onnx.reading import Reading, Tail, UnknownTailError
 from covcal_cli.classifiers.onnx.runner import Runner, exposing
-from covcal_cli.classifiers.proof import Proof, notes_on_tail
+from covcal_cli.classifiers.proof import Proof
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 from covcal_cli.maths.softmax import valid_rows
-
-Token = int | str
-_FEW = 16  # rows; enough to tell tokens apart
-_MEAN = "mean"
 
 
 def open_onnx(
@@ -70,202 +66,6 @@ def open_onnx(
     require_file(path, remedy=REMEDY)
     names = provider_names(providers)
     return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=names)
-
-
-# Step one: from the tensors of a run to phi, one vector per row.
-
-
-def features_of(
-    where: str, head: Head, token: Token | None, arrays: list[AnyArray], scores: Floats
-) -> Floats:
-    """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...).
-
-    `where` is the model, for errors. `token` says which of several vectors of a row is phi, if the
-    first batch has shown it.
-    """
-    token = token_of(head, arrays, scores) if token is None else token
-    phi = None
-    if token is not None and head.weight is not None:
-        phi = _take(_tokens(arrays[0], head.weight.shape[1]), token)
-    else:
-        vectors = [vector for array in arrays if (vector := _vectors(array)) is not None]
-        phi = np.concatenate(vectors, axis=1) if len(vectors) == len(arrays) else None
-    if phi is None or (head.weight is not None and phi.shape[1] != head.weight.shape[1]):
-        raise CovcalError(
-            f"{where}: {head.layer or head.features[0].name} "
-            f"{'reads' if head.layer else 'holds'} features of shape "
-            f"[N, {', '.join(map(str, arrays[0].shape[1:]))}], not one vector per row: pass "
-            "--phi NAME with a tensor that is one, or --phi none to keep only the logits"
-        )
-    return phi
-
-
-def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
-    """Return which of several vectors of a row gives the scores: an index, or "mean".
-
-    A head may run on every token or position; then one is chosen, or all are averaged. None if a
-    row has only one vector, or if no vector gives the scores.
-    """
-    array = arrays[0]
-    if len(arrays) > 1 or head.weight is None or head.bias is None:
-        return None
-    width, whole = head.weight.shape[1], _vectors(array)
-    if (whole is not None and whole.shape[1] == width) or array.shape[-1] != width:
-        return None
-    tokens = _tokens(array, width)
-    limit = max(proof.tolerance(array.dtype), proof.tolerance(scores.dtype))
-    tried: tuple[Token, ...] = (0, _MEAN, -1, *range(1, tokens.shape[1]))
-    for token in tried:
-        few, trial = _take(tokens[:_FEW], token), proof.Proof()
-        if trial.add(few, head.weight, head.bias, scores[:_FEW], limit, head.step) is None:
-            return token
-    return None
-
-
-def _vectors(array: AnyArray) -> Floats | None:
-    """Return the array as one vector per row, or None if a row has several vectors."""
-    if sum(size != 1 for size in array.shape[1:]) > 1:
-        return None
-    return _floats(array.reshape(len(array), -1))
-
-
-def _tokens(array: AnyArray, width: int) -> Floats:
-    return _floats(array.reshape(len(array), -1, width))
-
-
-def _floats(array: AnyArray) -> Floats:
-    kind = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float32)
-    floats: Floats = array.astype(kind, copy=False)
-    return floats
-
-
-def _take(tokens: Floats, token: Token) -> Floats:
-    if isinstance(token, str):
-        return np.asarray(tokens.mean(axis=1, dtype=np.float64), dtype=tokens.dtype)
-    return tokens[:, token]
-
-
-# Step two: from the scores to one logit per class, and from the logits to the model's output.
-
-
-class UnknownTailError(CovcalError):
-    """The model's output does not follow from the scores in a known way."""
-
-
-@dataclass(frozen=True)
-class Tail:
-    """How the model's output follows from the scores of its head.
-
-    The graph declares a part of it, and the first batch shows the rest.
-    """
-
-    where: str  # the model, for errors
-    head: Head
-    n_scores: int  # columns of the scores; never 0
-    outputs: tuple[ClassOutput, ...]  # candidates; only one when the kind is known
-    kind: str | None = None  # one of `proof.TAILS` or `proof.ARGMAX`; None until recognised
-    is_double: bool = False  # whether the scores are float64
-    notes: tuple[str, ...] = ()  # what follows from the kind
-
-    def __post_init__(self) -> None:
-        if self.n_scores == 0:
-            raise CovcalError(
-                f"{self.where}: output {self.head.outputs[0].name} declares no number of classes, "
-                "and no layer before it shows the number: export one probability or logit per class"
-            )
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the model gives one number for two classes."""
-        return self.n_scores == 1
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return 2 if self.is_single else self.n_scores
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether the scores are the output itself, without a layer or softmax before it."""
-        head = self.head
-        return (
-            not head.layer
-            and head.follower is None
-            and head.logits.tensor == head.outputs[0].tensor
-        )
-
-    def with_first_batch(self, tensor: AnyArray) -> "Tail":
-        """Return the tail with the number and type of the scores in the first batch.
-
-        Some boosting models declare one column of probabilities and give two.
-        """
-        n_scores = self.n_scores
-        if self.is_bare and self.is_single and tensor.ndim == 2 and tensor.shape[1]:
-            n_scores = tensor.shape[1]
-        return replace(self, n_scores=n_scores, is_double=tensor.dtype == np.float64)
-
-    def logits(self, scores: AnyArray) -> AnyArray:
-        """Return one logit per class, shape (m, K)."""
-        return proof.two_logits(scores) if self.is_single else scores
-
-    def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return the tail with its kind, and with the one output that the scores give by it."""
-        for output in self.outputs:
-            for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
-                if self._makes(kind, output, scores, values, limit):
-                    notes = notes_on_tail(kind, is_single=self.is_single)
-                    return replace(self, kind=kind, outputs=(output,), notes=(*self.notes, *notes))
-        raise self._unknown()
-
-    def check(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
-        """Raise UnknownTailError if the output of a later batch does not follow by this kind."""
-        (output,) = self.outputs
-        if not self._makes(str(self.kind), output, scores, values, limit):
-            raise self._unknown()
-
-    def _makes(
-        self,
-        kind: str,
-        output: ClassOutput,
-        scores: AnyArray,
-        values: dict[str, AnyArray],
-        limit: float,
-    ) -> bool:
-        printed = values[output.tensor]
-        largest = float(np.abs(printed).max(initial=0)) or 1.0
-        logits, rows = self.logits(scores), printed.reshape(len(printed), -1)
-        # The rounding of large logits z appears in exp(z - log sum exp z).
-        step = self.head.tail_step + proof.rounding(logits)
-        allowed = max(limit, proof.tolerance(printed.dtype)) + step / largest
-        return proof.tail_error(kind, logits, rows) <= allowed
-
-    def scores(self, tensor: AnyArray) -> AnyArray:
-        """Return the scores, shape (m, n_scores), from their tensor, shape (m, ...)."""
-        rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
-        if rows.shape[1:] != (self.n_scores,):
-            head = self.head
-            follower = f"{head.follower} follows" if head.follower else "no mean follows"
-            raise UnknownTailError(
-                f"{self.where}: {head.layer or head.logits.name} gives {list(tensor.shape[1:])} "
-                f"values per row and {follower}, so the logits are not affine in a feature "
-                f"vector: {LOGITS_ONLY}"
-            )
-        return rows
-
-    def _unknown(self) -> UnknownTailError:
-        head = self.head
-        names = ", ".join(output.name for output in self.outputs)
-        follows = f" ({head.follower} follows them)" if head.follower else ""
-        # With --phi none given already, a later batch differs from the first.
-        way = "pass --phi none to read the output itself" if head.features else "export them"
-        return UnknownTailError(
-            f"{self.where}: output {names} is neither the logits of "
-            f"{head.layer or head.logits.name} nor their softmax, log-softmax or sigmoids"
-            f"{follows}: {way}, or choose another output with --model-output NAME"
-        )
-
-
-# Step three: the unmodified model. Reading tensors inside it must not change its output.
 
 
 class OriginalModel:
@@ -318,92 +118,6 @@ class OriginalModel:
 def _rows(values: AnyArray) -> Float64s:
     rows: Float64s = values.reshape(len(values), -1).astype(np.float64)
     return rows
-
-
-# The three steps together.
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How phi and the scores are read from a run of the model.
-
-    The graph declares a part of it, and the first batch shows the rest (`with_first_batch`).
-    """
-
-    graph: OnnxGraph
-    head: Head
-    tail: Tail
-    runner: Runner
-    width: int | None = None  # d; None without features, or until the first batch shows it
-    token: Token | None = None  # the vector of a row that is phi, if a row has several
-
-    @property
-    def tensors(self) -> list[str]:
-        """The names of all tensors to read from a run."""
-        head = self.head
-        # The shape of the first features tensor shows a width that is not declared.
-        to_measure = [head.features[0].name] if head.features and self.width is None else []
-        to_read = [value.tensor for value in (*head.features, head.logits)]
-        to_compare = [value.tensor for value in self.tail.outputs]
-        return [*dict.fromkeys([*to_read, *to_compare, *to_measure])]
-
-    def with_first_batch(self, values: Mapping[str, AnyArray]) -> "Reading":
-        """Return the reading with what the graph does not declare and the first batch shows."""
-        head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
-        tail = self.tail.with_first_batch(tensor)
-        if not head.features:
-            return replace(self, tail=tail)
-        if width is None:
-            row = values[head.features[0].name].shape[1:]
-            width, head = int(np.prod(row)), with_affine_map(self.graph, head, row)
-        token = token_of(head, self._arrays(values), tail.scores(tensor))
-        return replace(self, head=head, tail=tail, width=width, token=token)
-
-    def read(self, values: Mapping[str, AnyArray]) -> tuple[Floats | None, AnyArray]:
-        """Return phi, shape (m, d), and the scores, shape (m, n_scores), of a run."""
-        scores = self.tail.scores(values[self.head.logits.tensor])
-        if not self.head.features:
-            return None, scores
-        arrays = self._arrays(values)
-        return features_of(self.where, self.head, self.token, arrays, scores), scores
-
-    def rounding(self, values: Mapping[str, AnyArray], features: Floats | None) -> float:
-        """Return the relative error that the precision of phi and of the scores explains."""
-        of_scores = proof.tolerance(values[self.head.logits.tensor].dtype)
-        if features is None or self.head.weight is None:
-            return of_scores
-        return max(of_scores, proof.tolerance(features.dtype))
-
-    def proved_affine(
-        self, so_far: Proof, features: Floats | None, scores: AnyArray, limit: float
-    ) -> "Reading":
-        """Add a batch to the proof that phi W^T + b gives the scores.
-
-        Returns the reading. If the user chose the features and they do not give the scores, it is
-        without W and b.
-        """
-        head = self.head
-        if features is None or head.weight is None or head.bias is None:
-            return self
-        error = so_far.add(features, head.weight, head.bias, scores, limit, head.step)
-        if error is None:
-            return self
-        if not head.layer:
-            return replace(self, head=replace(head, weight=None, bias=None))
-        remedy = OVERFLOW if holds_quantised(self.graph) else ""
-        raise CovcalError(
-            f"{self.where}: {head.layer} does not give {head.logits.name} (relative error "
-            f"{error:.1g}), so the logits are not affine in its input: {remedy}pass --phi none to "
-            "keep only the logits, or --phi NAME to take another tensor"
-        )
-
-    @property
-    def where(self) -> str:
-        """The model, for errors."""
-        return str(self.graph.file.path)
-
-    def _arrays(self, values: Mapping[str, AnyArray]) -> list[AnyArray]:
-        return [values[value.tensor] for value in self.head.features]
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ numbers. A `ParquetFile` with a small buffer holds only the current pages: one p
 column and perhaps one of its dictionary. Most writers make pages of about 1 MB, but a page may also
 hold 1,024 image files.
 
-`ParquetStore` reads tables this way. Below it come the parts of a table, and the values of columns.
+`ParquetStore` reads tables this way. Below it come the parts of a table; `arrow_columns` converts
+the values of columns.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,9 +22,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
-from covcal_cli.data.stores.store import WINDOW_BYTES, Encoded, Entry, Piece, Store, is_image_file
+from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_features, pandas_index
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
-from covcal_cli.records import parsed_json
 
 _HEAD = 8  # first values, which tell the kind of a column
 _BUFFER = 1 << 13  # pyarrow without a buffer reads a whole column of a row group
@@ -381,251 +382,3 @@ def _partitions(folder: Path) -> list[Path]:
         for entry in folder.iterdir()
         if "=" in entry.name and not entry.name.startswith((".", "_", "=")) and entry.is_dir()
     )
-
-
-# Arrow's columns as NumPy's arrays: what a column holds, and its values.
-#
-# Arrow's own conversion to NumPy loads pandas if it is installed, at 50 MB; DLPack does not.
-
-_TEXT = np.dtype(str)
-_OTHER = np.dtype("V1")  # neither numbers nor texts: other structs, nested lists
-_BINARY = ("binary", "large_binary", "binary_view")
-_BYTES, _PATH = "bytes", "path"  # the fields of an image by Hugging Face
-_VECTOR = ("type", "size", "indices", "values")  # the fields of a vector by Spark
-Head = Callable[[str], list[Any]]  # returns the first values of a column as Python objects
-
-
-def described_features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return the description of each column that Hugging Face datasets write into a table."""
-    try:
-        content = parsed_json((schema.metadata or {})[b"huggingface"].decode("utf-8"))
-        features = content["info"]["features"].items()
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return {}
-    return {name: feature for name, feature in features if isinstance(feature, dict)}
-
-
-def pandas_index(schema: Any) -> tuple[str, ...]:
-    """Return the columns that pandas saved as the index of a table, if any."""
-    try:
-        columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
-        return tuple(name for name in columns if isinstance(name, str))  # ranges are dictionaries
-    except (KeyError, ValueError, TypeError):
-        return ()
-
-
-@dataclass(frozen=True)
-class ArrowColumns:
-    """Turns Arrow's columns into arrays."""
-
-    arrow: Any  # the module pyarrow, which is optional
-    path: Path  # the path in messages
-
-    def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
-        """Return the description of a column of `n` rows.
-
-        `head` returns its first values, if the type does not say enough. `feature` is what Hugging
-        Face wrote about it.
-        """
-        types, kind = self.arrow.types, field.type
-        if self.are_pairs(kind):  # the store counts the classes of all rows
-            return Entry((n, 0), np.dtype(np.float64))
-        fields = self._fields(kind)
-        if tuple(fields) == _VECTOR:
-            first = head(field.name)[0] or {}
-            width = first["size"] or len(first["values"] or ()) if first else 0
-            return Entry((n, max(0, width)), np.dtype(np.float64))
-        if fields and all(types.is_floating(inner) for inner in fields.values()):
-            return Entry((n, len(fields)), np.dtype(np.float64), class_names=tuple(fields))
-        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-            inner = self._number_type(kind.value_type)
-            if inner is None or not (first := head(field.name)[0]):
-                return Entry((n,), _OTHER)
-            return Entry((n, len(first)), inner)
-        if types.is_dictionary(kind):
-            kind = kind.value_type
-        number = self._number_type(kind)
-        if number is not None:
-            return Entry((n,), number, class_names=_class_names(feature))
-        if str(fields.get(_BYTES) if fields else kind) in _BINARY:
-            values = head(field.name)
-            contents = [value and value[_BYTES] for value in values] if fields else values
-            holds_images = any(
-                is_image_file(content) for content in contents if content is not None
-            )
-            is_encoded = holds_images or feature.get("_type") == "Image"
-            return Entry((n,), _OTHER, is_encoded)
-        return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
-
-    def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
-        """Return a column with the numbers `rows` as an array, shape (m, ...); bytes become texts.
-
-        A missing value is NaN or an empty text. Image files are an array of `Encoded`.
-        """
-        if entry.is_encoded:
-            files = np.empty(len(column), dtype=object)
-            files[:] = self._files(column)
-            return files
-        if entry.dtype in (_TEXT, _OTHER):
-            if self.arrow.types.is_nested(column.type):
-                raise CovcalError(
-                    f"{self.path}: column {name} holds {column.type}: save numbers or texts"
-                )
-            return np.array(list(map(_text, column.to_pylist())), dtype=str)
-        if len(entry.shape) == 1:
-            return self._flat(column)
-        width = entry.shape[1]
-        if self.are_pairs(column.type):
-            return self._from_pairs(column, entry)
-        fields = self._fields(column.type)
-        if tuple(fields) == _VECTOR:
-            return self._from_vectors(column, name, width, rows)
-        if fields:
-            return np.stack([self._flat(column.field(field)) for field in fields], axis=1)
-        self._require_length(self._flat(column.value_lengths()), name, width, rows)
-        return self._flat(column.flatten()).reshape(len(column), -1)
-
-    def _require_length(self, lengths: AnyArray, name: str, width: int, rows: Rows) -> None:
-        wrong = np.flatnonzero(lengths != width)  # NaN, where there is no list, differs as well
-        if len(wrong):
-            length = lengths[wrong[0]]
-            raise CovcalError(
-                f"{self.path}: column {name} has {'no list' if length != length else int(length)} "
-                f"in row {rows[wrong[0]]}, but row 0 has {width} values: give every row as many"
-            )
-
-    def _from_vectors(self, column: Any, name: str, width: int, rows: Rows) -> AnyArray:
-        """Return Spark's vectors, dense or sparse, as an array (m, width)."""
-        is_sparse = self._flat(column.field("type")) == 0
-        values, indices = column.field("values"), column.field("indices")
-        lengths = self._flat(values.value_lengths())
-        sizes = np.where(is_sparse, self._flat(column.field("size")), lengths)
-        self._require_length(sizes, name, width, rows)
-        counts = lengths.astype(np.int64)
-        row_of = np.repeat(np.arange(len(column)), counts)
-        places = np.arange(len(row_of)) - np.repeat(np.cumsum(counts) - counts, counts)
-        of_sparse = is_sparse[row_of]
-        listed = self._flat(indices.flatten())
-        own_lengths = self._flat(indices.value_lengths())[is_sparse]
-        fits = np.array_equal(own_lengths, lengths[is_sparse]) and len(listed) == of_sparse.sum()
-        if not fits or not ((listed >= 0) & (listed < width)).all():  # a missing index is NaN
-            raise CovcalError(
-                f"{self.path}: column {name} holds sparse vectors whose indices do not fit their "
-                "values: save it again, or as lists with vector_to_array"
-            )
-        places[of_sparse] = listed
-        dense = np.zeros((len(column), width))
-        dense[row_of, places] = self._flat(values.flatten())
-        return dense
-
-    def _from_pairs(self, column: Any, entry: Entry) -> AnyArray:
-        """Return lists of (class, probability) as an array (m, K); NaN for a class not listed."""
-        place_of = {label: place for place, label in enumerate(entry.class_names or ())}
-        values = np.full((len(column), len(place_of)), np.nan)
-        column = self._as_lists(column)
-        counts = np.nan_to_num(self._flat(column.value_lengths())).astype(np.int64)
-        row_of = np.repeat(np.arange(len(column)), counts)
-        labels, numbers = self.pairs(column)
-        places = np.array([place_of[str(label)] for label in labels.to_pylist()], dtype=np.int64)
-        values[row_of, places] = self._flat(numbers)
-        return values
-
-    def pairs(self, column: Any) -> tuple[Any, Any]:
-        """Return the classes and the numbers of all pairs of a column, row after row."""
-        pairs = self._as_lists(column).flatten()
-        return pairs.field(0), pairs.field(1)
-
-    def _as_lists(self, column: Any) -> Any:
-        is_map = self.arrow.types.is_map(column.type)
-        return column.cast(self.arrow.list_(column.type.field(0).type)) if is_map else column
-
-    def are_pairs(self, kind: Any) -> bool:
-        """Return whether a type is lists of (class, number), as in BigQuery, or a map of these."""
-        types = self.arrow.types
-        if types.is_map(kind):
-            fields = {"key": kind.key_type, "value": kind.item_type}
-        elif types.is_list(kind) or types.is_large_list(kind):
-            fields = self._fields(kind.value_type)
-        else:
-            return False
-        if len(fields) != 2:
-            return False
-        label, number = fields.values()
-        is_text = types.is_string(label) or types.is_large_string(label)
-        return bool((is_text or types.is_integer(label)) and types.is_floating(number))
-
-    def name_field(self, field: Any) -> str | None:
-        """Return the field that names image files in a column of structs, or None."""
-        return _PATH if _PATH in self._fields(field.type) else None
-
-    def _flat(self, column: Any) -> AnyArray:
-        """Return plain numbers; if values are missing, floats with NaN."""
-        types = self.arrow.types
-        if types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        is_boolean = types.is_boolean(column.type)
-        if is_boolean:
-            column = column.cast(self.arrow.uint8())
-        elif types.is_decimal(column.type):
-            column = column.cast(self.arrow.float64())
-        if not column.null_count:
-            values: AnyArray = np.from_dlpack(column)
-            return values.view(np.bool_) if is_boolean else values
-        buffers = [None, column.buffers()[1]]
-        values = np.from_dlpack(
-            self.arrow.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
-        )
-        floats = values.astype(values.dtype if values.dtype.kind == "f" else np.float64)
-        floats[np.from_dlpack(column.is_null().cast(self.arrow.uint8())).view(np.bool_)] = np.nan
-        return floats
-
-    def chosen(self, batch: Any, places: Rows) -> Any:
-        """Return the rows of a batch at these places."""
-        if len(places) == batch.num_rows:
-            return batch
-        index = self.arrow.py_buffer(np.ascontiguousarray(places))
-        return batch.take(
-            self.arrow.Array.from_buffers(self.arrow.int64(), len(places), [None, index])
-        )
-
-    def _files(self, column: Any) -> list[Encoded]:
-        fields = self._fields(column.type)
-        contents: list[Encoded] = (column.field(_BYTES) if fields else column).to_pylist()
-        if _PATH not in fields:
-            return contents
-        paths = column.field(_PATH).to_pylist()
-        return [
-            (path or None) if content is None else content
-            for content, path in zip(contents, paths, strict=True)
-        ]
-
-    def _fields(self, kind: Any) -> dict[str, Any]:
-        """Return the types of a struct's fields by name; an empty dictionary for other types."""
-        if not self.arrow.types.is_struct(kind):
-            return {}
-        return {field.name: field.type for field in kind}
-
-    def _number_type(self, kind: Any) -> np.dtype[Any] | None:
-        types = self.arrow.types
-        if types.is_boolean(kind):
-            return np.dtype(np.bool_)
-        if types.is_decimal(kind):
-            return np.dtype(np.float64)
-        if types.is_floating(kind):
-            return np.dtype(f"f{kind.bit_width // 8}")
-        if types.is_integer(kind):
-            return np.dtype(f"{'i' if types.is_signed_integer(kind) else 'u'}{kind.bit_width // 8}")
-        return None
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return "" if value is None else str(value)
-
-
-def _class_names(feature: dict[str, Any]) -> tuple[str, ...] | None:
-    names = feature.get("names")
-    if feature.get("_type") != "ClassLabel" or not isinstance(names, list):
-        return None
-    return tuple(map(str, names)) or None
