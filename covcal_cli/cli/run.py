@@ -254,7 +254,7 @@ _RENEWING = ("batch", "threads", "trust_model")
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
     """Refuse options of the extraction, because the earlier run has set them."""
     decided = {entry.name for entry in fields(ExtractOptions)} - {*allowed}
-    for name in sorted(decided | {"output", "logits", "probabilities"}):
+    for name in sorted(decided | {"output", "logits", "probabilities", "confidence"}):
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             hint = f"--{name.replace('_', '-')}"

@@ -181,8 +181,8 @@ class JSONLinesStore(Store):
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
             raise self.error(
-                "it holds token log-probabilities: name the answers with --choices A B C D, or "
-                "give every line a label"
+                "it holds token log-probabilities: give every line of the source a label; for a "
+                "target alone, name the answers with --choices A B C D"
             )
         return tuple(sorted(labels))
 
