@@ -85,14 +85,12 @@ def test_heavy_commands_load_what_they_need(
         ("inspect", adapted),
         ("adapt", features, "-o", "new.h5"),
         ("extract", *sets, "-o", "f.h5"),
-        ("evaluate", adapted, "--diagram", "r.png"),
     ]
-    light, adapt, extract, evaluate = loaded_by(*commands, cwd=tmp_path)
+    light, adapt, extract = loaded_by(*commands, cwd=tmp_path)
     assert light == (0, set())
     assert adapt == (1, {"torch"})
-    assert extract[0] == evaluate[0] == 0
+    assert extract[0] == 0
     assert extract[1] >= {"onnx", "onnxruntime", "PIL"}
-    assert evaluate[1] - extract[1] >= {"matplotlib"}
 
 
 def test_help_loads_typer_and_the_commands_alone() -> None:

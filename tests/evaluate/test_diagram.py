@@ -54,9 +54,12 @@ def gaps(axes: Any, colour: str) -> list[Any]:
 
 
 class TestFile:
-    @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+    @pytest.mark.parametrize("kind", ["svg", "pdf"])
     def test_it_is_written_and_the_same_twice(self, tmp_path: Path, kind: str) -> None:
-        """Each kind of file is written, is no empty page, and has the same bytes twice."""
+        """Each kind of file is written, is no empty page, and has the same bytes twice.
+
+        test_the_printed_commands_are_real draws a .png.
+        """
         paths = [tmp_path / f"{number}.{kind}" for number in (1, 2)]
         entry = metrics_of([0.25, 0.55, 0.95], [True, True, False])
         for path in paths:

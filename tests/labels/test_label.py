@@ -311,7 +311,8 @@ def test_a_run_goes_on_with_the_files_that_were_labelled(digits: Path, tmp_path:
         shutil.copy(digits / name, tmp_path)
     arguments = ("run", "digits.onnx", "source.npz", "target.npz", "-o", "out", "--adapt")
     with short_training(20, members=1):
-        covcal(*arguments, cwd=tmp_path).require_success()
+        done = covcal(*arguments, cwd=tmp_path).require_success()
+    assert "step 2 of 6: adapt" in done.err
     out = tmp_path / "out"
     covcal("pick", "adapted.h5", "-n", N, cwd=out).require_success()
     fill(out / "to-label.csv", out / "adapted.h5")
