@@ -2,22 +2,22 @@
 
     python examples/research/benchmark/decide_exact.py [--draws 10000]
 
-Everything is as the command does it: the region, the draw, the candidates and their tests. Only the
-labels are made, so that accepting any row breaks the promise. For a promise on future rows, each
-row is wrong with a probability just above the limit. For a promise on these rows, every candidate
-has one wrong row too many. A line of the output is one setting, with the share of draws in which
-the promise is broken.
+The region, the draw, the candidates and their tests are those of the command. Only the labels are
+made, so that accepting any row breaks the promise. For a promise on future rows, the error of
+future rows is the limit: for all rows alike, or growing along the order up to twice the limit. For
+a promise on these rows, the candidate has one wrong row too many. A line of the output is one
+setting, with the share of draws in which the promise is broken.
+
+All draws of a setting are made at once: `drawn_together` is `labels.design.drawn` for many draws.
 """
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from covcal_cli.arrays import Integers
-from covcal_cli.labels.design import drawn_along
+from covcal_cli.arrays import Booleans, Float64s, Integers
 from covcal_cli.maths.acceptance import (
     Ranking,
     Sampling,
@@ -30,7 +30,6 @@ from covcal_cli.maths.acceptance import (
 )
 
 CERTAINTY = 0.9
-Part = tuple[float, float, int, int]  # a batch: p, q, rows of its region, labels
 _SETTINGS = (
     (60, 5, 0.5),
     (60, 20, 0.2),
@@ -55,10 +54,10 @@ class Setting:
     labels: int  # of one batch
     error: float
     values: int = 0  # different scores; 0: all scores differ
-    batches: int = 1
 
+    @property
     def ranking(self) -> Ranking:
-        """Return scores, and beliefs by which a promise is likely."""
+        """Scores, and beliefs by which a promise is likely."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
@@ -68,89 +67,127 @@ class Setting:
         return Ranking(scores, beliefs)
 
 
-def broken(setting: Setting, draws: int) -> list[float]:
-    """Return the share of draws with a broken promise: on future rows, and on these rows."""
-    counts = [0, 0]
-    for draw in range(draws):
-        rng = np.random.default_rng([draw, setting.rows, setting.labels])
-        left, drawn = np.arange(setting.rows), list[Integers]()
-        parts: list[Part] = []
-        for look in range(1, setting.batches + 1):
-            region = _region(setting, look)
-            if region is None:
-                break
-            if drawn:
-                left = np.setdiff1d(left, drawn[-1], assume_unique=True)
-            inside = int((left < region).sum())
-            labels = min(setting.labels, len(left))
-            p, q = inclusions(labels, inside, len(left) - inside)
-            parts.append((p, q, region, labels))
-            drawn.append(drawn_along([(left, np.where(left < region, p, q))], rng))
-        for these_rows in (False, True):
-            counts[these_rows] += any(
-                _passes(setting, tuple(parts[:look]), drawn[:look], rng, these_rows=these_rows)
-                for look in range(1, len(parts) + 1)
-            )
-    return [count / draws for count in counts]
+class Draws:
+    """Many draws of the same batches from a pool, and the tests of one candidate by each look."""
 
+    def __init__(self, setting: Setting, batches: int, draws: int, *, pool: bool) -> None:
+        """Draw; `pool` tests all rows, although labels outside the region are rarer."""
+        self.setting, self.ranking, self.pool = setting, setting.ranking, pool
+        self.rng = np.random.default_rng([setting.rows, setting.labels])
+        self.regions: list[int] = []
+        self.rows: list[Integers] = []  # of each batch, shape (draws, labels)
+        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2)
+        for look in range(1, batches + 1):
+            level = level_of_look(CERTAINTY, look)
+            region = best_region(self.ranking, setting.labels, setting.error, level)
+            if region is not None:
+                self._draw(region.rows, draws)
 
-@cache
-def _region(setting: Setting, look: int) -> int | None:
-    """Return the number of rows of the region that a batch is drawn from."""
-    level = level_of_look(CERTAINTY, look)
-    region = best_region(setting.ranking(), setting.labels, setting.error, level)
-    return None if region is None else region.rows
+    def _draw(self, region: int, draws: int) -> None:
+        """Draw a batch from the rows that earlier batches left, for equal numbers at once."""
+        n, lost = self.setting.rows, sum(rows.shape[1] for rows in self.rows)
+        labels = min(self.setting.labels, n - lost)
+        inside = np.full(draws, region)
+        for earlier in self.rows:
+            inside -= (earlier < region).sum(axis=1)
+        rows = np.empty((draws, labels), dtype=np.int64)
+        parts = np.empty((draws, 2))
+        for number in np.unique(inside):
+            group = np.flatnonzero(inside == number)
+            p, q = parts[group] = inclusions(labels, int(number), n - lost - int(number))
+            of_places = np.where(np.arange(n - lost) < number, p, q)
+            places = drawn_together(of_places, len(group), self.rng)
+            if lost:
+                left = np.ones((len(group), n), dtype=bool)
+                for earlier in self.rows:
+                    np.put_along_axis(left, earlier[group], False, axis=1)
+                rows_left = np.nonzero(left)[1].reshape(len(group), n - lost)
+                places = np.take_along_axis(rows_left, places, axis=1)
+            rows[group] = places
+        self.regions.append(region)
+        self.rows.append(rows)
+        self.inclusions.append(parts)
 
-
-def _passes(
-    setting: Setting,
-    parts: tuple[Part, ...],
-    drawn: list[Integers],
-    rng: np.random.Generator,
-    *,
-    these_rows: bool,
-) -> bool:
-    """Return whether the first candidate is accepted with the batches up to a look."""
-    before = tuple(tuple(rows.tolist()) for rows in drawn[:-1])
-    first = _first_candidate(setting, parts, before, these_rows)
-    if first is None:
-        return False
-    rows, allowed = first
-    inside = np.concatenate(drawn)
-    inside = inside[inside < rows]
-    if these_rows:
-        wrong = rng.permutation(rows)[: int(setting.error * rows + 1e-9) + 1]
-        return int(np.isin(inside, wrong).sum()) <= allowed
-    return bool(rng.binomial(len(inside), setting.error) <= allowed)
-
-
-@cache
-def _first_candidate(
-    setting: Setting,
-    parts: tuple[Part, ...],
-    before: tuple[tuple[int, ...], ...],
-    these_rows: bool,
-) -> tuple[int, int] | None:
-    """Return the rows of the first candidate, and the most wrong labels that it allows."""
-    ranking, level = setting.ranking(), level_of_look(CERTAINTY, len(parts))
-    earlier = np.array([row for rows in before for row in rows], dtype=np.int64)
-    ends = np.cumsum([0, *(len(rows) for rows in before)])
-
-    def batches(count: int) -> list[Sampling]:
+    def samplings(self, count: int, looks: int, draw: int) -> list[Sampling]:
+        """Return how each batch of one draw drew from the first `count` rows."""
         samplings = []
-        for number, (p, q, region, labels) in enumerate(parts):
-            taken = int((earlier[: ends[min(number, len(ends) - 1)]] < count).sum())
-            inclusion = p if count <= region else min(p, q)
-            most = None if count <= region else labels
-            samplings.append(sampling(inclusion, count - taken, most))
+        for batch in range(looks):
+            left = count - sum(int((rows[draw] < count).sum()) for rows in self.rows[:batch])
+            p, q = self.inclusions[batch][draw]
+            if count <= self.regions[batch]:
+                samplings.append(sampling(p, left))
+            else:
+                samplings.append(sampling(min(p, q), left, self.rows[batch].shape[1]))
         return samplings
 
-    def allowed(count: int, drawn: Sequence[Sampling]) -> int:
-        return most_wrong(count, drawn, setting.error, level, these_rows=these_rows)
+    def broken(self, *, these_rows: bool) -> list[float]:
+        """Return the shares of draws that break the promise, for each place of the wrong rows."""
+        passes = [self._passes(look, these_rows) for look in range(1, len(self.rows) + 1)]
+        return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
-    most = max(region for _, _, region, _ in parts)
-    candidates = plan(ranking, most, batches, allowed).candidates
-    return (candidates[0].rows, candidates[0].wrong) if candidates else None
+    def _passes(self, look: int, these_rows: bool) -> list[Booleans]:
+        """Return in which draws the first candidate is accepted, for each place of wrong rows."""
+        level, error = level_of_look(CERTAINTY, look), self.setting.error
+        drawn = np.concatenate(self.rows[:look], axis=1)
+
+        @cache
+        def most(count: int, *batches: Sampling) -> int:
+            return most_wrong(count, batches, error, level, these_rows=these_rows)
+
+        count = self.setting.rows
+        if not self.pool:
+            candidates = plan(
+                self.ranking,
+                max(self.regions[:look]),
+                lambda count: self.samplings(count, look, 0),
+                lambda count, batches: most(count, *batches),
+            ).candidates
+            count = candidates[0].rows if candidates else 0
+        if not count:
+            return [np.zeros(len(drawn), dtype=bool)] * (1 if these_rows else 2)
+        limits = [most(count, *self.samplings(count, look, draw)) for draw in range(len(drawn))]
+        inside = drawn < count
+        wrong = [is_wrong[:, : drawn.shape[1]] for is_wrong in self._wrong(count, these_rows)]
+        return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
+
+    def _wrong(self, count: int, these_rows: bool) -> list[Booleans]:
+        """Return which drawn rows are wrong, for each place of the wrong rows."""
+        rng, error = np.random.default_rng([7, count]), self.setting.error
+        rows = np.concatenate(self.rows, axis=1)
+        if not these_rows:
+            chances = rng.random(rows.shape)
+            return [chances < error, chances < 2 * error * (rows + 0.5) / count]
+        most = int(error * count + 1e-9) + 1
+        # The wrong rows are a random set: each drawn row takes one of the wrong rows that are left.
+        anywhere, wrong, before = np.zeros(rows.shape, dtype=bool), np.zeros(len(rows)), 0.0
+        for place, inside in enumerate((rows < count).T):
+            anywhere[:, place] = inside & (rng.random(len(rows)) * (count - before) < most - wrong)
+            wrong, before = wrong + anywhere[:, place], before + inside
+        return [anywhere]
+
+
+def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) -> Integers:
+    """Return the rows of many draws by ordered pivotal sampling, shape (draws, n).
+
+    The order of the rows and the ends of the strata are equal for all draws; see `labels.design`.
+    """
+    certain = np.flatnonzero(inclusion >= 1)
+    others = np.flatnonzero(inclusion < 1)
+    edges = np.concatenate([[0.0], np.cumsum(inclusion[others])])
+    labels = round(float(edges[-1]))
+    chosen = np.empty((draws, labels), dtype=np.int64)
+    carried, first = np.full(draws, -1), 0
+    for stratum in range(labels):
+        last = min(int(np.searchsorted(edges[1:], stratum + 1 - 1e-9)), len(others) - 1)
+        inside, reaching = edges[last] - stratum, edges[last + 1] - edges[last]
+        point = stratum + rng.random(draws) * inside
+        index = np.searchsorted(edges, point, "right") - 1
+        winner = np.where(point >= edges[first], np.minimum(index, last - 1), carried)
+        loses = (winner < 0) | (rng.random(draws) * (2 - inside - reaching) < 1 - inside)
+        chosen[:, stratum] = np.where(loses, last, winner)
+        carried, first = np.where(loses, winner, last), last + 1
+    rows = np.broadcast_to(certain, (draws, len(certain)))
+    return np.concatenate([rows, others[chosen]], axis=1)
 
 
 def main() -> None:
@@ -158,17 +195,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=10_000)
     draws = parser.parse_args().draws
-    print("rows labels error scores batches future-rows these-rows allowed")
+    print("rows labels error scores candidate batches future growing these-rows allowed")
     for rows, labels, error in _SETTINGS:
-        for values, batches in ((0, 1), (6, 1), (0, 2)):
-            # A second batch needs a plan for every draw.
-            if batches == 2 and (rows, labels) not in _TWICE:
-                continue
-            setting = Setting(rows, labels, error, values, batches)
-            shares = broken(setting, draws if batches == 1 else draws // 20)
+        kinds = [(0, 1, False), (6, 1, False), (0, 1, True)]
+        if (rows, labels) in _TWICE:
+            kinds.append((0, 2, False))
+        for values, batches, pool in kinds:
+            setting = Setting(rows, labels, error, values)
+            made = Draws(setting, batches, draws, pool=pool)
+            shares = [*made.broken(these_rows=False), *made.broken(these_rows=True)]
             level = sum(level_of_look(CERTAINTY, look) for look in range(1, batches + 1))
             print(
-                rows, labels, error, values or "all differ", batches,
+                rows, labels, error, values or "differ", "all" if pool else "first", batches,
                 *(f"{share:.4f}" for share in shares), f"{level:.3f}", flush=True,
             )  # fmt: skip
 
