@@ -106,10 +106,7 @@ class Projection:
 
     def arrays(self) -> dict[str, Float32s]:
         """Return ``mean``, ``scale`` and, where there are any, ``components`` as NumPy arrays."""
-        named = {
-            "mean": self.mean.cpu().numpy(),
-            "scale": np.array([self.scale], dtype=np.float32),
-        }
+        named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()
         return named

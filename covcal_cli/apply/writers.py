@@ -316,10 +316,7 @@ _DIGITS = 9  # enough digits to read every float32 back exactly
 # A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
-        (
-            "start",
-            "<u4",
-        ),  # the text before the digits: a comma, or ",0.0"
+        ("start", "<u4"),  # the text before the digits: a comma, or ",0.0"
         ("zeros", "<u2"),  # two more zeros
         ("first", "<u2"),  # the first digit; in the form with an exponent also the point
         ("middle", "<u4"),  # four digits

@@ -41,10 +41,5 @@ def open_classifier(
 
         open_model = open_onnx
     return open_model(
-        model,
-        weights=weights,
-        output=output,
-        phi=phi,
-        threads=threads,
-        providers=providers,
+        model, weights=weights, output=output, phi=phi, threads=threads, providers=providers
     )

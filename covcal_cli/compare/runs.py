@@ -187,10 +187,7 @@ def finished(
         for run in runs:
             yield run, record_of(run, folder, settings)
         return
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
-    ):
+    with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         # Submit only as many runs as there are processes, because a waiting run would start even
         # after Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()

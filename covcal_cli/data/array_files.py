@@ -139,12 +139,7 @@ class ArrayData:
         return indices
 
     def batches(
-        self,
-        pipeline: ImagePipeline | None,
-        rows: Rows,
-        *,
-        size: int,
-        threads: int,
+        self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
         """Yield the rows in order; `pipeline` preprocesses images."""
         if self.holds_images:

@@ -43,12 +43,7 @@ class DomainData(Protocol):
         ...
 
     def batches(
-        self,
-        pipeline: "ImagePipeline | None",
-        rows: Rows,
-        *,
-        size: int,
-        threads: int,
+        self, pipeline: "ImagePipeline | None", rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
         """Yield the ascending `rows`, `size` at a time; `pipeline` preprocesses images.
 

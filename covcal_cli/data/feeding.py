@@ -112,11 +112,7 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
 
 
 def fed(
-    store: Store,
-    feed: Feed,
-    arrays: Mapping[str, AnyArray],
-    rows: Rows,
-    ids: Sequence[str],
+    store: Store, feed: Feed, arrays: Mapping[str, AnyArray], rows: Rows, ids: Sequence[str]
 ) -> AnyArray:
     """Return one input of the model for some rows, shape (m, ...), in the model's type.
 
@@ -196,12 +192,7 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
 
 
 def _unfit(
-    store: Store,
-    feed: Feed,
-    bad: Booleans,
-    rows: Rows,
-    ids: Sequence[str],
-    block: AnyArray | None,
+    store: Store, feed: Feed, bad: Booleans, rows: Rows, ids: Sequence[str], block: AnyArray | None
 ) -> CovcalError:
     """Return the error for the first value that `bad` marks; `block` has it if it is a number."""
     where = np.argwhere(bad)[0]

@@ -101,11 +101,7 @@ class FolderData(ImageFiles):
             yield from self._listed_classes(f"{entry.name}/", *_entries(entry), split)
 
     def _listed_classes(
-        self,
-        prefix: str,
-        folders: _Entries,
-        files: _Entries,
-        split: int | None,
+        self, prefix: str, folders: _Entries, files: _Entries, split: int | None
     ) -> Iterator[tuple[str, str, int, int | None]]:
         for entry in self._images(files):
             yield prefix + entry.name, entry.name, UNKNOWN_LABEL, split
@@ -138,9 +134,7 @@ def _open_image(path: str) -> Image.Image:
         return Image.open(BytesIO(file.read()))
 
 
-def _entries(
-    folder: Path | os.DirEntry[str],
-) -> tuple[_Entries, _Entries]:
+def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
     """Return the visible folders and files in a folder, each sorted by name."""
     try:
         with os.scandir(folder) as visited:

@@ -75,12 +75,7 @@ class ImageFiles(ABC):
         """Return the function that opens the image of a row."""
 
     def batches(
-        self,
-        pipeline: ImagePipeline | None,
-        rows: Rows,
-        *,
-        size: int,
-        threads: int,
+        self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
         """Decode the images, `size` at a time, ahead of the caller."""
         openers = openers_of(self.opener, rows, size)

@@ -11,15 +11,7 @@ from covcal_cli.data.classes import ClassMap, NumberedNames, is_plain_number
 from covcal_cli.errors import CovcalError
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
-_MISSING = (
-    "",
-    "nan",
-    "NaN",
-    "None",
-    "null",
-    "NULL",
-    "<NA>",
-)  # missing values of libraries
+_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # missing values of libraries
 _LARGEST = 1 << 53  # a float64 holds every whole number up to here
 _WHOLE = re.compile(r"-?[0-9]+")
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")  # several numbers

@@ -82,11 +82,7 @@ def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
 
 
 def _opened(
-    path: Path,
-    wanted: Sequence[ModelInput],
-    keep: Sequence[str] = (),
-    *,
-    multilabel: bool = False,
+    path: Path, wanted: Sequence[ModelInput], keep: Sequence[str] = (), *, multilabel: bool = False
 ) -> FolderData | TarData | ArrayFile:
     if not path.exists():
         raise CovcalError(

@@ -90,10 +90,7 @@ def read_aligned_networks(path: Path) -> AlignedNetworks:
 
 
 def forecaster_logits(
-    domain: Domain,
-    rows: Rows,
-    forecaster: ForecasterName,
-    networks: AlignedNetworks | None = None,
+    domain: Domain, rows: Rows, forecaster: ForecasterName, networks: AlignedNetworks | None = None
 ) -> Floats:
     """Return a forecaster's logits of `rows`, shape (m, K).
 

@@ -40,10 +40,7 @@ from covcal_cli.labels.sheet import (
     rows_of,
     unescaped,
 )
-from covcal_cli.labels.tasks import (
-    LabelTable,
-    read_tables,
-)
+from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _AGAIN = "sort whole lines only, or label the CSV of covcal pick again"

@@ -30,13 +30,7 @@ from covcal_cli.labels.draws import Batch, Draw, read_draw
 from covcal_cli.labels.filled_sheet import read_sheets, with_batches
 from covcal_cli.labels.metrics import NEAREST
 from covcal_cli.labels.page import pictures_of, write_page
-from covcal_cli.labels.score import (
-    forecasters_of,
-    in_words,
-    score,
-    score_blocks,
-    words_of_region,
-)
+from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks, words_of_region
 from covcal_cli.labels.sheet import (
     SHEET,
     Share,

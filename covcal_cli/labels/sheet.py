@@ -29,12 +29,7 @@ from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.labels.draws import Batch
 from covcal_cli.labels.score import code_of
-from covcal_cli.labels.tasks import (
-    LABEL_STUDIO,
-    doccano_tasks,
-    label_studio_tasks,
-    task_text,
-)
+from covcal_cli.labels.tasks import LABEL_STUDIO, doccano_tasks, label_studio_tasks, task_text
 
 SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks for
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")

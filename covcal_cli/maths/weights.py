@@ -61,10 +61,7 @@ class ImportanceWeights:
 
 
 def importance_weights(
-    source_logits: Floats,
-    target_logits: Floats,
-    *,
-    max_weight: float = DEFAULT_MAX_WEIGHT,
+    source_logits: Floats, target_logits: Floats, *, max_weight: float = DEFAULT_MAX_WEIGHT
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 

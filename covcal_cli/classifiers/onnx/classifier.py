@@ -19,13 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import (
-    AnyArray,
-    Float32s,
-    Float64s,
-    Inputs,
-    ModelInput,
-)
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Inputs, ModelInput
 from covcal_cli.classifiers import REMEDY, proof
 from covcal_cli.classifiers.classifier import Outputs, require_width, without_offset
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx

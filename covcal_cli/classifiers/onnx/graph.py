@@ -21,7 +21,7 @@ _SHAPE_ONLY = {"Shape", "Size"}
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 # The first operators take NaN as a missing value; the second pass it on to the next operators.
 _TAKE_MISSING = {
-    *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN"),
+    *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }
 _HAND_ON = {"Identity", "Cast", "Concat", "Reshape", "Flatten", "FeatureVectorizer", "Scaler"}
 

@@ -9,17 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covcal_cli.arrays import (
-    AnyArray,
-    Floats,
-)
+from covcal_cli.arrays import AnyArray, Floats
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.head import Head, with_affine_map
 from covcal_cli.classifiers.onnx.layers import LOGITS_ONLY, OVERFLOW, holds_quantised
-from covcal_cli.classifiers.onnx.outputs import (
-    ClassOutput,
-)
+from covcal_cli.classifiers.onnx.outputs import ClassOutput
 from covcal_cli.classifiers.onnx.runner import Runner
 from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError

@@ -61,11 +61,7 @@ def open_torch(
 
 
 def open_program(
-    model: str | Path,
-    weights: Path | None,
-    device: torch.device = CPU,
-    *,
-    trusted: bool = False,
+    model: str | Path, weights: Path | None, device: torch.device = CPU, *, trusted: bool = False
 ) -> Program:
     """Open a torch file, or call ``module:function``. The head is not searched here.
 

@@ -184,11 +184,7 @@ class PixelPipeline:
     def row_shape(self) -> RowShape:
         """The shape of one row of the model's input."""
         channels = len(self.mean)
-        shapes = {
-            "NCHW": (channels, *self.size),
-            "NHWC": (*self.size, channels),
-            "NHW": self.size,
-        }
+        shapes = {"NCHW": (channels, *self.size), "NHWC": (*self.size, channels), "NHW": self.size}
         return shapes[self.layout]
 
     def describe(self) -> str:
