@@ -19,6 +19,7 @@ from covcal_cli.cli.options import (
     ResultFormat,
     Verbose,
     calibration,
+    decision,
     output,
 )
 
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
     from covcal_cli.watch.period import PeriodAccuracy, Watched
 
-FailOnName = StrEnum("FailOnName", {"off": "off", "unknown": "unknown", "changed": "changed"})
+FailOnName = StrEnum(
+    "FailOnName",
+    {"off": "off", "unknown": "unknown", "changed": "changed", "promise": "promise"},
+)
 
 
 def watch(
@@ -83,6 +87,13 @@ def watch(
         bool,
         typer.Option("--target-labels", help="Use the target labels that the files hold."),
     ] = False,
+    decide: Annotated[
+        Path | None,
+        decision(
+            "Also tell whether the rows that this decision (covcal decide) accepts keep the "
+            "promised error."
+        ),
+    ] = None,
     join: Annotated[
         bool,
         typer.Option("--join", help="Add further rows of a period to those that it has already."),
@@ -121,8 +132,8 @@ def watch(
     fail_on: Annotated[
         list[FailOnName] | None,
         typer.Option(
-            help="Exit with 3 if the confidence is off, if that is not known, or if the rows "
-            "changed. May be repeated."
+            help="Exit with 3 if the confidence is off, if that is not known, if the rows "
+            "changed, or if the promise of --decide is broken. May be repeated."
         ),
     ] = None,
     junit: Junit = None,
@@ -177,6 +188,7 @@ def watch(
       covcal watch new.h5 --segment store
       covcal watch new.h5 --fail-on changed --junit watch.xml
       covcal watch --history watch.jsonl --labels late.csv
+      covcal watch new.h5 --history watch.jsonl --decide decide.json --fail-on promise
       covcal watch --history watch.jsonl --acknowledge "a new camera"
       covcal watch --history watch.jsonl --plot trend.html
     """
@@ -227,6 +239,8 @@ def watch(
         change = accept(calibration, history, acknowledge)
         console.note(f"accepted: {change}. A new segment begins there with the next period")
         return
+    if decide is None and any(name.value == "promise" for name in fail_on or []):
+        raise typer.BadParameter("promise needs --decide", param_hint="--fail-on")
     if target_labels and labels is not None:
         raise typer.BadParameter("use it or --labels, not both", param_hint="--target-labels")
     if not files and (labels is None or history is None):
@@ -244,7 +258,7 @@ def watch(
         )
     with report.errors_in_report():
         inputs = [*(files or []), calibration]
-        report.check(inputs if labels is None else [*inputs, labels])
+        report.check([*inputs, *(path for path in (labels, decide) if path is not None)])
         compare_one = partial(
             compare,
             files or [],
@@ -253,6 +267,7 @@ def watch(
             history=history,
             networks=networks,
             labels=labels,
+            decide=decide,
             join=join,
             force=force,
             wrote=console.wrote,
@@ -311,6 +326,8 @@ def _answer(watched: "Watched") -> str:
         first, *others = last.drifts
         more = f" (and {len(others)} more: -v)" if others else ""
         lines["columns"] = first.words.removeprefix("column ") + more
+    if last.promise is not None:
+        lines |= {"accepted": last.accepted, "promise": last.promise_answer}
     if len(watched.periods) > 1:
         counts = Counter(period.verdict for period in watched.periods)
         verdicts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]

@@ -17,7 +17,7 @@ these values are an interval. S and F may be fractions: those of a draw that tel
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import NormalDist
 
 import numpy as np
@@ -124,39 +124,41 @@ def short_percent(share: float) -> str:
 
 
 def anytime_interval(
-    right: float, wrong: float, expected: float, error: float
-) -> tuple[float, float]:
-    """Return the interval of the probability of being right.
+    right: Float64s | float,
+    wrong: Float64s | float,
+    expected: Float64s | float,
+    error: Float64s | float,
+) -> tuple[Float64s, Float64s]:
+    """Return the intervals of the probability of being right; all arrays have one shape.
 
     - `right`, `wrong`: S and F, at least 0.
     - `expected`: the mean of the prior, known before the draws.
     - `error`: the probability that the interval ever misses the truth.
     """
-    mean = min(max(expected, _NEAREST), 1 - _NEAREST)
+    s, f, mean, level = np.broadcast_arrays(right, wrong, expected, error)
+    mean = np.clip(mean, _NEAREST, 1 - _NEAREST)
     p, q = _CONCENTRATION * mean, _CONCENTRATION * (1 - mean)
-    limit = math.log(1 / error) - _log_beta(p + right, q + wrong) + _log_beta(p, q)
+    limit = -np.log(level) - _log_beta(p + s, q + f) + _log_beta(p, q)
 
-    def is_inside(a: float) -> bool:
-        a = min(max(a, _ROUNDING), 1 - _ROUNDING)
-        return -right * math.log(a) - wrong * math.log1p(-a) < limit
+    def edge(outside: float) -> Float64s:
+        """Return the edge of every interval between a value inside it and one outside."""
+        total = s + f
+        inside = np.where(total > 0, s / np.where(total > 0, total, 1.0), 0.5)
+        beyond = np.full_like(inside, outside)
+        for _ in range(_HALVINGS):
+            middle = (inside + beyond) / 2
+            a = np.clip(middle, _ROUNDING, 1 - _ROUNDING)
+            is_inside = -s * np.log(a) - f * np.log1p(-a) < limit
+            inside = np.where(is_inside, middle, inside)
+            beyond = np.where(is_inside, beyond, middle)
+        return beyond
 
-    total = right + wrong
-    middle = right / total if total else 0.5
-    low = _edge(middle, 0.0, is_inside) if right > _ROUNDING else 0.0
-    high = _edge(middle, 1.0, is_inside) if wrong > _ROUNDING else 1.0
-    return low, high
-
-
-def _edge(inside: float, outside: float, is_inside: Callable[[float], bool]) -> float:
-    """Return the edge of the interval between a value inside it and one outside."""
-    for _ in range(_HALVINGS):
-        middle = (inside + outside) / 2
-        if is_inside(middle):
-            inside = middle
-        else:
-            outside = middle
-    return outside
+    low = np.where(s > _ROUNDING, edge(0.0), 0.0)
+    return low, np.where(f > _ROUNDING, edge(1.0), 1.0)
 
 
-def _log_beta(p: float, q: float) -> float:
-    return math.lgamma(p) + math.lgamma(q) - math.lgamma(p + q)
+def _log_beta(p: Float64s, q: Float64s) -> Float64s:
+    return np.asarray(_log_gamma(p) + _log_gamma(q) - _log_gamma(p + q), dtype=np.float64)
+
+
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])

@@ -187,7 +187,7 @@ def page(trend: Timeline) -> str:
         f'<p class="origin">{safe(counts + left_out)}</p>',
         f'<div class="verdict {_TONES[last.verdict]}"><strong>'
         f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(last.answer)}.</p>"
-        f"<p>Rows: {safe(last.change)}.</p></div>",
+        f"<p>Rows: {safe(last.change)}.</p>{_of_decision(last)}</div>",
         section("Confidence and accuracy", f'<p class="key">{_key()}</p>{_accuracy(trend).figure}'),
         section(
             "Evidence for a change", f"<p>{_EVIDENCE_NOTE}</p>{_evidence_drawing(trend).figure}"
@@ -227,8 +227,15 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
+def _of_decision(period: Period) -> str:
+    """Return what is known of the rows that a decision accepts; nothing without a decision."""
+    if period.promise is None:
+        return ""
+    return f"<p>Accepted: {safe(period.accepted)}.</p><p>Promise {safe(period.promise_answer)}.</p>"
+
+
 def _periods_table(trend: Timeline) -> str:
-    rows = []
+    rows, has_promise = [], any(period.promise is not None for period in trend.periods)
     for period in reversed(trend.periods[-_MOST_LISTED:]):
         numbers = period.measured
         gap = "-" if period.gap is None else _points(period.gap)
@@ -238,9 +245,10 @@ def _periods_table(trend: Timeline) -> str:
                 f"{numbers.confidence:.0%}" if numbers.rows else "-",
                 *(_with_interval(numbers.estimate), _with_interval(period.by_labels), gap),
                 *(str(numbers.rows), period.change),
+                *([_promise(period)] if has_promise else []),
             ]
         )
-    columns = (
+    columns = [
         "period",
         "verdict",
         "confidence",
@@ -249,10 +257,21 @@ def _periods_table(trend: Timeline) -> str:
         "too high by",
         "rows",
         "change of the rows",
-    )
+        *(["promise"] if has_promise else []),
+    ]
     left_out = len(trend.periods) - len(rows)
     note = f"<p>{_counted(left_out, 'earlier period')} not listed.</p>" if left_out else ""
-    return html(Table(columns, rows, texts=(0, 1, 7))) + note
+    return html(Table(columns, rows, texts=(0, 1, 7, 8))) + note
+
+
+def _promise(period: Period) -> str:
+    """Return whether the promise of a decision holds, with the error of accepted rows."""
+    if period.promise is None:
+        return "-"
+    error = period.promise.error
+    return period.promise.verdict + (
+        "" if error is None else f" ({error.value:.1%}, {error.low:.1%} to {error.high:.1%})"
+    )
 
 
 def column_table(period: Period) -> Table:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Labels, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Integers, Labels, Rows
 from covcal_cli.formats.features import ALL, FeatureFile, thinned
 from covcal_cli.labels.draws import MAX_FRAME, Draw, frame_rows
 from covcal_cli.labels.metrics import accuracy_and_size
@@ -62,6 +62,21 @@ class FileLabels:
             self.scores[inside],
         )
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
+
+    def weighted(self, rows: Rows) -> PeriodLabels | None:
+        """Return what the labels of a part of the rows tell by their weights alone.
+
+        A row with the largest weight of the file counts as one random row, others as less.
+        """
+        inside = np.isin(self.rows, rows)
+        if not inside.any():
+            return None
+        counts = np.ones(len(self.rows))
+        if self.weights is not None:
+            counts = self.weights / self.weights.max()
+        size = float(counts[inside].sum())
+        accuracy = float(np.clip(counts[inside] @ self.right[inside] / size, 0, 1))
+        return PeriodLabels(int(inside.sum()), accuracy, size)
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
@@ -171,36 +186,75 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
         for place, entry in enumerate(entries)
         if entry.labels is not None
     ]
-    if not labelled or labelled[-1][2] < start:
-        return None
-    sizes = np.array([labels.size for _, labels, _ in labelled])
-    right = sizes * [labels.accuracy for _, labels, _ in labelled]
-    expected = sizes * [entry.confidence for entry, _, _ in labelled]
-    totals, rights, confidences = (
-        values[::-1].cumsum()[::-1].tolist() for values in (sizes, right, expected)
+    found = pools(
+        np.array([labels.size for _, labels, _ in labelled]),
+        np.array([labels.accuracy for _, labels, _ in labelled]),
+        np.array([entry.confidence for entry, _, _ in labelled]),
+        [k for k, (_, _, place) in enumerate(labelled) if place >= start],
+        error=error,
     )
-    starts = [k for k, (_, _, place) in enumerate(labelled) if place >= start][-_MOST_STARTS:]
-    gaps = []
-    for k in starts:
-        confidence = confidences[k] / totals[k]
-        accuracy = min(max(rights[k] / totals[k], 0.0), 1.0)
-        low, high = anytime_interval(
-            accuracy * totals[k],
-            (1 - accuracy) * totals[k],
-            confidence,
-            error / ((k + 1) * (k + 2)),
-        )
-        gaps.append(Gap(confidence - accuracy, confidence - high, confidence - low))
+    if found is None:
+        return None
+    k = found.starts[found.chosen]
+    return Pool(
+        found.gaps[found.chosen],
+        sum(labels.rows for _, labels, _ in labelled[k:]),
+        labelled[k][0].period,
+        labelled[-1][0].period,
+    )
+
+
+@dataclass(frozen=True)
+class Pools:
+    """The gap by the labels from every start on; all intervals are right together."""
+
+    starts: Sequence[int]  # numbers of labelled periods
+    gaps: Sequence[Gap]
+    chosen: int  # the place of the longest pool whose interval meets those of all shorter ones
+
+
+def spent(k: Integers, error: float = ERROR) -> Float64s:
+    """Return the error probability of the pool that begins at the k-th labelled period."""
+    return np.asarray(error / ((k + 1.0) * (k + 2.0)))
+
+
+def pools(
+    sizes: Float64s,
+    accuracies: Float64s,
+    confidences: Float64s,
+    starts: Sequence[int],
+    *,
+    expected: float | None = None,
+    error: float = ERROR,
+) -> Pools | None:
+    """Return the gap by the labels of periods, from every start to the end; None without a start.
+
+    - `sizes`, `accuracies`, `confidences`: n*, A and the mean confidence of the labelled periods in
+      order, shape (n,).
+    - `starts`: numbers of labelled periods, of which the last ones are used.
+    - `expected`: the accuracy to expect, known before the labels. Default: the mean confidence.
+    - `error`: the probability that any interval ever misses.
+    """
+    starts = starts[-_MOST_STARTS:]
+    if not starts:
+        return None
+    totals, rights, means = (
+        values[::-1].cumsum()[::-1][starts]
+        for values in (sizes, sizes * accuracies, sizes * confidences)
+    )
+    confidence, accuracy = means / totals, np.clip(rights / totals, 0, 1)
+    lows, highs = anytime_interval(
+        accuracy * totals,
+        (1 - accuracy) * totals,
+        confidence if expected is None else expected,
+        spent(np.array(starts), error),
+    )
+    ends = confidence - accuracy, confidence - highs, confidence - lows
+    gaps = [Gap(*gap) for gap in zip(*(end.tolist() for end in ends), strict=True)]
     # The first start whose interval meets all later ones.
     highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
     lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
     chosen = next(
         i for i, gap in enumerate(gaps) if gap.low <= lowest_high[i] and gap.high >= highest_low[i]
     )
-    k = starts[chosen]
-    return Pool(
-        gaps[chosen],
-        sum(labels.rows for _, labels, _ in labelled[k:]),
-        labelled[k][0].period,
-        labelled[-1][0].period,
-    )
+    return Pools(starts, gaps, chosen)

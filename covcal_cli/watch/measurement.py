@@ -17,6 +17,7 @@ from covcal_cli.estimators.inputs import (
 from covcal_cli.files import as_word
 from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.decision import CurvePoint
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.maths.odds import confidences
@@ -26,7 +27,8 @@ from covcal_cli.watch.calendar import Cut, cuts, rows_of
 from covcal_cli.watch.columns import drifts
 from covcal_cli.watch.labels import FileLabels, joined_labels, own_labels, picked_labels, together
 from covcal_cli.watch.late_labels import LateLabels
-from covcal_cli.watch.period import Measured, PeriodAccuracy, SegmentVerdict
+from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, SegmentVerdict
+from covcal_cli.watch.promise import WatchedDecision, accepted_in_period, accepted_rows
 from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -67,6 +69,7 @@ class Standard:
     allow_other_preprocessing: bool
     notes: tuple[str, ...] = ()
     segments: Segments | None = None  # how periods are cut into segments, if the user asks
+    decision: WatchedDecision | None = None
 
 
 def standard_of(
@@ -175,6 +178,7 @@ class Measurement:
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
     segments: tuple[SegmentVerdict, ...] = ()
+    is_of_decision: bool = False  # whether the watched decision was made on this file
 
 
 def measurements(
@@ -230,7 +234,41 @@ def measurements_of(
         of_rows = None if labels is None else labels.of(cut.rows)
         if of_rows is not None and len(entry.rows_sha256) == 1:
             entry = replace(entry, labels=of_rows)
-        yield Measurement(entry, state, _segments(target, cut, scaled, standard, labels, entry))
+        made_on = False
+        if standard.decision is not None and len(entry.rows_sha256) == 1:
+            made_on = standard.decision.was_made_on(file.sha256())
+            used = None if made_on else labels
+            entry = _with_accepted(entry, before, target, cut, scaled, standard, used)
+        of_segments = _segments(target, cut, scaled, standard, labels, entry)
+        yield Measurement(entry, state, of_segments, made_on)
+
+
+def _with_accepted(
+    entry: Measured,
+    before: Measured | None,
+    target: Domain,
+    cut: Cut,
+    scaled: ScaledLogits,
+    standard: Standard,
+    labels: FileLabels | None,
+) -> Measured:
+    """Return a period with the rows that the watched decision accepts."""
+    decision = standard.decision
+    if decision is None:
+        return entry
+    same_labels = before is not None and entry.labels == before.labels
+    if same_labels and entry.accepted and entry.accepted.decision == decision.sha256:
+        return entry
+    accepted = accepted_rows(target, cut.rows, scaled, decision)
+    sample = _sample(target, cut, standard.calibration.seed)
+    measured = accepted_in_period(
+        target, accepted, sample, scaled, decision, entry.estimate, labels
+    )
+    return replace(entry, accepted=measured)
+
+
+def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
+    return thinned(cut.rows, min(_MOST_ROWS, MAX_VALUES // target.n_classes), seed)
 
 
 def _segments(
@@ -294,7 +332,7 @@ def _of_period(
     source: Source, digest: str, target: Domain, cut: Cut, scaled: ScaledLogits, standard: Standard
 ) -> Measured:
     reference, seed = standard.reference, standard.calibration.seed
-    rows = thinned(cut.rows, min(_MOST_ROWS, MAX_VALUES // target.n_classes), seed)
+    rows = _sample(target, cut, seed)
     logits = target.logits(rows)
     confidence = calibrated_confidence(target, rows, scaled)
     some = thinned(np.arange(len(rows)), most_points(target, reference.coordinates.of), seed)
@@ -381,7 +419,33 @@ def joined(first: Measured, second: Measured) -> Measured:
         },
         signal_rows=first.signal_rows + second.signal_rows,
         columns=(),  # their distributions cannot be joined
+        accepted=_joined_accepted(first, second),
     )
+
+
+def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
+    """Return the accepted rows of both parts; None unless one decision accepted them."""
+    one, other = first.accepted, second.accepted
+    if one is None or other is None or one.decision != other.decision:
+        return None
+    labels = together([(one.rows, one.labels), (other.rows, other.labels)])
+    expected = other.expected
+    if one.expected is not None and other.expected is not None:
+        share, error, low, high = (
+            float(
+                np.average(
+                    [getattr(one.expected, name), getattr(other.expected, name)], weights=sizes
+                )
+            )
+            for name, sizes in (
+                ("share", [first.rows, second.rows]),
+                *((name, [one.rows, other.rows]) for name in ("error", "low", "high")),
+            )
+        )
+        expected = CurvePoint(share, error, min(low, error), max(high, error))
+    elif other.expected is None:
+        expected = one.expected
+    return replace(other, rows=one.rows + other.rows, expected=expected, labels=labels)
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:

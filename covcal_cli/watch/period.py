@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
 from covcal_cli.errors import shown
+from covcal_cli.formats.decision import CurvePoint
 from covcal_cli.records import (
     Count,
     Difference,
@@ -26,6 +27,7 @@ from covcal_cli.records import (
 # Whether the mean confidence is within the tolerance of the accuracy.
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+PromiseVerdict = Literal["holds so far", "broken", "not known"]
 _LARGE_DRIFT = 0.1  # of a PSI or a difference of shares: the usual limit of a moderate change
 _LARGE_SHARE = 0.01  # of missing or new values
 _LARGEST = 1e15  # more evidence than a shift of 10 million rows can give
@@ -158,6 +160,27 @@ class Segment:
     reason: str  # why it began
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """The rows of a period that a decision accepts."""
+
+    decision: str  # sha256 of decide.json
+    error: Share  # the largest share of them that may be wrong
+    rows: Count  # that are accepted
+    expected: CurvePoint | None  # their expected error without labels
+    labels: PeriodLabels | None  # the accuracy by the labels of accepted rows
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Whether a decision still keeps its promise."""
+
+    verdict: PromiseVerdict
+    labels: Count  # labelled accepted rows of this period and of earlier ones
+    error: Gap | None  # the share of accepted rows that is wrong, by these labels
+    needed: Count | None  # about how many more labels decide; None: no number is likely to
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """The numbers of one period."""
@@ -184,6 +207,7 @@ class Measured:
     variances: Mapping[str, Share]  # variances of the ranks, by signal
     signal_rows: Count  # rows that signals and domains use
     columns: tuple[ColumnDrift, ...] = ()  # of the kept columns; empty for joined periods
+    accepted: Accepted | None = None  # the rows that the decision accepts, if one is watched
 
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
@@ -207,6 +231,7 @@ class Period(Document):
     verdict: Verdict
     why: str
     supersedes: bool = False  # whether an earlier line has the same period and calibration
+    promise: Promise | None = None  # None without a decision
 
     @property
     def accuracy(self) -> PeriodAccuracy | None:
@@ -231,6 +256,42 @@ class Period(Document):
             f"no change was found since {self.segment.since}, where a new segment begins "
             f"({self.segment.reason})"
         )
+
+    @property
+    def accepted(self) -> str:
+        """How many rows the decision accepts, and what to expect of them, in words."""
+        accepted = self.measured.accepted
+        if accepted is None:
+            return ""
+        share = f"{accepted.rows / max(self.measured.rows, 1):.0%} of the rows"
+        if accepted.expected is None:
+            return share
+        error, low, high = (
+            100 * part
+            for part in (accepted.expected.error, accepted.expected.low, accepted.expected.high)
+        )
+        return f"{share}; {error:.0f} % expected to be wrong ({low:.0f} to {high:.0f} %, estimated)"
+
+    @property
+    def promise_answer(self) -> str:
+        """Whether the decision keeps its promise, in words."""
+        promise, accepted = self.promise, self.measured.accepted
+        if promise is None or accepted is None:
+            return ""
+        text = "no accepted row has a label"
+        if promise.error is not None:
+            value, low, high = (
+                100 * part for part in (promise.error.value, promise.error.low, promise.error.high)
+            )
+            text = (
+                f"{value:.1f} % of the accepted rows are wrong ({low:.1f} to {high:.1f} %, "
+                f"{promise.labels} labels)"
+            )
+        text = f"{promise.verdict}: {text}; the limit is {100 * accepted.error:g} %"
+        if promise.verdict == "not known":
+            number = "over 10,000" if promise.needed is None else f"about {promise.needed:,}"
+            text += f". Label {number} more accepted rows to decide"
+        return text
 
     @property
     def drifts(self) -> list[ColumnDrift]:

@@ -25,6 +25,7 @@ from covcal_cli.watch.period import (
     Segment,
     WatchedCalibration,
 )
+from covcal_cli.watch.promise import promise_after
 from covcal_cli.watch.verdict import alarm_after, verdict_on
 
 
@@ -96,7 +97,8 @@ def judged(
 
 
 def _differ(line: Period, old: Period) -> bool:
-    return (line.alarm, line.gap, line.segment) != (old.alarm, old.gap, old.segment)
+    answers = (line.alarm, line.gap, line.segment, line.promise)
+    return answers != (old.alarm, old.gap, old.segment, old.promise)
 
 
 def _judged(
@@ -143,6 +145,7 @@ def _judged(
         segment=segment,
         verdict=verdict,
         why=why,
+        promise=promise_after(so_far, start),
     )
 
 

@@ -20,13 +20,14 @@ from covcal_cli.watch.period import (
     Measured,
     Period,
     PeriodAccuracy,
+    PromiseVerdict,
     RaisedAlarm,
     Verdict,
     Watched,
 )
 from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
-FailOn = Literal["off", "unknown", "changed"]
+FailOn = Literal["off", "unknown", "changed", "promise"]
 _SMALLEST = 0.005  # a smaller change of a share is not named
 
 
@@ -233,6 +234,12 @@ _GATES: Mapping[FailOn, str] = {
     "off": "confidence not off",
     "unknown": "confidence known",
     "changed": "rows unchanged",
+    "promise": "promise kept",
+}
+_OF_PROMISE: Mapping[PromiseVerdict, Outcome] = {
+    "broken": "failed",
+    "holds so far": "passed",
+    "not known": "skipped",
 }
 
 
@@ -246,6 +253,10 @@ def _gate(period: Period, gate: FailOn) -> GateResult:
     outcome: Outcome = "passed"
     if gate == "changed":
         outcome, reason = "failed" if period.alarm.raised else "passed", period.change
+    elif gate == "promise":
+        verdict = "not known" if period.promise is None else period.promise.verdict
+        outcome = _OF_PROMISE[verdict]
+        reason = period.promise_answer or "no decision was watched"
     elif not period.measured.rows:
         outcome = "skipped"
     elif gate == "unknown":

@@ -34,6 +34,7 @@ from covcal_cli.watch.period import (
     Watched,
     WatchedCalibration,
 )
+from covcal_cli.watch.promise import watched_decision
 from covcal_cli.watch.reference import Reference, identity_of
 from covcal_cli.watch.sequence import Rule, acknowledgement, judged, periods_in_time
 
@@ -80,6 +81,7 @@ def watch(
     history: Path | None = None,
     networks: Path | None = None,
     labels: Path | None = None,
+    decide: Path | None = None,
     join: bool = False,
     force: bool = False,
     wrote: Callable[[Path], None] = lambda _: None,
@@ -102,6 +104,8 @@ def watch(
         The adapted file with the networks of an fl method, if it was moved.
     labels : Path, optional
         A CSV with the columns id and label: labels that arrived late.
+    decide : Path, optional
+        A decide.json of the calibration, whose promise is watched too.
     join : bool
         Whether further rows of a known period are added to it.
     force : bool
@@ -133,6 +137,8 @@ def watch(
     if settings.segment is not None:
         level = 1 / settings.threshold
         standard = with_segments(standard, settings.segment, settings.tolerance, level)
+    if decide is not None:
+        standard = replace(standard, decision=watched_decision(decide, document))
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)
     earlier = History(Path("watch.jsonl")) if history is None else read_history(history)
     judged_before = {period.measured.period: period.measured for period in earlier.of(used.sha256)}
@@ -166,6 +172,11 @@ def watch(
     )
     empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
     notes += [f"{path} has no rows, so it has no period" for path in empty]
+    of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
+    notes += [
+        f"{decide} was made on rows of {path}, so labels of this file say nothing of its promise"
+        for path in of_decision
+    ]
     sequence = periods_in_time(now, used.sha256)
     return Watched(
         periods=tuple(reported),
@@ -281,7 +292,9 @@ def _fresh(
             fresh[name] = entry
         elif set(entry.rows_sha256) <= set(before.rows_sha256):
             if entry.labels is not None and entry.labels != before.labels:
-                fresh[name] = replace(before, labels=entry.labels)
+                before = fresh[name] = replace(before, labels=entry.labels)
+            if entry.accepted is not None and entry.accepted != before.accepted:
+                fresh[name] = replace(before, accepted=entry.accepted)
         elif not before.rows:
             fresh[name] = entry
         elif measurement.state == "grown" and name not in fresh:

@@ -1,0 +1,156 @@
+"""Whether a decision still keeps its promise: at most a share A of the accepted rows is wrong.
+
+Labels of accepted rows add up over periods, with intervals that are valid at every look
+(`watch.labels.pools`). A pool may begin at any labelled period, and the intervals of all pools are
+right together with probability 95 %. So the promise is broken if the error of some pool is above A:
+this is said of a decision that keeps its promise with probability 5 % at most, however long you
+watch. The promise holds so far if the error of the longest pool without a change is at most A.
+
+Random rows count as they are. A row that was drawn with another probability than others counts as
+u = w / max w rows, with w its weight. This keeps the test valid: a likelihood ratio L of one row is
+linear in whether the row is wrong, and L^u <= 1 + u (L - 1) (Bernoulli's inequality), which has the
+mean 1 if the weighted share of wrong rows is A.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from covcal_cli.arrays import Booleans, Rows
+from covcal_cli.decide.curve import confidence_range, errors_of_groups
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import sha256_of
+from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.formats.decision import Decision, read_decision
+from covcal_cli.formats.features import Domain
+from covcal_cli.maths.odds import anytime_interval
+from covcal_cli.watch.labels import FileLabels, pools, spent
+from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
+
+_OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)  # labels to ask
+_PRIOR = 10.0  # labels that the expected error counts as
+
+
+@dataclass(frozen=True)
+class WatchedDecision:
+    """A decision whose promise is watched."""
+
+    decision: Decision
+    sha256: str  # of its file
+    error: float  # A
+
+    def was_made_on(self, sha256: str) -> bool:
+        """Return whether the decision was made on rows of a features file."""
+        return sha256 in {entry.sha256 for entry in self.decision.inputs}
+
+
+def watched_decision(path: Path, document: Path) -> WatchedDecision:
+    """Read the decision to watch; it must be of the calibration `document`, and accept rows.
+
+    Raises
+    ------
+    CovcalError
+        If it cannot be read, is of another calibration or score, or promises nothing.
+    """
+    decision = read_decision(path, document)
+    if decision.error is None:
+        raise CovcalError(f"{path} has no limit of the error to watch: decide with --error")
+    if decision.threshold is None:
+        raise CovcalError(f"{path} accepts no row, so there is no promise to watch: decide again")
+    return WatchedDecision(decision, sha256_of(path), decision.error)
+
+
+def accepted_rows(target: Domain, rows: Rows, scaled: ScaledLogits, by: WatchedDecision) -> Rows:
+    """Return the rows of a period that a decision accepts."""
+    masks = [by.decision.accepts(scores) for _, scores in scaled.confidences(target, rows)]
+    accepted: Booleans = np.concatenate([np.zeros(0, dtype=np.bool_), *masks])
+    return rows[accepted]
+
+
+def accepted_in_period(
+    target: Domain,
+    accepted: Rows,
+    sample: Rows,
+    scaled: ScaledLogits,
+    by: WatchedDecision,
+    estimate: PeriodAccuracy | None,
+    labels: FileLabels | None,
+) -> Accepted:
+    """Measure the accepted rows of a period.
+
+    - `sample`: rows that stand for all rows of the period.
+    - `estimate`: the accuracy of all rows without labels. Without it no error is expected.
+    - `labels`: the labelled rows of the file.
+    """
+    expected = None
+    if estimate is not None and len(accepted):
+        predictions = target.logits(sample).argmax(axis=1)
+        logits, temperature = scaled.prepared(target, sample)
+        confidence = confidence_range(
+            logits.T,
+            temperature,
+            predictions,
+            (estimate.low, estimate.high),
+            can_move=scaled.scaling.can_move_the_top,
+        )
+        is_accepted = by.decision.accepts(confidence[0])
+        everything = np.zeros(len(sample), dtype=np.int64)
+        (group,) = errors_of_groups(["all"], everything, is_accepted, *confidence)
+        expected = group.accepted
+    of_labels = None if labels is None else labels.weighted(accepted)
+    return Accepted(by.sha256, by.error, len(accepted), expected, of_labels)
+
+
+def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
+    """Return whether the promise holds after the last period; None without a decision.
+
+    Labels from place `start` on count, if they are of the same decision.
+    """
+    accepted = entries[-1].accepted
+    if accepted is None:
+        return None
+    limit = accepted.error
+    labelled = [
+        (place, entry.accepted.labels)
+        for place, entry in enumerate(entries)
+        if entry.accepted is not None
+        and entry.accepted.decision == accepted.decision
+        and entry.accepted.labels is not None
+    ]
+    labelled_places = [place for place, _ in labelled]
+    found = pools(
+        np.array([labels.size for _, labels in labelled]),
+        np.array([labels.accuracy for _, labels in labelled]),
+        np.ones(len(labelled)),
+        [k for k, place in enumerate(labelled_places) if place >= start],
+        expected=1 - limit,
+    )
+    if found is None:
+        k, right, wrong, labels = 0, 0.0, 0.0, 0
+        error = None
+    else:
+        worst = max(range(len(found.gaps)), key=lambda i: found.gaps[i].low)
+        chosen = worst if found.gaps[worst].low > limit else found.chosen
+        k, error = found.starts[chosen], found.gaps[chosen]
+        total = sum(labels.size for _, labels in labelled[k:])
+        right, wrong = (1 - error.value) * total, error.value * total
+        labels = sum(labels.rows for _, labels in labelled[k:])
+    if error is not None and error.low > limit:
+        return Promise("broken", labels, error, None)
+    if error is not None and error.high <= limit:
+        return Promise("holds so far", labels, error, None)
+    rate = limit if accepted.expected is None else accepted.expected.error
+    rate = (wrong + _PRIOR * rate) / (right + wrong + _PRIOR)
+    return Promise("not known", labels, error, _needed(right, wrong, rate, limit, k))
+
+
+def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
+    """Return about how many more labels decide, if the share `rate` of them is wrong."""
+    more = np.array(_OFFERS)
+    low, high = anytime_interval(
+        right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))
+    )
+    decide = more[(1 - high > limit) | (1 - low <= limit)]
+    return int(decide[0]) if len(decide) else None
