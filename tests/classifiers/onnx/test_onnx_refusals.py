@@ -68,7 +68,7 @@ def test_a_pickled_model_is_told_of_the_way_without_a_model(name: str, tmp_path:
     """Compressed pickles are told by their names."""
     content = b"\x80\x04\x95" + bytes(99) if name == "model.onnx" else b"x\x9c" + bytes(99)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CovcalError, match=r"Python pickle.* predict_proba .*--probabilities"):
+    with pytest.raises(CovcalError, match=r"Python pickle.* predict_proba .*instead of a model"):
         open_classifier(tmp_path / name)
 
 
