@@ -15,7 +15,7 @@ from covcal_cli.maths.acceptance import (
 )
 
 LEVEL = 0.1
-DRAWS = 200
+DRAWS = 400
 # Three standard deviations of a share of `DRAWS` at the level.
 MOST_BROKEN = LEVEL + 3 * (LEVEL * (1 - LEVEL) / DRAWS) ** 0.5
 
