@@ -63,8 +63,9 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
     logits, right = inputs.source_logits[chosen], inputs.source_correct
-    centres = class_centres(logits, inputs.source_labels[chosen])
-    on_source = strays(logits, centres, inputs.source_prior)
+    labels = inputs.source_labels[chosen]
+    centres = inputs.once("class centres", lambda: class_centres(logits, labels))
+    on_source = inputs.once("strays", lambda: strays(logits, centres, inputs.source_prior))
     on_target = strays(inputs.target_logits[rows], centres, inputs.source_prior)
     estimates = {}
     for name, source, target in zip(_BOTH, on_source, on_target, strict=True):
@@ -148,7 +149,7 @@ def move(source: Places, target: Places) -> float:
 
 def change_within_classes(inputs: EstimatorInputs) -> Guard:
     """Check that rows of the predicted classes have moved between the domains."""
-    source = places(inputs.source_logits, LEAST_ROWS_OF_CLASS)
+    source = inputs.once("places", lambda: places(inputs.source_logits, LEAST_ROWS_OF_CLASS))
     return shift_within_classes(move(source, places(inputs.target_logits)))
 
 

@@ -113,7 +113,7 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     The noise of t enters the interval: the target's share is also computed with the number of
     errors moved up and down by two standard errors.
     """
-    scores = top_log_odds(inputs.source_logits, inputs.temperature)
+    scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source

@@ -6,9 +6,10 @@ the assumption behind it, and checks.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ MAX_VALUES = 2_500_000
 SAMPLING = "95 % sampling error only"
 ESTIMATED = ("train", "validation")  # splits of the target; its test rows are for evaluate
 Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,14 @@ class EstimatorInputs:
     source_weights: Float64s | None = None
     # False if the logits were made of one confidence per row, and say nothing of other classes.
     has_all_classes: bool = True
+    # Results of the source rows and T_s alone, by name. Inputs may share them.
+    of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        rows = self.source_logits, self.source_labels, self.temperature
+        shared = self.of_source.setdefault("of", rows)
+        if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
+            object.__setattr__(self, "of_source", {"of": rows})  # of other rows
         n, K = self.source_logits.shape
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
             raise ValueError("an estimate needs at least 2 rows of each domain and 2 classes")
@@ -79,6 +87,13 @@ class EstimatorInputs:
                 "every row needs a finite logit, the others finite or -inf; T must be positive"
             )
 
+    def once(self, name: str, compute: Callable[[], _Result]) -> _Result:
+        """Return a result of the source rows alone, which is computed only the first time."""
+        if name not in self.of_source:
+            self.of_source[name] = compute()
+        result: _Result = self.of_source[name]
+        return result
+
     @property
     def n_classes(self) -> int:
         """Classes K."""
@@ -97,8 +112,7 @@ class EstimatorInputs:
     @cached_property
     def source_predictions(self) -> Labels:
         """The classifier's labels, shape (n_v,)."""
-        labels: Labels = self.source_logits.argmax(axis=1)
-        return labels
+        return self.once("predictions", lambda: np.asarray(self.source_logits.argmax(axis=1)))
 
     @cached_property
     def target_predictions(self) -> Labels:
@@ -119,7 +133,7 @@ class EstimatorInputs:
     @cached_property
     def source_confidence(self) -> Float64s:
         """Confidence at T_s, shape (n_v,)."""
-        return confidences(self.source_logits, self.temperature)
+        return self.once("confidence", lambda: confidences(self.source_logits, self.temperature))
 
     @cached_property
     def target_confidence(self) -> Float64s:

@@ -8,7 +8,8 @@ centres of the classes, where the estimators by clustering start.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,7 @@ class SourceRows:
     temperature: float  # T_s
     prior: Float64s | None  # class frequencies on the target, (K,), if the user gave them
     has_all_classes: bool  # as in `EstimatorInputs`
+    of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
         """Estimate the accuracy on rows with these logits, (n, K); None for too few rows."""
@@ -74,6 +76,7 @@ class SourceRows:
                 logits,
                 self.temperature,
                 has_all_classes=self.has_all_classes,
+                of_source=self.of_source,
             )
             estimate = Estimates(inputs, self.prior).combined
             of = "the calibration's source rows"
@@ -87,7 +90,9 @@ class SourceRows:
         n_classes = logits.shape[1]
         odds = top_log_odds(logits, self.temperature)
         rows = _top_against_rest(odds, n_classes, self.temperature)
-        inputs = EstimatorInputs(self.logits, self.labels, rows, self.temperature)
+        inputs = EstimatorInputs(
+            self.logits, self.labels, rows, self.temperature, of_source=self.of_source
+        )
         source, target = inputs.source_confidence, inputs.target_confidence
         predicted = shares(logits.argmax(axis=1), n_classes)
         drift = 0.5 * float(np.abs(sketch.source.predicted.values - predicted).sum())

@@ -1,6 +1,7 @@
 """Estimators on logits standardised by domain, against plain loops and what they must see."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,3 +137,14 @@ def test_a_class_without_a_source_row_gets_no_target_row(
     )
     given = float((inputs.target_predictions == 4).mean())
     assert clusterings(without)[name].accuracy <= without.source_correct.mean() - given + 0.1
+
+
+def test_periods_share_the_clusters_of_their_source() -> None:
+    """The estimate is that of inputs of their own, and other source rows share nothing."""
+    inputs, _ = made_inputs()
+    clusterings(inputs)
+    later = replace(inputs, target_logits=inputs.target_logits[:50])
+    alone = replace(later, of_source={})
+    assert later.of_source is inputs.of_source
+    assert clusterings(later) == clusterings(alone)
+    assert replace(inputs, source_logits=inputs.source_logits[::-1]).of_source.keys() == {"of"}
