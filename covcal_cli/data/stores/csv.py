@@ -181,6 +181,9 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
+        # A table without rows has columns; a single line of anything else is no table.
+        if self._n == 0 and len(self._names) == 1:
+            raise self.error("there are no rows below the first line: give one row per example")
         self._one_line_each = n_lines == self._n + 1
         return kinds
 
