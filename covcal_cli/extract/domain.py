@@ -195,7 +195,7 @@ class DomainExtraction:
             path=self.data.path,
             rows=rows_per_split(self.split[self.kept]),
             labelled=int(
-                (self.labels[self.kept] != UNKNOWN_LABEL).reshape(len(self.kept), -1).any(1).sum()
+                np.atleast_2d((self.labels[self.kept] != UNKNOWN_LABEL).T).any(axis=0).sum()
             ),
             skipped=tuple((self.data.ids[row], reason) for row, reason in self.skipped),
         )
