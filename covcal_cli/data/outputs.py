@@ -280,7 +280,7 @@ class OutputTable:
         elif several and off is not None:
             row, total = off
             independent = (
-                ": pass --multilabel if they are sigmoids of independent labels"
+                ", or pass --multilabel if they are sigmoids of independent labels"
                 if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
