@@ -188,7 +188,7 @@ def watch(
       covcal watch new.h5 --segment store
       covcal watch new.h5 --fail-on changed --junit watch.xml
       covcal watch --history watch.jsonl --labels late.csv
-      covcal watch new.h5 --history watch.jsonl --decide decide.json --fail-on promise
+      covcal watch new.h5 --decide decide.json --fail-on promise
       covcal watch --history watch.jsonl --acknowledge "a new camera"
       covcal watch --history watch.jsonl --plot trend.html
     """

@@ -363,8 +363,10 @@ PACKAGE = Path(__file__).parents[1]
 NUMERICAL = (
     "arrays.py",
     "hdf5.py",
+    "multilabel.py",
     "records.py",
     "maths",
+    "decide",
     "forecast",
     "labels",
     "formats",
