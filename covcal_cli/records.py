@@ -345,6 +345,9 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
+        if content.get(DIGEST) != digest_of(content):  # documents may have moved between labels
+            fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
+            raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")
         content = content["labels"][multilabel.chosen_label(path, names)]
     schema = content.get("schema")
     if schema != kind.schema:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -400,3 +401,34 @@ def test_tables_that_are_wrong_are_refused_in_one_line(
     tables = ("--probabilities", "--multilabel", "--target", "t.csv")
     assert message in covcal("extract", *tables, cwd=tmp_path).error_line()
     assert not (tmp_path / "features.h5").exists()
+
+
+def test_documents_that_moved_between_labels_are_refused(several: Path, tmp_path: Path) -> None:
+    """Each document has a digest of its own, so only that of the file shows it."""
+    content = json.loads((several / "cal.json").read_text())
+    labels = content["labels"]
+    labels["cat"], labels["dog"] = labels["dog"], labels["cat"]
+    (tmp_path / "cal.json").write_text(json.dumps(content))
+    with one_label("cat"), pytest.raises(CovcalError, match="changed after covcal wrote it"):
+        api.read_calibration(tmp_path / "cal.json")
+
+
+@pytest.mark.parametrize("names", ["[]", '["cat", "cat", "bird"]', '["", "dog", "bird"]', "3"])
+def test_names_of_labels_that_are_damaged_are_refused(
+    names: str, several: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(several / "features.h5", tmp_path))
+    with h5py.File(path, "r+") as file:
+        file.attrs["labels"] = names
+    with pytest.raises(CovcalError, match="its attribute labels names no labels"):
+        labels_in(path)
+
+
+def test_a_target_without_rows_does_not_look_like_probabilities(
+    several: Path, tmp_path: Path
+) -> None:
+    head = (several / "target.csv").read_text().splitlines()[0]
+    (tmp_path / "night.csv").write_text(f"{head}\n")
+    settings = ExtractSettings(multilabel=True)
+    report = api.extract(None, None, tmp_path / "night.csv", tmp_path / "f.h5", settings)
+    assert report.warnings == ()

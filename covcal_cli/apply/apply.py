@@ -311,7 +311,7 @@ def _chosen_rows(domain: Domain, split: str) -> Rows | range:
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
-        raise CovcalError(f"{domain.path} has no {domain.name} rows: extract again")
+        raise CovcalError(f"{domain.path} has no {domain.name} rows, so there is nothing to write")
     return range(domain.n)
 
 

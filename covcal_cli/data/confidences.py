@@ -23,6 +23,7 @@ from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.output_columns import CONFIDENCES
 from covcal_cli.data.rows import LABEL_NAMES
 from covcal_cli.data.stores.store import Entry, Piece, Store
+from covcal_cli.errors import printable
 from covcal_cli.formats.features import EVENTS
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 
@@ -34,6 +35,7 @@ CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "ex
 OTHER = "another answer"
 _MOST_CLASSES = 200
 _BELOW_CHANCE = 0.01  # share of rows; with more, the confidence is not of one class among K
+_TELLING = 10  # rows of each prediction that show what their confidences are of
 _NONE = -1.0  # what many tools write where there is no confidence
 _MOST_DECIMALS = 7
 _ABOVE_CHANCE = 1e-4  # relative: the prediction must stay the likeliest class
@@ -279,6 +281,11 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             f"a source needs the truth: add a column correct (1 or 0){matched}, or y_true with the "
             "right answers"
         )
+    if "source" in tables and source.correct is None and source.prediction is None:
+        raise source.store.error(
+            f"{source.label} has the right answers, but there is no column prediction to compare "
+            "with them: add it, or a column correct (1 or 0)"
+        )
     named = set().union(*(columns.names for columns in every))
     is_closed = all(columns.predictions is not None for columns in every)
     if any(columns.predictions is not None for columns in every) and not is_closed:
@@ -293,17 +300,36 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             return EVENTS
     if len(named) < 2:
         named.add(OTHER)
+    if len(named) == 2 and OTHER not in named:
+        for columns in every:
+            _require_of_prediction(columns, sorted(named))
     numbers = all(map(is_plain_number, named))
     return tuple(sorted(named, key=(lambda name: int(name)) if numbers else str))
 
 
+def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
+    """Refuse the probability of one of two classes in the place of the prediction's confidence."""
+    predictions = np.array(columns.predictions or ())
+    parts = [columns.values[predictions == name] for name in classes]
+    if min(map(len, parts)) < _TELLING or (columns.values < 0.5).mean() <= _BELOW_CHANCE:
+        return
+    low, high = sorted(range(2), key=lambda place: float(parts[place].mean()))
+    if parts[low].max() <= parts[high].min():
+        of_low, of_high = printable(classes[low]), printable(classes[high])
+        raise columns.store.error(
+            f"{columns.confidence} is the probability of {of_high} in every row, also where the "
+            f"prediction is {of_low}: rename it to prob_{of_high}"
+        )
+
+
 def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
     """Divide percentages by 100."""
-    percent = [bool((columns.values > 1).any()) for columns in tables.values()]
+    filled = [columns for columns in tables.values() if len(columns.values)]
+    percent = [bool((columns.values > 1).any()) for columns in filled]
     if not any(percent):
         return
     if not all(percent):
-        wrong = [*tables.values()][percent.index(False)]
+        wrong = filled[percent.index(False)]
         raise wrong.store.error(
             f"{wrong.confidence} is nowhere above 1, and the other table holds percentages: give "
             "both in one unit"

@@ -304,7 +304,7 @@ class OutputTable:
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
         """Refuse outputs of independent labels that are of the other kind; yield notes."""
-        if self.kind == "logits" and seen.bounded == seen.rows:
+        if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield f"{seen.fact}; they are read as logits: pass --probabilities if they are not"
         if self.kind == "probabilities" and seen.first_outside is not None:
             row, value = seen.first_outside

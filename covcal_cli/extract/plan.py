@@ -102,7 +102,7 @@ class ExtractPlan:
         target = self.domains.get("target")
         if target is not None and not len(target.data.ids):
             missing = f"{target.data.path} has no rows; covcal watch counts it as an empty period"
-        elif target is not None and not several:
+        elif target is not None and not several and self.classes.names != EVENTS:
             missing = missing_classes(target.data.path, target.labels, self.classes)
         on_settings = (self.origin, self.classes.note, self.runner.note)
         return once(*on_model, *on_settings, *self.remarks, missing)

@@ -489,7 +489,8 @@ def _label_names(path: Path, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         names = parsed_json(str(attributes.get(LABELS)))
     except ValueError:
         names = None
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+    is_valid = isinstance(names, list) and all(isinstance(n, str) and n.strip() for n in names)
+    if not is_valid or not names or len({*names}) < len(names):
         raise CovcalError(f"{path}: its attribute {LABELS} names no labels: extract again")
     return tuple(names)
 

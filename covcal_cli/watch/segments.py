@@ -155,7 +155,8 @@ def _parts(
 
 def _predicted(domain: Domain, rows: Rows) -> Integers:
     blocks = domain.blocks(rows, "logits")
-    return np.concatenate([domain.logits(block).argmax(axis=1) for block in blocks])
+    predicted = [domain.logits(block).argmax(axis=1) for block in blocks]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *predicted])
 
 
 def _values(

@@ -157,6 +157,7 @@ def choice(name: str) -> dict[str, Any]:
     [
         ("prediction,label", ("a", "a"), "it has no column confidence"),
         ("prediction,confidence", ("a", 0.5), "a source needs the truth: add a column correct"),
+        ("confidence,label", (0.5, "a"), "there is no column prediction to compare with them"),
         ("prediction,confidence,correct", ("a", -0.5, 1), "confidence of line 2 is -0.5"),
         ("prediction,confidence,correct", ("a", 170, 1), "confidence of line 2 is 170"),
         ("prediction,confidence,correct", ("a", "high", 1), "confidence of line 2 is 'high'"),
@@ -178,6 +179,25 @@ def test_both_tables_have_one_unit(tmp_path: Path) -> None:
     theirs = table(tmp_path / "b.csv", "prediction,confidence", [("a", 0.9), ("b", 0.8)])
     with pytest.raises(CovcalError, match=r"b\.csv.*nowhere above 1.*percentages"):
         opened(ours, theirs)
+    assert not opened(ours, table(tmp_path / "b.csv", "prediction,confidence", []))["target"].ids
+
+
+def test_the_probability_of_one_class_is_no_confidence(tmp_path: Path) -> None:
+    """Where all low values belong to one of two predictions, they are the other's probability."""
+    shares = [0.05 + 0.03 * number for number in range(30)]
+    rows = [(int(share > 0.5), share, int(number % 3 > 0)) for number, share in enumerate(shares)]
+    path = table(tmp_path / "a.csv", "prediction,confidence,label", rows)
+    with pytest.raises(CovcalError, match=r"probability of 1 in every row.* rename it to prob_1"):
+        opened(path, path)
+    own = [(answer, share if answer else 1 - share, label) for answer, share, label in rows]
+    assert len(opened(table(path, "prediction,confidence,label", own))["target"].ids) == 30
+
+
+def test_a_forecast_of_being_right_has_no_note_on_its_wrong_answers(tmp_path: Path) -> None:
+    rows = [(0.5 + number / 100, int(number % 3 > 0)) for number in range(30)]
+    path = table(tmp_path / "a.csv", "confidence,correct", rows)
+    done = covcal("extract", path, path, "-o", tmp_path / "f.h5").require_success()
+    assert "wrong 2" not in done.err
 
 
 @pytest.fixture(scope="module")

@@ -346,6 +346,9 @@ class TestEmptyNights:
         assert period["measured"]["estimate"] is None
         assert (period["verdict"], period["why"]) == ("not known", "no rows came")
 
+    def test_it_has_no_segments(self, folder: Path, empty: Path) -> None:
+        assert watched(folder, empty.name, "--segment", "predicted")["segments"] == []
+
     def test_it_does_not_change_later_periods(self, folder: Path, empty: Path) -> None:
         alone = watched(folder, "2026-W04=w0.h5")
         (folder / "h.jsonl").unlink()
