@@ -310,8 +310,8 @@ class Calibrator:
 class ArrayFile(FeatureFile):
     """A features file in memory, whose rows are all validation rows.
 
-    `domains` has the datasets of "source" and "target" by name; a domain without rows is left out.
-    Ids are row numbers. Labels that are not given are unknown.
+    `domains` has the datasets of "source" and "target" by name. Beside a source, a target
+    without rows is left out. Ids are row numbers. Labels that are not given are unknown.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class ArrayFile(FeatureFile):
         self._digest = hashlib.sha256()
         for name, arrays in domains.items():
             n = len(arrays["logits"])
-            if n == 0:
+            if n == 0 and len(domains) == 2:
                 continue
             unknown = np.full(n, UNKNOWN_LABEL, dtype=np.int64)
             content: dict[str, AnyArray] = {

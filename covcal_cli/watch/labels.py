@@ -139,6 +139,15 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
     )
 
 
+def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabels | None:
+    """Return the labels of two parts as random rows of both, as a pool adds those of periods."""
+    if first is None or second is None:
+        return first or second
+    size = first.size + second.size
+    accuracy = (first.accuracy * first.size + second.accuracy * second.size) / size
+    return PeriodLabels(first.rows + second.rows, min(accuracy, 1.0), size)
+
+
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
     """Return what the labels of parts of one period tell, given the rows of every part.
 

@@ -25,7 +25,14 @@ from covcal_cli.records import write_document
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.calendar import Cut, cuts, rows_of
 from covcal_cli.watch.columns import drifts
-from covcal_cli.watch.labels import FileLabels, joined_labels, own_labels, picked_labels, together
+from covcal_cli.watch.labels import (
+    FileLabels,
+    added,
+    joined_labels,
+    own_labels,
+    picked_labels,
+    together,
+)
 from covcal_cli.watch.late_labels import LateLabels
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, SegmentVerdict
 from covcal_cli.watch.promise import WatchedDecision, accepted_in_period, accepted_rows
@@ -256,8 +263,12 @@ def _with_accepted(
     decision = standard.decision
     if decision is None:
         return entry
+    recorded = entry.accepted
+    is_recorded = recorded is not None and recorded.decision == decision.sha256
+    # An earlier watch may have read the labels without this decision.
+    lacks_labels = labels is not None and (recorded is None or recorded.labels is None)
     same_labels = before is not None and entry.labels == before.labels
-    if same_labels and entry.accepted and entry.accepted.decision == decision.sha256:
+    if is_recorded and same_labels and not lacks_labels:
         return entry
     accepted = accepted_rows(target, cut.rows, scaled, decision)
     sample = _sample(target, cut, standard.calibration.seed)
@@ -428,7 +439,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
     one, other = first.accepted, second.accepted
     if one is None or other is None or one.decision != other.decision:
         return None
-    labels = together([(one.rows, one.labels), (other.rows, other.labels)])
+    labels = added(one.labels, other.labels)
     expected = other.expected
     if one.expected is not None and other.expected is not None:
         share, error, low, high = (

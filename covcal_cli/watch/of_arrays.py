@@ -222,6 +222,8 @@ class Watch:
         rest = None
         if set(names) <= set(getattr(logits, "columns", ())):
             rest, logits = logits.drop(columns=names), logits[names]
+        if hasattr(logits, "__len__") and not len(logits):  # a period in which no rows came
+            return np.zeros((0, len(self._standard.calibration.classes))), rest
         if calibrator is not None:
             return calibrator.rows(logits), rest
         rows = logits_of(logits, "logits")
@@ -267,6 +269,8 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
         column = str(key)
         if not column.isprintable() or "/" in column or not column.strip("."):
             raise ArgumentError(f"{name}: {key!r} cannot be the name of a column: rename it")
+        if f"columns/{column}" in stored:
+            raise ArgumentError(f"{name}: two columns are called {column!r}: rename one")
         values = _objects(columns[key], f"{name}[{key!r}]")
         if values.shape != (n,):
             raise ArgumentError(f"{name}[{key!r}] must be of shape ({n},), not {values.shape}")

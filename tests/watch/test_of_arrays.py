@@ -154,11 +154,20 @@ def test_other_rows_of_a_known_period_are_refused(made: Path) -> None:
     assert watch.observe(rows("w1")["logits"], period="w", join=True).measured.rows == 400
 
 
+def test_a_period_may_have_no_rows(made: Path) -> None:
+    """As a file without rows: it has no confidence, and rows that come later fill it."""
+    watch = covcal.Watch(made / "cal.json")
+    for logits in ([], pd.DataFrame(columns=CLASSES), np.zeros((0, 5))):
+        assert watch.observe(logits, period="w").answer == "not known: no rows came"
+    assert watch.observe(rows("w0")["logits"], period="w").measured.rows == 200
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ([1, 2], "columns must be a data frame, or a dict"),
         ({"a/b": np.zeros(200)}, "'a/b' cannot be the name of a column"),
+        ({1: np.zeros(200), "1": np.zeros(200)}, "two columns are called '1'"),
         ({"amount": 5}, r"columns\['amount'\] must be of shape \(200,\)"),
     ],
 )

@@ -155,6 +155,46 @@ class TestWatch:
         assert period.promise is not None
         assert period.promise.labels > 0
 
+    @pytest.mark.parametrize("first", ["labels", "decision"])
+    def test_labels_and_decision_may_come_in_any_order(
+        self, first: str, made: Path, tmp_path: Path
+    ) -> None:
+        """Labels that were read without the decision count once both are given."""
+        history, decision = tmp_path / "h.jsonl", made / "decide.json"
+        with_labels = WatchSettings(target_labels=True)
+        steps: list[Any] = [(with_labels, None), (WatchSettings(), decision)]
+        for settings, decide_with in steps if first == "labels" else steps[::-1]:
+            watch(
+                [made / "bad.h5"],
+                made / "cal.json",
+                settings,
+                history=history,
+                decide=decide_with,
+            )
+        (period,) = watched(made, "bad.h5", history).periods
+        assert period.promise is not None
+        assert period.promise.verdict == "broken"
+
+    def test_labels_of_joined_rows_add_up(self, made: Path, tmp_path: Path) -> None:
+        """Two samples are one of both sizes, or the intervals would be too short."""
+        history = tmp_path / "h.jsonl"
+        counts = []
+        for name in ("good", "bad"):
+            document = watch(
+                [Path(f"w={made / name}.h5")],
+                made / "cal.json",
+                WatchSettings(target_labels=True),
+                history=history,
+                decide=made / "decide.json",
+                join=True,
+            )
+            accepted = document.periods[0].measured.accepted
+            assert accepted is not None
+            assert accepted.labels is not None
+            counts.append((accepted.rows, accepted.labels.rows, accepted.labels.size))
+        assert counts[1][0] > counts[0][0]
+        assert {*map(float, counts[1])} == {float(counts[1][0])}
+
     def test_labels_of_the_decisions_own_rows_do_not_count(self, made: Path) -> None:
         document = watched(made, "features.h5")
         assert document.periods[0].promise is not None
