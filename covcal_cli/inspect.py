@@ -106,10 +106,11 @@ def _table_lines(path: Path) -> Lines:
         sheet = read_sheet(path)
         batch = sheet.batch
         labelled = sum(bool(label) for label in sheet.labels)
+        fill = "" if labelled == len(sheet) else "fill in the column label, then "
         return [
             ("sheet", f"{len(sheet)} rows to label, by covcal pick; {labelled} have a label"),
             ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
-            ("to do", "fill in the column label, then covcal label; leave the other columns alone"),
+            ("to do", f"{fill}covcal label; leave the other columns alone"),
             ("inclusion", "the probability with which the row was drawn"),
             ("draw", "proves that the line is unchanged; covcal label needs it"),
         ]

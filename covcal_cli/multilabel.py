@@ -59,8 +59,8 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
     name = _LABEL.get()
     if name is None:
         raise CovcalError(
-            f"{path} holds {len(names)} independent labels, and this step reads one classifier: "
-            "extract one label as a table of two classes for it"
+            f"{path} holds {len(names)} independent labels, but this command reads one classifier: "
+            "extract a table with the columns prob_NAME and label of one label"
         )
     if name not in names:
         raise CovcalError(f"{path} does not have this label, only {', '.join(names)}")

@@ -196,7 +196,7 @@ def test_a_step_for_one_classifier_says_what_to_do(command: tuple[str, ...], sev
     """Commands that do not support several labels refuse in one line, and name the way out."""
     line = covcal(*command, cwd=several).error_line()
     assert "holds 3 independent labels" in line
-    assert "as a table of two classes" in line
+    assert "prob_NAME and label of one label" in line
 
 
 def test_an_error_names_its_label_and_an_unknown_label_is_refused(several: Path) -> None:

@@ -154,6 +154,7 @@ def decide(
         decisions = {name: decision for name, (_, _, decision) in of_label.items()}
         content = of_labels(decisions, Path("decide.json") if to_stdout else output)
         path = next(iter(of_label.values()))[0]
+        is_of_use = any(_is_of_use(decision) for decision in decisions.values())
         notes = multilabel.gathered({name: texts for name, (_, texts, _) in of_label.items()})
         screen = multilabel.decided(decisions) + "".join(
             f"\n\n{name}{_groups(decision)}" for name, decision in decisions.items() if by
@@ -161,6 +162,7 @@ def decide(
     else:
         path, notes, decision = decided()
         content = decision
+        is_of_use = _is_of_use(decision)
         screen = _answer(decision, str(output)) + _groups(decision)
     if file is None:
         console.note(f"reading {path}")
@@ -172,9 +174,8 @@ def decide(
     for text in notes:
         console.note(text)
     if not to_stdout:
-        console.wrote(
-            output, f"covcal apply --decide {as_word(output)} writes the decision for every row"
-        )
+        following = f"covcal apply --decide {as_word(output)} writes the decision for every row"
+        console.wrote(output, following if is_of_use else None)
 
 
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
@@ -198,6 +199,11 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
     except TooFewRowsError as error:
         console.note(f"no range of the expected error: {error}")
         return None
+
+
+def _is_of_use(decision: "Decision") -> bool:
+    """Return whether a decision accepts a row or makes sets."""
+    return decision.threshold is not None or decision.sets is not None
 
 
 def _answer(decision: "Decision", output: str) -> str:
@@ -238,15 +244,19 @@ def _answer(decision: "Decision", output: str) -> str:
             )
         elif decision.labels is not None:
             use = decision.labels
-            result = "too few labelled rows are among the surest rows"
+            promise = f"a promise of at most {short_percent(limit)} wrong"
             if use.labels:
-                result = f"{use.wrong} of {use.labels} labels of the surest rows are wrong"
-                result += f", and {use.allowed if use.allowed > 0 else 'none'} may be"
-            facts["Reason"] = f"{result}, for at most {short_percent(limit)} wrong"
+                allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
+                facts["Reason"] = (
+                    f"{use.wrong} of {use.labels} labelled rows among the surest are wrong; "
+                    f"{promise} allows {allowed}"
+                )
+            else:
+                facts["Reason"] = f"too few of the surest rows have a label for {promise}"
         else:
             facts["Reason"] = (
-                f"even of the surest rows more than {short_percent(limit)} may be wrong, at the "
-                "low end of the estimated accuracy"
+                f"at the low end of the estimated accuracy, more than {short_percent(limit)} of "
+                "even the surest rows are wrong"
             )
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     Gate = tuple[Wanted, float, str]
 
 _MOST_CLASSES = 20  # classes in the table of metrics without -v
+_ALL_CLASSES = "all classes"
 _LEAST, _MOST = "--fail-below", "--fail-above"
 EndName = StrEnum("EndName", ["low", "middle", "high"])
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
@@ -347,10 +348,13 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     if kind == "table":
         parts = [_answer(estimation), *(tables.text(table) for table in further)]
         if metrics.rows:
-            mean = "All classes: the mean of the classes, except for accuracy and cost."
-            few = is_short and len(estimation.classes) > _MOST_CLASSES
-            lowest = f" The {_MOST_CLASSES} lowest classes are shown; -v shows all." if few else ""
-            parts.insert(2, f"{mean}{lowest}\n{estimation.metrics[0].interval}")
+            legend = []
+            if any(_ALL_CLASSES in row for row in metrics.rows):
+                legend.append("All classes: the mean of the classes, except for accuracy and cost.")
+            if is_short and len(estimation.classes) > _MOST_CLASSES:
+                legend.append(f"The {_MOST_CLASSES} lowest classes are shown; -v shows all.")
+            lines = [" ".join(legend), estimation.metrics[0].interval]
+            parts.insert(2, "\n".join(line for line in lines if line))
         if verbose:
             parts.append(_details(estimation, estimates))
         return "\n\n".join(parts)
@@ -441,7 +445,7 @@ def _metrics(estimation: "Estimation", most: int, *, has_answer: bool) -> "Table
     lines = [
         [
             *([group or "all rows"] if grouped else []),
-            label or "all classes",
+            label or _ALL_CLASSES,
             *(cells.get(name, "") for name in names),
         ]
         for (group, label), cells in sorted(

@@ -1,5 +1,6 @@
 """The screens of commands on files with several independent labels: one table, and the worst."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
     from covcal_cli.watch.period import Watched
 
 _SHOWN = 4  # names of labels in a sentence
+_PICK = re.compile(r"(?: with|:) covcal pick(?: FILE -n 50)?")  # as a remedy
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the texts of all labels, each once, with the labels that it is about in front."""
+    """Return the texts of all labels, each once, with the labels that it is about in front.
+
+    They do not name `covcal pick`, which reads one classifier.
+    """
     labels_of: dict[str, list[str]] = {}
     for label, of_label in texts.items():
-        for text in dict.fromkeys(of_label):
+        for text in dict.fromkeys(_PICK.sub("", text) for text in of_label):
             labels_of.setdefault(text, []).append(label)
     return [
         text if len(labels) == len(texts) else f"{named(labels)}: {text}"

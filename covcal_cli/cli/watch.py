@@ -234,10 +234,10 @@ def watch(
             changes = multilabel.acknowledged(
                 names, partial(accept, calibration, history, acknowledge)
             )
-            console.note(f"accepted: {changes}. A new segment begins there with the next period")
+            console.note(f"accepted: {changes}. Later periods are compared with these rows")
             return
         change = accept(calibration, history, acknowledge)
-        console.note(f"accepted: {change}. A new segment begins there with the next period")
+        console.note(f"accepted: {change}. Later periods are compared with these rows")
         return
     if decide is None and any(name.value == "promise" for name in fail_on or []):
         raise typer.BadParameter("promise needs --decide", param_hint="--fail-on")

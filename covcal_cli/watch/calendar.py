@@ -14,7 +14,6 @@ from typing import Literal, get_args
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
-from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import ALL, Domain
 
@@ -101,11 +100,9 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
     """Return the day of every row as an ordinal, shape (n,)."""
     if by not in target.columns:
         columns = ", ".join(target.columns) or "none"
-        word = by.removeprefix(GROUP_PREFIX)
         raise CovcalError(
-            f"{target.path} has no column {by} (columns: {columns}): give the table a column "
-            f"{GROUP_PREFIX}{word}, extract again and pass --by {word}, or "
-            "watch one file per period"
+            f"{target.path} has no column {by} (columns: {columns}): add the column to the table "
+            "and extract again, or watch one file per period"
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values

@@ -253,7 +253,7 @@ class Period(Document):
         if self.segment is None:
             return "no change was found since the calibration"
         return (
-            f"no change was found since {self.segment.since}, where a new segment begins "
+            f"no change was found since {self.segment.since}, whose rows are the reference now "
             f"({self.segment.reason})"
         )
 

@@ -97,7 +97,8 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
         labels[:] = (labels[:] + 1) % 3
     done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
     assert done.out.startswith("Accept  none of the target rows")
-    assert "labels of the surest rows are wrong" in done.out
+    assert "labelled rows among the surest are wrong; a promise of at most 10 % wrong" in done.out
+    assert "covcal apply" not in done.err  # there is nothing to apply
     assert "\nLabels" in done.out
 
 
@@ -311,7 +312,7 @@ def test_sets_say_if_labels_were_drawn_for_rows_to_accept(folder: Path) -> None:
     label(folder, 100)
     done = covcal("decide", "--set", 0.9, "-f", cwd=folder).require_success()
     assert "so the sets are an estimate" in done.err
-    assert "too few labelled rows" in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
+    assert "too few of the surest rows" in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
 
 
 def test_the_demo_leads_to_a_promise_that_apply_and_export_share(

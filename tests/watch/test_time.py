@@ -309,7 +309,9 @@ class TestSegments:
         assert "accepted: changed since 2026-W12: " in done.err
         week(folder / "week.h5", 30, moved=1.0)
         done = covcal("watch", "2026-W14=week.h5", "--history", "h.jsonl", cwd=folder)
-        assert "since 2026-W12, where a new segment begins (accepted: a new camera)" in done.out
+        assert (
+            "since 2026-W12, whose rows are the reference now (accepted: a new camera)" in done.out
+        )
         again = covcal(*arguments, cwd=folder).error_line()
         assert "there is no alarm to acknowledge" in again
         assert json.loads(lines(folder)[-2])["reason"] == "a new camera"

@@ -292,8 +292,8 @@ class TestPeriodsOfOneFile:
         ("column", "says"),
         [
             (
-                "group_when",
-                "no column group_when (columns: count, when): give the table a column group_when,",
+                "day",
+                "no column day (columns: count, when): add the column to the table",
             ),
             ("when", "column when holds 'monday', which is not a date such as 2026-11-28"),
             ("count", "column count holds 7, which is not a date"),
