@@ -265,12 +265,14 @@ def _with_accepted(
         return entry
     recorded = entry.accepted
     is_recorded = recorded is not None and recorded.decision == decision.sha256
-    # An earlier watch may have read the labels without this decision.
-    lacks_labels = labels is not None and (recorded is None or recorded.labels is None)
-    same_labels = before is not None and entry.labels == before.labels
-    if is_recorded and same_labels and not lacks_labels:
+    is_recorded &= before is not None and entry.rows_sha256 == before.rows_sha256
+    of_rows = None if labels is None else labels.of(cut.rows)
+    if is_recorded and of_rows is None:
         return entry
     accepted = accepted_rows(target, cut.rows, scaled, decision)
+    # An earlier watch may have read some of the labels without this decision, so they count anew.
+    if recorded is not None and is_recorded and labels is not None:
+        return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
     measured = accepted_in_period(
         target, accepted, sample, scaled, decision, entry.estimate, labels

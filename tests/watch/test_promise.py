@@ -175,6 +175,21 @@ class TestWatch:
         assert period.promise is not None
         assert period.promise.verdict == "broken"
 
+    def test_all_labels_count_if_some_came_with_the_decision(
+        self, made: Path, tmp_path: Path
+    ) -> None:
+        """The rest of the labels came in a watch without it."""
+        history = tmp_path / "h.jsonl"
+        watched(made, "bad.h5", history)
+        line = json.loads(history.read_text())
+        line["measured"]["accepted"]["labels"] = {"rows": 20, "accuracy": 1.0, "size": 20.0}
+        history.write_text(f"{line_text(line, history)}\n")
+        (period,) = watched(made, "bad.h5", history).periods
+        accepted = period.measured.accepted
+        assert accepted is not None
+        assert accepted.labels is not None
+        assert accepted.labels.rows == accepted.rows
+
     def test_labels_of_joined_rows_add_up(self, made: Path, tmp_path: Path) -> None:
         """Two samples are one of both sizes, or the intervals would be too short."""
         history = tmp_path / "h.jsonl"
