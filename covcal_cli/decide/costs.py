@@ -5,7 +5,6 @@ an accepted row with a wrong class. `pairs` is an optional list of objects with 
 and `cost`, which replace `wrong` for single pairs of classes.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from covcal_cli.formats.decision import CostPoint
 from covcal_cli.records import json_of
 
 _POINTS = 200  # shares that are compared
+_MOST = 1e100  # the largest cost; the square of a larger one may be infinite
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,9 @@ def read_costs(path: Path, classes: Sequence[str]) -> Costs:
 
 
 def _cost(path: Path, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise CovcalError(f"{path}: {name} must be a number of at least 0, not {value!r}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _MOST:
+        raise CovcalError(
+            f"{path}: {name} must be a number of at least 0 and at most {_MOST:g}, not {value!r}"
+        )
     return float(value)

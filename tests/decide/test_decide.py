@@ -416,6 +416,7 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
         ('{"review": 1}', '"wrong": 10'),
         ('{"review": -1, "wrong": 2}', "at least 0"),
         ('{"review": 1, "wrong": true}', "at least 0"),
+        ('{"review": 1, "wrong": 1e308}', "at most 1e+100"),
         ('{"review": 1, "wrong": 2, "x": 1}', "'x'"),
         ('{"review": 1, "wrong": 2, "pairs": [{"true": "a"}]}', "predicted and cost"),
         (

@@ -157,7 +157,8 @@ def test_other_rows_of_a_known_period_are_refused(made: Path) -> None:
 def test_a_period_may_have_no_rows(made: Path) -> None:
     """As a file without rows: it has no confidence, and rows that come later fill it."""
     watch = covcal.Watch(made / "cal.json")
-    for logits in ([], pd.DataFrame(columns=CLASSES), np.zeros((0, 5))):
+    nothing: list[Any] = [[], pd.DataFrame(columns=CLASSES), np.zeros((0, 5))]
+    for logits in nothing:
         assert watch.observe(logits, period="w").answer == "not known: no rows came"
     assert watch.observe(rows("w0")["logits"], period="w").measured.rows == 200
 
