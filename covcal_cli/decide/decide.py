@@ -9,6 +9,7 @@ Labels that the calibration was fitted to make no promise, because they raise th
 rows that are known to be right. Rows of the test split are neither read nor promised.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -193,17 +194,19 @@ def decide(
         if settings.costs is not None:
             cost = sample.cheapest(read_costs(settings.costs, file.classes), estimate)
             rows_to_accept = round(cost.share * len(ranking))
-            decision = _accepting(replace(decision, cost=cost), ranking, rows_to_accept)
+            threshold = ranking.threshold(rows_to_accept) if rows_to_accept else math.inf
+            decision = _accepting(replace(decision, cost=cost), ranking, threshold)
         elif settings.error is None:
             return decision
         elif uses_labels:
             looks += len(labelled.used)
             test = labelled.tested(ranking, settings)
-            decision = replace(_accepting(decision, ranking, test.rows), labels=test.use)
+            decision = replace(_accepting(decision, ranking, test.threshold), labels=test.use)
             decision = replace(decision, is_promise=decision.threshold is not None)
         else:
-            share = largest_share(curve, settings.error)
-            decision = _accepting(decision, ranking, int(share * len(ranking)))
+            rows_to_accept = int(largest_share(curve, settings.error) * len(ranking))
+            threshold = ranking.threshold(rows_to_accept) if rows_to_accept else math.inf
+            decision = _accepting(decision, ranking, threshold)
         if groups is not None:
             accepted = decision.accepts(confidence[0])
             points = errors_of_groups(*groups, accepted, *confidence)
@@ -340,17 +343,17 @@ class _Labelled:
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
 
-        def batches(count: int) -> list[Sampling]:
-            return [self.sampling(i, ranking.threshold(count)) for i in numbers]
+        def batches(threshold: float) -> list[Sampling]:
+            return [self.sampling(i, threshold) for i in numbers]
 
-        def allowed(count: int, drawn: Sequence[Sampling]) -> int:
-            above = self.scores > ranking.threshold(count)
-            lost = int((above & ~self.is_used).sum())
-            return most_wrong(count, drawn, error, level, these_rows=settings.these_rows, lost=lost)
+        def allowed(threshold: float, drawn: Sequence[Sampling]) -> int:
+            rows = ranking.above(threshold)
+            lost = int(((self.scores > threshold) & ~self.is_used).sum())
+            return most_wrong(rows, drawn, error, level, these_rows=settings.these_rows, lost=lost)
 
         region = ranking.above(max(*(self.used[i] for i in numbers), 0.0))
         tested = plan(ranking, region, batches, allowed)
-        return _Test(tested, ranking, self, np.isin(self.draw.batch, numbers), look)
+        return _Test(tested, self, np.isin(self.draw.batch, numbers), look)
 
     def _left(self, number: int, threshold: float) -> int:
         """Return how many rows above a threshold the batches before left."""
@@ -389,20 +392,19 @@ class _Labelled:
 class _Test:
     """The candidates of a plan, tested with the labels."""
 
-    def __init__(
-        self, tested: Plan, ranking: Ranking, labelled: _Labelled, is_used: Booleans, batches: int
-    ) -> None:
+    def __init__(self, tested: Plan, labelled: _Labelled, is_used: Booleans, batches: int) -> None:
         drawn = int(is_used.sum())
-        self.rows, self.use = 0, LabelUse(drawn, 0, 0, -1, batches)
+        self.rows, self.threshold = 0, math.inf
+        self.use = LabelUse(drawn, 0, 0, -1, batches)
         for candidate in tested.candidates:
-            above = is_used & (labelled.scores > ranking.threshold(candidate.rows))
+            above = is_used & (labelled.scores > candidate.threshold)
             wrong = int((above & labelled.wrong).sum())
             passed = wrong <= candidate.wrong
             if passed or not self.rows:
                 self.use = LabelUse(drawn, int(above.sum()), wrong, candidate.wrong, batches)
             if not passed:
                 break
-            self.rows = candidate.rows
+            self.rows, self.threshold = candidate.rows, candidate.threshold
 
 
 def _unusable(labelled: _Labelled, calibration: Calibration, document: Path) -> str | None:
@@ -466,10 +468,9 @@ def _point(decision: Decision, share: float) -> CurvePoint:
     return CurvePoint(share, error, low, high)
 
 
-def _accepting(decision: Decision, ranking: Ranking, rows: int) -> Decision:
-    """Return the decision that accepts the best rows, fewer where scores are equal."""
-    threshold = ranking.threshold(rows)
-    above = ranking.above(threshold) if rows else 0
+def _accepting(decision: Decision, ranking: Ranking, threshold: float) -> Decision:
+    """Return the decision that accepts the rows above a threshold, if there are any."""
+    above = ranking.above(threshold)
     if not above:
         return decision
     share = above / len(ranking)

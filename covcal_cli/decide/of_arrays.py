@@ -141,20 +141,19 @@ class Decision:
         """
         error, level = self.error or 0.0, 1 - self.certainty
 
-        def batches(count: int) -> list[Sampling]:
-            above = int((scores > ranking.threshold(count)).sum())
-            return [Sampling(above / max(count, 1), above)]
+        def batches(threshold: float) -> list[Sampling]:
+            above = int((scores > threshold).sum())
+            return [Sampling(above / max(ranking.above(threshold), 1), above)]
 
-        def allowed(_count: int, drawn: Sequence[Sampling]) -> int:
+        def allowed(_threshold: float, drawn: Sequence[Sampling]) -> int:
             labels = drawn[0].most
             return most_wrong(labels, [Sampling(1.0, labels)], error, level, these_rows=False)
 
         threshold = 1.0
         for candidate in plan(ranking, len(ranking), batches, allowed).candidates:
-            at_candidate = ranking.threshold(candidate.rows)
-            if wrong[scores > at_candidate].sum() > candidate.wrong:
+            if wrong[scores > candidate.threshold].sum() > candidate.wrong:
                 break
-            threshold = at_candidate
+            threshold = candidate.threshold
         return threshold
 
     def _require_fitted(self, name: str, argument: str, value: float | None) -> None:

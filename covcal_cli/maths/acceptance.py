@@ -131,6 +131,7 @@ _STEPS = 1_000_000  # thresholds are multiples of 1 / _STEPS, and 2 above the ne
 class Candidate:
     """A set of rows to accept, and the most wrong labelled rows with which it is accepted."""
 
+    threshold: float
     rows: int  # the number of rows above the threshold
     labels: int  # the number of labelled rows among them, about
     wrong: int
@@ -195,13 +196,13 @@ def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
 def plan(
     ranking: Ranking,
     most: int,
-    batches: Callable[[int], Sequence[Sampling]],
-    allowed: Callable[[int, Sequence[Sampling]], int],
+    batches: Callable[[float], Sequence[Sampling]],
+    allowed: Callable[[float, Sequence[Sampling]], int],
 ) -> Plan:
     """Return the candidates among the first `most` rows that accept the most on average.
 
-    `most` is the number of rows of the region that labels are drawn from. For the first so many
-    rows, `batches` returns how each batch draws from them, and `allowed` returns `most_wrong`.
+    `most` is the number of rows of the region that labels are drawn from. For the rows above a
+    threshold, `batches` returns how each batch draws from them, and `allowed` returns `most_wrong`.
     """
     candidates = _candidates(ranking, most, batches, allowed)
     if not candidates:
@@ -215,16 +216,17 @@ def plan(
 def _candidates(
     ranking: Ranking,
     most: int,
-    batches: Callable[[int], Sequence[Sampling]],
-    allowed: Callable[[int, Sequence[Sampling]], int],
+    batches: Callable[[float], Sequence[Sampling]],
+    allowed: Callable[[float, Sequence[Sampling]], int],
 ) -> list[Candidate]:
     """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the whole region."""
 
     def candidate(rows: int) -> Candidate:
-        rows = ranking.above(ranking.threshold(rows))
-        drawn = batches(rows)
-        labels = round(sum(batch.inclusion for batch in drawn) * rows)
-        return Candidate(rows, labels, allowed(rows, drawn))
+        # Of scores that are nearly equal, threshold(above(threshold)) leaves out more rows.
+        threshold = ranking.threshold(rows)
+        above, drawn = ranking.above(threshold), batches(threshold)
+        labels = round(sum(batch.inclusion for batch in drawn) * above)
+        return Candidate(threshold, above, labels, allowed(threshold, drawn))
 
     candidates: list[Candidate] = []
     wrong, low = 0, 1
@@ -305,13 +307,13 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
         if not rows:
             continue
 
-        def batches(count: int, p: float = p) -> list[Sampling]:
-            return [sampling(p, count)]
+        def batches(threshold: float, p: float = p) -> list[Sampling]:
+            return [sampling(p, ranking.above(threshold))]
 
-        def allowed(count: int, drawn: Sequence[Sampling]) -> int:
+        def allowed(threshold: float, drawn: Sequence[Sampling]) -> int:
             # No row lies above the score of many tied rows.
             place = np.searchsorted(sizes_of, drawn[0].most, side="right") - 1
-            return int(table[place]) if count else -1
+            return int(table[place]) if ranking.above(threshold) else -1
 
         candidate = plan(ranking, rows, batches, allowed)
         if best is None or candidate.share > best.plan.share:

@@ -126,3 +126,20 @@ def test_rows_above_many_tied_scores_are_never_an_empty_candidate() -> None:
     rows = [candidate.rows for candidate in region.plan.candidates]
     assert min(rows) >= 200
     assert rows == sorted(set(rows))
+
+
+def test_a_candidate_of_nearly_equal_scores_is_the_set_above_its_threshold() -> None:
+    """Scores lie nearer to each other than thresholds, as those of an over-confident classifier.
+
+    A set that is tested must be the set whose rows the bound counts.
+    """
+    rng = np.random.default_rng(0)
+    ranking = Ranking(1 - 1e-5 * rng.random(3000), [0.5 * np.linspace(0, 1, 101) ** 3])
+    region = best_region(ranking, 300, 0.05, 0.09)
+    assert region is not None
+    candidates = region.plan.candidates
+    assert len(candidates) > 1
+    for candidate in candidates:
+        assert candidate.rows == ranking.above(candidate.threshold)
+    # The threshold of as many rows leaves out some of them.
+    assert ranking.above(ranking.threshold(candidates[0].rows)) < candidates[0].rows
