@@ -60,8 +60,10 @@ def promises(
     tests = plan(
         ranking,
         region.rows,
-        lambda rows: [sampling(p, rows)],
-        lambda rows, drawn: most_wrong(rows, drawn, error, level, these_rows=False),
+        lambda threshold: [sampling(p, ranking.above(threshold))],
+        lambda threshold, drawn: most_wrong(
+            ranking.above(threshold), drawn, error, level, these_rows=False
+        ),
     )
     inclusion = np.where(np.arange(n) < region.rows, p, q)
     shares, broken = [], []

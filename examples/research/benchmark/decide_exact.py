@@ -136,11 +136,12 @@ class Draws:
 
         count = self.setting.rows
         if not self.pool:
+            above = self.ranking.above
             candidates = plan(
                 self.ranking,
                 max(self.regions[:look]),
-                lambda count: self.samplings(count, look, 0),
-                lambda count, batches: most(count, *batches),
+                lambda threshold: self.samplings(above(threshold), look, 0),
+                lambda threshold, batches: most(above(threshold), *batches),
             ).candidates
             count = candidates[0].rows if candidates else 0
         if not count:
