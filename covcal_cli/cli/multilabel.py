@@ -152,7 +152,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
     n = [assessment.evaluation.n for assessment in result.labels.values()]
     rows = f"{n[0]}" if len({*n}) == 1 else f"{min(n)} to {max(n)}"
     answer = {"Labels": f"{len(n)}, each on {rows} labelled target rows"}
-    words = {"good": "Trust", "mixed": "Not decided", "bad": "Do not trust"}
+    words = {"good": "Trust", "mixed": "Not proved", "bad": "Do not trust"}
     for tone, subject in words.items() if len(names) <= 2 else ():
         of_tone = [
             label

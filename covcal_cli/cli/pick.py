@@ -246,7 +246,8 @@ def _summary(picked: "PickReport", where: str) -> str:
             f"for all\n{classes}"
         )
     if region_of(batch.score) is not None:
-        return f"{first}\nPromise   covcal decide tests it with them{before}\n{classes}"
+        promise = f"Promise   covcal decide uses the labels to test the promise{before}"
+        return f"{first}\n{promise}\n{classes}"
     return "\n".join(
         [
             first,

@@ -80,7 +80,9 @@ class DecideSettings:
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
-            raise CovcalError("--cost is an estimate: leave out --error and --labels marked")
+            raise CovcalError(
+                "--cost gives an estimate: use it without --error and --labels marked"
+            )
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
@@ -184,10 +186,8 @@ def decide(
             rule = _sets(sample, settings, usable, estimate, target, scaled)
             decision = replace(decision, sets=rule)
             if uses_labels and usable is None:
-                text = (
-                    "the labelled rows were drawn for rows to accept, so the sets are an estimate"
-                )
-                notes.append(f"{text}: draw rows with pick --for a decision by --set alone")
+                text = "the rows were drawn for --error, so the sets are an estimate"
+                notes.append(f"{text}: run decide --set alone, then pick --for it, to promise them")
                 decision = replace(decision, notes=tuple(notes))
         ranking = Ranking(scores, decision.beliefs)
         looks = 1

@@ -41,8 +41,8 @@ class MeanGap:
             word = "too high" if self.direction > 0 else "too low"
             return f"{word} by {points(self.value)} points ({_ends(*ends)})"
         return (
-            f"no average error is proved: between {points(self.low)} points too low and "
-            f"{points(self.high)} too high"
+            f"no average error is proved ({points(self.low)} points too low to "
+            f"{points(self.high)} too high)"
         )
 
 

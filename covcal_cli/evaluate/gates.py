@@ -330,8 +330,8 @@ def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (
-            f"{n} rows are too few, and the value is so near the limit that {_MOST} times as many "
-            "may not decide"
+            f"{n} rows are too few, and {_MOST} times as many may not decide: the value is near "
+            "the limit"
         )
     return f"{n} rows are too few; about {rows:,} would do"
 

@@ -144,7 +144,7 @@ class ExtractPlan:
             return f"{read}; no features"
         kind = "features"
         if classifier.weight is not None:
-            kind = "features, what its last layer reads"
+            kind = "features: the input of its last layer"
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
@@ -477,8 +477,8 @@ def base_preprocessing(
         return preprocessing, f"preprocessing as {origin} says; --preprocess none leaves it out"
     if settings.preprocessing.is_default:
         return Preprocessing(), (
-            "you gave no preprocessing, so images are only brought to the shape of the model's "
-            "input: compare with training (covcal inspect shows it as images)"
+            "you gave no preprocessing, so images are only resized to the model's input: check "
+            "that training did no more (covcal inspect shows it as images)"
         )
     return Preprocessing(), None
 
