@@ -122,7 +122,7 @@ def _table_lines(path: Path) -> Lines:
             ("labels", _classes(of_label)),
         ]
     if not {"label_index", "confidence"} <= set(store.entries):
-        raise CovcalError(f"{path} is a table that covcal did not write: {_REMEDY}")
+        raise CovcalError(f"{path} is not a table that covcal wrote: {_REMEDY}")
     names = [name for name, entry in store.entries.items() if entry.shape]
     others = [name for name in names if not name.startswith("prob_")]
     probabilities = len(names) - len(others)

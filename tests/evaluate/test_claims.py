@@ -31,7 +31,7 @@ class TestMeanGap:
         [
             (MeanGap(0.112, 0.08, 0.14), "too high by 11 points (8.0 to 14)"),
             (MeanGap(-0.112, -0.14, -0.08), "too low by 11 points (8.0 to 14)"),
-            (MeanGap(0.03, -0.02, 0.08), "between 2.0 points too low and 8.0 too high"),
+            (MeanGap(0.03, -0.02, 0.08), "(2.0 points too low to 8.0 too high)"),
         ],
     )
     def test_words(self, gap: MeanGap, words: str) -> None:
