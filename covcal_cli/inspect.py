@@ -79,13 +79,13 @@ def describe(path: str | Path) -> str:
     elif format_of(path):
         lines = _table_lines(path)
     else:
-        raise CovcalError(f"{path} {_other_kind(start)}")
+        raise CovcalError(f"{path} {_other_kind(start, path.suffix.lower())}")
     lines = [(printable(name), printable(text)) for name, text in lines]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
-def _other_kind(start: bytes) -> str:
+def _other_kind(start: bytes, suffix: str) -> str:
     """Say what a file is that inspect does not read, and what to do with it."""
     if start.lower().startswith(b"<!doctype html"):
         return "is a web page: open it in a browser"
@@ -93,6 +93,8 @@ def _other_kind(start: bytes) -> str:
         return "is a picture: open it in a viewer"
     if start.startswith(b"<?xml"):
         return "is an XML document: open it in a browser or an editor"
+    if suffix in {".onnx", ".pt", ".pt2", ".pth"}:
+        return "is not a model that covcal export wrote: covcal extract reads it"
     return f"is not a readable HDF5 file, JSON or table: {_REMEDY}"
 
 
