@@ -12,6 +12,7 @@ from scipy import stats
 from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.bins import Bins, ValueCells, over, under
 from covcal_cli.evaluate.bootstrap import (
+    _shares_as_far,
     ece_interval,
     intervals,
     mean_interval,
@@ -370,3 +371,21 @@ def test_levels() -> None:
         assert wide[name][0] <= low <= high <= wide[name][1], name
     expected = stats.binomtest(7, 20).proportion_ci(0.8, method="wilson")
     assert wilson(7 / 20, 20, 0.8) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@pytest.mark.parametrize(("standard_errors", "is_proved"), [(2.0, False), (2.6, True)])
+def test_two_tests_share_the_error_rate_of_an_ece_above_0(
+    standard_errors: float, is_proved: bool
+) -> None:
+    """Each has 2.5 %: a gap of 2 standard errors (4.6 %) proves nothing, of 2.6 (0.9 %) it does."""
+    n, error = 10_000, 0.005  # of a share of one half
+    hits = round(n * (0.5 - standard_errors * error))
+    bins = Bins(*(np.array([value]) for value in (n, 0.5 * n, hits)))
+    low, high = ece_interval(bins, resamples=1000, seed=0)
+    assert (low > 0) == is_proved
+    assert low <= standard_errors * error <= high
+
+
+def test_draws_are_as_far_as_the_value_from_their_median() -> None:
+    """The mean of skewed draws, here 2, is no middle: all would be as far from it as 4."""
+    assert _shares_as_far(np.array([[0.0, 0.0, 0.0, 0.0, 10.0]]), 4.0) == pytest.approx(0.2)
