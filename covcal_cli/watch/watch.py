@@ -177,6 +177,9 @@ def watch(
         f"{decide} was made on rows of {path}, so labels of this file say nothing of its promise"
         for path in of_decision
     ]
+    has_labels = late is not None or settings.target_labels
+    if decide is None and has_labels and any(period.promise is not None for period in reported):
+        notes.append("the promise does not count these labels yet: watch the files with --decide")
     sequence = periods_in_time(now, used.sha256)
     return Watched(
         periods=tuple(reported),

@@ -164,13 +164,15 @@ class TestWatch:
         with_labels = WatchSettings(target_labels=True)
         steps: list[Any] = [(with_labels, None), (WatchSettings(), decision)]
         for settings, decide_with in steps if first == "labels" else steps[::-1]:
-            watch(
+            document = watch(
                 [made / "bad.h5"],
                 made / "cal.json",
                 settings,
                 history=history,
                 decide=decide_with,
             )
+        left_out = any("promise does not count these labels" in note for note in document.notes)
+        assert left_out == (first == "decision")
         (period,) = watched(made, "bad.h5", history).periods
         assert period.promise is not None
         assert period.promise.verdict == "broken"
