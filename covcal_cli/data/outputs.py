@@ -279,15 +279,17 @@ class OutputTable:
             yield from _notes_on_incomplete(seen)
         elif several and off is not None:
             row, total = off
+            filled = " after its missing values are filled" if row in self._lacking else ""
             independent = (
                 ", or pass --multilabel if they are sigmoids of independent labels"
                 if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
             raise self._store.error(
-                f"the probabilities of {self._place(row)} sum to {total:g}, not 1 (rounding "
-                f"explains {1 - seen.tolerance:g} to {1 + seen.tolerance:g}): give one column per "
-                f"class of a softmax, with more digits ({listed(outputs)} were read){independent}"
+                f"the probabilities of {self._place(row)} sum to {total:g}{filled}, not 1 "
+                f"(rounding explains {1 - seen.tolerance:g} to {1 + seen.tolerance:g}): give one "
+                f"column per class of a softmax, with more digits ({listed(outputs)} were read)"
+                f"{independent}"
             )
         elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
             yield (

@@ -520,6 +520,15 @@ def test_a_row_that_is_no_distribution_is_named(
         opened(path, "probabilities")
 
 
+def test_a_row_with_a_missing_value_that_does_not_sum_to_1_says_so(tmp_path: Path) -> None:
+    """The likeliest class is missing, which no list of the likeliest answers leaves out."""
+    values = softmax(LOGITS)
+    values[3, values[3].argmax()] = np.nan
+    path = write("csv", tmp_path, values, "probabilities")
+    with pytest.raises(CovcalError, match=r"line 5 sum to [0-9.]+ after its missing values are"):
+        opened(path, "probabilities")
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_not_finite_is_named(kind: str, value: float, tmp_path: Path) -> None:
