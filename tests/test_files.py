@@ -309,17 +309,6 @@ def test_a_folder_that_takes_no_files_is_named() -> None:
         write_text(Path("/proc/f"), "text", force=True)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_result_that_cannot_be_printed_is_an_error_in_one_line(small_files: Path) -> None:
-    command = [sys.executable, "-m", "covcal_cli", "inspect", "features.h5"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, cwd=small_files, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.returncode == 1
-    assert done.stderr == "error: the output: no space left on device: free some space\n"
-
-
 @pytest.mark.parametrize("length", [246, 247, 250, 255])
 def test_the_longest_names_can_be_written(features: Path, length: int) -> None:
     """The temporary name of a name that leaves no room for more is another one."""

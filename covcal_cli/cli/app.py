@@ -1,6 +1,5 @@
 """The frame of the command line: its commands, the one error boundary, the one place that exits."""
 
-import errno
 import os
 import re
 import sys
@@ -262,6 +261,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _ended(error: BaseException) -> int:
     """Print why a command failed, and return its exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The rest of the result cannot be written: keep Python from reporting that at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)
         return INTERRUPTED
@@ -272,9 +276,6 @@ def _ended(error: BaseException) -> int:
         if str(error):  # if the message is empty, the result explains the failure
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EBADF):
-        # The rest of the result cannot be written: keep Python from reporting that at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # the reader (head, less) went away
         return ERROR
     if isinstance(error, CLICK_ERROR):

@@ -438,7 +438,8 @@ class TestStreams:
             assert process.stderr.read() == ""
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-    def test_a_full_disk_behind_stdout(self, small_files: Path) -> None:
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_full_disk_behind_stdout(self, unbuffered: str, small_files: Path) -> None:
         """A redirection onto a full disk is an error in one line, and no success."""
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
@@ -447,6 +448,7 @@ class TestStreams:
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=small_files,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
                 check=False,
             )
         assert done.returncode == 1
