@@ -64,8 +64,8 @@ class ApplyReport:
     temperature: float  # T_f
     aligned_temperature: float | None  # T_a of a blend
     networks: Path | None  # the adapted file that gave the aligned logits; None if not needed
-    # Of a file with several labels, the mean calibrated probability of each; all else above is for
-    # the first label.
+    # The mean calibrated probability of every label, if the file has several. The values above are
+    # then those of the first label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -7,9 +7,10 @@ grows, the confidence falls to 1/K. Whatever needs more than the confidence and 
 not read such a table (`FeatureFile.has_one_confidence`).
 
 The classes are the predictions and labels of both tables. If the source says only whether a
-prediction is right, a further class stands for all other answers. If there is no prediction, if
-there are too many of them (texts, say), or if the source says only what is right and confidences
-are below chance (of a detector, say), the classes are `RIGHT` and 19 wrong answers.
+prediction is right, a further class stands for all other answers. In three cases the classes are
+`RIGHT` and 19 wrong answers. The table has no predictions. Or it has too many different ones, such
+as texts. Or the source says only what is right, and confidences are below chance, as detectors
+give them.
 """
 
 import re
