@@ -3,6 +3,7 @@
 All foreign text is escaped here.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -25,7 +26,8 @@ MAX_CLASSES = 50  # rows of the table by class
 _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
 _WIDTH, _HEIGHT = 420, 300
 _LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # of the plane in it
-_EXPECTED, _MEASURED, _LIMIT = "#005f9e", "#1f2933", "#c04e00"
+_EXPECTED, _MEASURED, _LIMIT = "var(--under)", "var(--ink)", "var(--over)"
+_STEPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # of the axis of errors
 _POINTS = 60  # of the measured curve
 Points = Sequence[tuple[float, float]]  # share accepted and error
 
@@ -335,7 +337,10 @@ def diagram(decision: Decision, measured: Points) -> str:
     """Return a diagram as SVG: the error of accepted rows by their share."""
     limit = decision.error or 0.0
     errors = (*(point.high for point in decision.curve), *(error for _, error in measured))
-    highest = max(limit * 1.5, 0.01, *errors)
+    largest = min(1.0, max(limit * 1.5, 0.01, *errors))
+    # At most five steps of a round size, and the axis ends at a step.
+    step = next(size for size in _STEPS if size * 5 >= largest)
+    highest = step * math.ceil(largest / step - 1e-9)
 
     def place(share: float, error: float) -> str:
         return f"{_LEFT + _ACROSS * share:.1f},{_TOP + _DOWN * (1 - error / highest):.1f}"
@@ -350,13 +355,18 @@ def diagram(decision: Decision, measured: Points) -> str:
         f'<svg class="diagram" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{safe(sentence(decision))}</title>",
     ]
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, y = place(tick, tick * highest).split(",")
+    for error in np.arange(0, highest + step / 2, step).tolist():
+        y = _TOP + _DOWN * (1 - error / highest)
         parts += [
-            line([(0, tick * highest), (1, tick * highest)], 'stroke="#e3e7ec"'),
-            f'<text x="{_LEFT - 5}" y="{y}" text-anchor="end">{tick * highest:.1%}</text>',
-            f'<text x="{x}" y="{_TOP + _DOWN + 16}" text-anchor="middle">{tick:.0%}</text>',
+            line([(0, error), (1, error)], 'stroke="var(--rule)"'),
+            f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">',
+            f"{short_percent(error)}</text>",
         ]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        x = _LEFT + _ACROSS * share
+        parts.append(
+            f'<text x="{x:.1f}" y="{_TOP + _DOWN + 16}" text-anchor="middle">{share:.0%}</text>'
+        )
     parts += [
         line(band, f'fill="{_EXPECTED}" fill-opacity="0.15"'),
         line([(p.share, p.error) for p in curve], f'fill="none" stroke="{_EXPECTED}"'),
