@@ -1,6 +1,7 @@
 """Which part of the house may import which, print or exit: read from the source, not from a run."""
 
 import ast
+import gc
 import re
 import sys
 import tomllib
@@ -69,6 +70,7 @@ class Module:
     name: str
     imports: set[str] = field(default_factory=set)
     acts: set[str] = field(default_factory=set)
+    floating: list[int] = field(default_factory=list)
 
     @property
     def packages(self) -> set[str]:
@@ -86,18 +88,25 @@ def part_of(name: str) -> str:
 
 def parsed(name: str, source: str, package: str) -> Module:
     """Read a module's imports, those inside functions too, and its prints and exits."""
-    found = Module(name)
+    return of_tree(name, ast.parse(source), package)
 
-    def visit(node: ast.AST) -> None:
-        for child in ast.iter_child_nodes(node):
+
+def of_tree(name: str, tree: ast.Module, package: str) -> Module:
+    found = Module(name, floating=floating_strings(tree))
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
-            found.imports |= set(_imported(child, package))
-            found.acts |= set(_acts(child))
-            visit(child)
-
-    visit(ast.parse(source))
+            if isinstance(child, _TOLD):
+                found.imports.update(_imported(child, package))
+                found.acts.update(_acts(child))
+            waiting.append(child)
     return found
+
+
+# The nodes that tell of an import, a print or an exit.
+_TOLD = (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute, ast.Raise)
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[str]:
@@ -110,8 +119,9 @@ def _imported(node: ast.AST, package: str) -> Iterator[str]:
             base = ".".join([*parents, base]).rstrip(".")
         yield base
         yield from (f"{base}.{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-        for value in node.args:
+    elif isinstance(node, ast.Call):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        for value in node.args if called == "import_module" else ():
             yield str(value.value) if isinstance(value, ast.Constant) else UNKNOWN
 
 
@@ -119,24 +129,37 @@ def _acts(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in ("print", "exit", "quit", "input"):
             yield node.func.id
-    elif isinstance(node, ast.Attribute):
-        text = ast.unparse(node)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        text = f"{node.value.id}.{node.attr}"
         if text in ("sys.stdout", "sys.stderr", "sys.stdin", "sys.exit", "os._exit"):
             yield text
     elif isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node):
         yield "SystemExit"
 
 
+def trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every source file with its tree.
+
+    Meanwhile the collector waits: it would look at a million nodes, which takes most of the time.
+    """
+    gc.disable()
+    try:
+        for path in sorted(folder.rglob("*.py")):
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+
+
 @cache
 def all_modules() -> dict[str, Module]:
     """Read every module of covcal; when a test asks, not when tests are collected."""
     found = {}
-    for path in sorted(ROOT.rglob("*.py")):
+    for path, tree in trees(ROOT):
         parts = ["covcal_cli", *path.relative_to(ROOT).with_suffix("").parts]
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
         package = name if is_package else ".".join(parts[:-1])
-        found[name] = parsed(name, path.read_text(encoding="utf-8"), package)
+        found[name] = of_tree(name, tree, package)
     return found
 
 
@@ -383,38 +406,48 @@ def test_a_circle_would_be_found(template: str) -> None:
     assert circle(made) == ["a", "b", "c", "a"]
 
 
-def floating_strings(source: str) -> list[int]:
+def floating_strings(tree: ast.Module) -> list[int]:
     """Return the lines of strings that stand for themselves and are no docstring."""
-    bodies = (getattr(node, "body", None) for node in ast.walk(ast.parse(source)))
-    return [
-        statement.lineno
-        for body in bodies
-        if isinstance(body, list)
-        for statement in body[1:]
-        if isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    ]
-
-
-@pytest.mark.parametrize("folder", ["covcal_cli", "tests", "examples"])
-def test_what_is_said_of_a_constant_is_a_comment_above(folder: str) -> None:
-    """Python knows docstrings of modules, classes and functions alone."""
-    found = {
-        path: lines
-        for path in (REPOSITORY / folder).rglob("*.py")
-        if (lines := floating_strings(path.read_text(encoding="utf-8")))
-    }
-    assert found == {}
+    found = []
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, block, ())
+        found += [
+            statement.lineno
+            for statement in getattr(node, "body", ())[1:]
+            if isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Constant)
+            and isinstance(statement.value.value, str)
+        ]
+    return found
 
 
 def test_a_floating_string_would_be_found() -> None:
+    """Also below an ``else``, an ``except`` and in a class; docstrings are none."""
     source = '"""A module."""\nX = 1\n"""Of X."""\ndef f():\n    """F."""'
-    assert floating_strings(source) == [3]
+    assert floating_strings(ast.parse(source)) == [3]
+    deep = (
+        "if X:\n    pass\nelse:\n    class A:\n        def f():\n            pass\n            'F'"
+    )
+    assert floating_strings(ast.parse(deep)) == [7]
+    caught = "try:\n    pass\nexcept OSError:\n    pass\n    'A'"
+    assert floating_strings(ast.parse(caught)) == [5]
+
+
+def test_what_is_said_of_a_constant_is_a_comment_above() -> None:
+    """Python knows docstrings of modules, classes and functions alone."""
+    found = {name: module.floating for name, module in all_modules().items()}
+    found |= {str(path): floating_strings(tree) for path, tree in trees(REPOSITORY / "examples")}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_the_tests_import_only_what_their_own_extra_installs() -> None:
-    """A test that needs another package asks for it with `importorskip`, and skips without it."""
+    """A test that needs another package asks for it with `importorskip`, and skips without it.
+
+    No string of theirs floats, either.
+    """
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     needs = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     names = {re.split(r"[><=\[]", need)[0].lower().replace("-", "_") for need in needs}
@@ -424,8 +457,9 @@ def test_the_tests_import_only_what_their_own_extra_installs() -> None:
         path.stem for path in (REPOSITORY / "examples").rglob("*") if path.suffix in ("", ".py")
     }
     checked = 0
-    for path in (REPOSITORY / "tests").rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+    for path, tree in trees(REPOSITORY / "tests"):
+        assert floating_strings(tree) == [], path
+        for node in tree.body:
             if isinstance(node, ast.Import):
                 packages = {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
