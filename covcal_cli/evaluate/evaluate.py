@@ -18,12 +18,13 @@ from covcal_cli.evaluate.bins import ConfidenceBlock, GroupBins, GroupMetrics, c
 from covcal_cli.evaluate.bootstrap import (
     GROUP_METRICS,
     LEVEL,
+    Difference,
+    PairedRows,
     group_interval,
     group_resamples,
     intervals,
 )
 from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator, measurable
-from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.evaluate.ranked import GroupCollector, auroc
 from covcal_cli.evaluate.result import (
     DecisionCounter,

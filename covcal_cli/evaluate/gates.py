@@ -9,10 +9,16 @@ from statistics import NormalDist
 from typing import Literal
 
 from covcal_cli.errors import CovcalError, printable
-from covcal_cli.evaluate.baseline import Baseline, compare, read_baseline
 from covcal_cli.evaluate.bootstrap import LEVEL, RESAMPLES, Interval
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-from covcal_cli.evaluate.limits import Limit, apply_limits, gate_level
+from covcal_cli.evaluate.limits import (
+    Baseline,
+    Limit,
+    apply_limits,
+    compare,
+    gate_level,
+    read_baseline,
+)
 from covcal_cli.evaluate.metrics import MAIN, METRICS
 from covcal_cli.evaluate.result import GATED, Change, Evaluation, Verdict
 from covcal_cli.forecast.forecaster import NONE, read_named

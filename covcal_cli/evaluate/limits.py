@@ -7,23 +7,40 @@ decide, and the gate is not proved.
 
 All gates of a job share one error rate (Bonferroni): with m gates, each has an interval of level 1
 - (1 - level) / m. So a job without any fault fails as rarely as a single gate.
+
+`Baseline` is an earlier metrics.json, and `compare` says how much worse an evaluation is. On the
+same rows, the change of a metric is a paired difference. To check whether the rows are the
+same, the earlier temperature is measured again on the current rows; it must give its earlier
+metrics. Different rows are an independent sample, and the interval is that of two independent
+samples.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.bins import Bins
+from covcal_cli.evaluate.bins import Bins, over, under
 from covcal_cli.evaluate.bootstrap import (
     GROUP_METRICS,
     Interval,
+    Part,
+    ece_interval,
     group_interval,
     group_resamples,
     intervals,
+    stretched,
 )
-from covcal_cli.evaluate.result import DECIDED, GATED, Evaluation, Verdict
+from covcal_cli.evaluate.metrics import METRICS, Metrics
+from covcal_cli.evaluate.result import DECIDED, GATED, Change, Evaluation, MetricsRecord, Verdict
 from covcal_cli.forecast.forecaster import NONE
+from covcal_cli.maths.odds import wilson
+from covcal_cli.maths.scaling import Scaling
+from covcal_cli.records import read_document
 
 
 @dataclass(frozen=True)
@@ -229,3 +246,203 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
 def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list[str]:
     """Return the calibrations that gates apply to: all given ones, else ``none``."""
     return [name for name in metrics if name in calibrations] or [NONE]
+
+
+# Metrics that are equal on the same rows, and differ on other rows of the same number.
+SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
+_OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An earlier metrics.json."""
+
+    path: Path
+    read: MetricsRecord
+
+    def require_settings(self, **settings: Any) -> None:
+        """Refuse a ``split``, ``predictions`` or ``bins`` that differs from the baseline's."""
+        bins = len(self.read.edges) - 1
+        earlier = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
+        for name, value in settings.items():
+            if earlier[name] != value:
+                raise CovcalError(
+                    f"{self.path} was made with --{name} {earlier[name]}, not {value}, so its "
+                    f"metrics cannot be compared: pass --{name} {earlier[name]}, or make a new "
+                    "baseline"
+                )
+
+    def note_on_rows(self, n: int) -> str | None:
+        """Return a note if the baseline's number of rows is not `n`."""
+        if self.read.n == n:
+            return None
+        return (
+            f"{self.path} measured {self.read.n} rows, this evaluation {n}: a change may come from "
+            "the rows, not from the calibration"
+        )
+
+    def name_of(self, name: str, names: Sequence[str]) -> str:
+        """Return the name that this baseline has for a calibration, one of `names`.
+
+        Usually the name is the same. If both sides have a single calibration, their names may
+        differ, because the method may have changed.
+        """
+        calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
+        if name in self.read.metrics:
+            return name
+        if len(names) == len(calibrations) == 1:
+            return calibrations[0]
+        raise CovcalError(
+            f"{self.path} has no calibration {name!r} (it has "
+            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or give the "
+            "calibration its name there: -c NAME=cal.json"
+        )
+
+    def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
+        """Return the earlier scaling of the named calibrations, if the file records it."""
+        scalings = {}
+        for name in names:
+            then = self.name_of(name, names)
+            forecaster = self.read.forecasters.get(then)
+            temperature = self.read.temperatures.get(then, 0.0)
+            aligned = self.read.aligned_temperatures.get(then)
+            blends = forecaster == "blend"
+            if forecaster is None or temperature <= 0 or blends != (aligned is not None):
+                continue
+            if aligned is None or aligned > 0:
+                scalings[name] = Scaling(forecaster, temperature, aligned)
+        return scalings
+
+    def has_same_rows(self, metrics: Metrics, name: str) -> bool:
+        """Return whether the calibration `name` has the same metrics here as on the current rows.
+
+        Then the rows are the same.
+        """
+        values = self.read.metrics[name]
+        return self.read.n == metrics.n and all(
+            (then := values.get(name)) is not None and math.isclose(then, value, rel_tol=1e-9)
+            for name, value in ((name, metrics.value(name)) for name in SAME_ROWS)
+            if value is not None
+        )
+
+    def interval(self, name: str, metric: str, now: Evaluation, level: float) -> Interval:
+        """Return a metric's earlier interval at the level that a gate needs."""
+        recorded = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
+        ends = self.read.intervals.get(name, {}).get(metric, ())
+        value = self.read.metrics[name][metric]
+        if metric == "accuracy" and value is not None:
+            return wilson(value, self.read.n, level)
+        if recorded == now.level and len(ends) == 2:
+            middle = (ends[0] + ends[1]) / 2
+            return stretched((ends[0], ends[1]), middle, now.level, level)
+        bins = self._bins(name) if metric in _OF_BINS else None
+        if bins is None:
+            raise CovcalError(
+                f"{self.path} has no interval of {now.level:.0%} for {metric} of {name}: make a "
+                "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
+            )
+        settings = {"resamples": now.resamples, "seed": now.seed}
+        return ece_interval(bins, part=_OF_BINS[metric], level=level, **settings)
+
+    def _bins(self, name: str) -> Bins | None:
+        """Return the rows of a calibration in bins, or None if they are missing or damaged."""
+        arrays = self.read.bins.get(name, {})
+        try:
+            counts, confidence, accuracy = (
+                np.array([0.0 if value is None else float(value) for value in arrays[key]])
+                for key in ("count", "confidence", "accuracy")
+            )
+            hits, sums = counts * accuracy, counts * confidence
+        except (KeyError, TypeError, ValueError):
+            return None
+        possible = all(((part >= 0) & (part <= counts)).all() for part in (hits, sums))
+        if not possible or counts.sum() != self.read.n:
+            return None
+        return Bins(counts.astype(np.int64), np.rint(hits).astype(np.int64), sums)
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read an earlier metrics.json; raise `CovcalError` if it is missing or of another kind."""
+    remedy = "write it with covcal evaluate -o"
+    again = "write it again with covcal evaluate -o"
+    return Baseline(path, read_document(MetricsRecord, path, remedy=remedy, again=again))
+
+
+def compare(
+    evaluation: Evaluation,
+    baseline: Baseline,
+    limits: Sequence[Limit],
+    calibrations: Collection[str],
+    *,
+    level: float | None,
+) -> list[Change]:
+    """Compare every calibration, or ``none`` if there is no calibration, with its baseline.
+
+    With a `level`, a change exceeds a limit if the lower end of its interval does. The interval is
+    a paired one if the baseline has the same rows, else one of two independent samples. Without a
+    level the plain change decides.
+
+    Raises `CovcalError` if a calibration or a metric is missing on one side.
+    """
+    names = gated_names(evaluation.metrics, calibrations)
+    changes = []
+    for limit in limits:
+        metric = limit.metric
+        for name in names:
+            then = baseline.name_of(name, names)
+            before = _value(baseline.read.metrics[then].get(metric), limit, then, baseline.path)
+            now = _value(evaluation.metrics[name].value(metric), limit, name, "this evaluation")
+            sign = -1 if METRICS[metric].better == "higher" else 1
+            worse_by = sign * (now - before)
+            change = Change(metric, limit.limit, name, before, now, worse_by, False, then)
+            if level is not None and METRICS[metric].interval is not None:
+                change = _with_interval(change, evaluation, baseline, sign, level)
+            least = worse_by if change.low is None else change.low
+            changes.append(replace(change, exceeded=least > limit.limit))
+    return changes
+
+
+def _with_interval(
+    change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
+) -> Change:
+    """Return a change with an interval for how much worse the metric became."""
+    metric, name = change.metric, change.calibration
+    since = evaluation.since.get(name)
+    same = since is not None and baseline.has_same_rows(since.before, change.baseline)
+    resampling = {"resamples": evaluation.resamples, "seed": evaluation.seed}
+    if since is not None and same:
+        if change.worse_by == 0:
+            return replace(change, low=0.0, high=0.0, same_rows=True)
+        paired = since.differences(level=level, **resampling).get(metric)
+        if paired is not None:
+            low, high = sorted((sign * paired.low, sign * paired.high))
+            return replace(change, low=low, high=high, same_rows=True)
+    earlier = baseline.interval(change.baseline, metric, evaluation, level)
+    present = intervals(evaluation.metrics[name], level=level, names=[metric], **resampling)[metric]
+    low, high = _independent(present, change.value, earlier, change.before)
+    ends = (low, high) if sign > 0 else (-high, -low)
+    return replace(change, low=ends[0], high=ends[1], same_rows=same)
+
+
+def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
+    """Return the interval of a difference between two independent samples.
+
+    It is the method of variance estimates recovery of Zou & Donner (2008), which uses the
+    half-widths of both intervals on each side. An observed ECE may be outside its own interval,
+    because chance adds to it; then the nearest end replaces it.
+    """
+    value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
+    low = value - before - math.hypot(value - now[0], then[1] - before)
+    high = value - before + math.hypot(now[1] - value, before - then[0])
+    return low, high
+
+
+def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
+    """Return a metric's value; refuse anything but a finite number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise CovcalError(
+            f"{limit.metric} of {name} has no value in {where}, so it cannot be compared: leave it "
+            "out, or make a new baseline"
+        )
+    return float(value)

@@ -15,9 +15,8 @@ from covcal_cli import __version__
 from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
-from covcal_cli.evaluate.bootstrap import LEVEL, Interval
+from covcal_cli.evaluate.bootstrap import LEVEL, Difference, Interval, PairedRows
 from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics
-from covcal_cli.evaluate.paired import Difference, PairedRows
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL

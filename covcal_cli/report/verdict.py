@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import (
     ClassGaps,
     MeanGap,
@@ -18,7 +19,6 @@ from covcal_cli.evaluate.claims import (
     percent,
     points,
 )
-from covcal_cli.evaluate.paired import Difference
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.calibration import Calibration

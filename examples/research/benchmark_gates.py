@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
-from covcal_cli.evaluate.baseline import Baseline, compare
 from covcal_cli.evaluate.bins import bin_edges, confidence_block
 from covcal_cli.evaluate.bootstrap import LEVEL, intervals
-from covcal_cli.evaluate.limits import Limit, apply_limits
+from covcal_cli.evaluate.limits import Baseline, Limit, apply_limits, compare
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, MetricsRecord
 from covcal_cli.forecast.forecaster import NONE, UNSCALED

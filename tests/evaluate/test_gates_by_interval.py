@@ -11,9 +11,8 @@ import pytest
 
 from covcal_cli import __version__
 from covcal_cli.evaluate.bins import Bins
-from covcal_cli.evaluate.bootstrap import ece_interval
+from covcal_cli.evaluate.bootstrap import LOSSES, ece_interval
 from covcal_cli.evaluate.gates import detectable, rows_to_decide
-from covcal_cli.evaluate.paired import LOSSES
 from covcal_cli.maths.odds import wilson
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json

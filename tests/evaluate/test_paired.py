@@ -6,7 +6,7 @@ from scipy.stats import rankdata
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.bins import ConfidenceBlock, bin_edges, confidence_block
-from covcal_cli.evaluate.paired import LOSSES, Difference, PairedRows
+from covcal_cli.evaluate.bootstrap import LOSSES, Difference, PairedRows
 
 BINS = 15
 
