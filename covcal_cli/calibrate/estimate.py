@@ -12,7 +12,7 @@ from covcal_cli.calibrate.labelled import LabelledFit, error_of, groups_of, labe
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import Problem, input_of
 from covcal_cli.calibrate.settings import EstimateSettings
-from covcal_cli.decide.costs import read_costs
+from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.guards import SOURCE_ERRORS, guards_on_weights, prior_drift

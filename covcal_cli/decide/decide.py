@@ -18,15 +18,19 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
-from covcal_cli.decide.costs import Costs, read_costs
-from covcal_cli.decide.curve import (
+from covcal_cli.decide.thresholds import (
+    Costs,
     confidence_range,
+    cut_by_labels,
+    cut_without_labels,
     errors_of_groups,
     expected_errors,
     largest_share,
+    mean_size,
+    read_costs,
     temperature_range,
+    true_scores,
 )
-from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, mean_size, true_scores
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of

@@ -9,8 +9,14 @@ from numpy.typing import ArrayLike
 from covcal_cli.arguments import checked
 from covcal_cli.array_arguments import logits_of, whole_numbers_of
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
-from covcal_cli.decide.curve import confidence_range, expected_errors, largest_share
-from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, true_scores
+from covcal_cli.decide.thresholds import (
+    confidence_range,
+    cut_by_labels,
+    cut_without_labels,
+    expected_errors,
+    largest_share,
+    true_scores,
+)
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of

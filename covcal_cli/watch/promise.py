@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Rows
-from covcal_cli.decide.curve import confidence_range, errors_of_groups
+from covcal_cli.decide.thresholds import confidence_range, errors_of_groups
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import ScaledLogits

@@ -20,7 +20,7 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.decide.decide import SPLITS_READ, DecideSettings, decide
-from covcal_cli.decide.sets import cut_by_labels, cut_without_labels, mean_size, true_scores
+from covcal_cli.decide.thresholds import cut_by_labels, cut_without_labels, mean_size, true_scores
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FeatureFile

@@ -1,0 +1,254 @@
+"""Which rows to accept, and which classes a set holds, by confidences in memory.
+
+A curve gives the expected error of the rows with the highest confidence, for every share of the
+rows. Costs of wrong classes and of reviews give the share that is cheapest to accept.
+
+costs.json is an object with `review`, the cost of a row that a person reviews, and `wrong`, that of
+an accepted row with a wrong class. `pairs` is an optional list of objects with `true`, `predicted`
+and `cost`, which replace `wrong` for single pairs of classes.
+
+A set of classes contains the right class in a share of the rows. It holds the likeliest class, and
+every class with at least a certain calibrated probability, the cut. This is LAC (Sadinle, Lei &
+Wasserman 2019), and no set is empty.
+
+- Without labels, the cut is the largest one at which the sets hold, on average, the wanted share of
+  the probability. The probabilities for this mean have a higher temperature: their mean confidence
+  is two fifths of the way from the estimated accuracy to its low end.
+- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) leaves out at
+  most the floor((n + 1) (1 - C)) - 1 right classes with the least probability. The coverage holds
+  on average over draws. With a certainty, the number left out is the one that an exact test allows.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.formats.decision import CostPoint, CurvePoint, GroupPoint
+from covcal_cli.maths.odds import confidences
+from covcal_cli.maths.odds import probabilities as softmax
+from covcal_cli.records import json_of
+
+# The share of the way from the estimated accuracy to its low end, chosen on half *choose*.
+_TOWARDS_LOW = 0.4
+
+
+def cut_without_labels(
+    logits: Floats,
+    probabilities: Float64s,
+    coverage: float,
+    estimate: Estimate | None,
+    labels: Labels | None = None,
+) -> float:
+    """Return the cut of `probabilities`, (n, K), whose sets have the coverage, as far as is known.
+
+    Without an estimate the calibrated probabilities are believed. `labels` are the classifier's,
+    where they may differ from the top class of the logits.
+    """
+    if estimate is None:
+        return cut_by_mass(probabilities, coverage, probabilities)
+    accuracy = estimate.accuracy - _TOWARDS_LOW * (estimate.accuracy - estimate.low)
+    matched = match_accuracy(logits, accuracy, labels).temperature
+    return cut_by_mass(probabilities, coverage, softmax(logits, matched).T)
+
+
+def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> float:
+    """Return the largest cut whose sets hold a share of the mass, (n, K), on average."""
+    rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
+    needed = coverage * len(rows) - float(mass[rows, top].sum())
+    if needed <= 0:
+        return 1.0
+    rest = np.ones(probabilities.shape, dtype=bool)
+    rest[rows, top] = False
+    values, masses = probabilities[rest], mass[rest]
+    order = np.argsort(-values)
+    place = int(np.searchsorted(np.cumsum(masses[order]), needed))
+    return float(values[order[min(place, len(order) - 1)]])
+
+
+def cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
+    """Return the cut that leaves out so few right classes of labelled rows as `coverage` needs.
+
+    `scores` are the probabilities of the right classes, shape (n,). `allowed` is the number that
+    may be left out, if it is known.
+    """
+    if allowed is None:
+        allowed = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9) - 1
+    if allowed < 0:
+        return 0.0
+    return float(np.sort(scores)[min(allowed, len(scores) - 1)])
+
+
+def mean_size(probabilities: Float64s, cut: float) -> float:
+    """Return the mean number of classes in a set."""
+    sizes = (probabilities >= cut).sum(axis=1)
+    return float(np.maximum(sizes, 1).mean())
+
+
+def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
+    """Return the probability of the right class; 1 for the likeliest class, 0 without a label."""
+    scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
+    scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
+    return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
+
+
+_POINTS = 100
+
+
+def confidence_range(
+    logits: Floats,
+    temperature: float,
+    labels: Labels,
+    accuracies: tuple[float, float] | None,
+    *,
+    can_move: bool = False,
+) -> tuple[Float64s, Float64s, Float64s]:
+    """Return the confidence of rows at `temperature`, and at the lowest and highest accuracy.
+
+    The last two have the temperatures whose mean confidence is the lowest and the highest possible
+    accuracy. Without `accuracies` all three are equal. `can_move` says whether the top class of the
+    logits, shape (n, K), may differ from the label.
+    """
+    moved = labels if can_move else None
+    own, lowest, highest = (
+        confidences(logits, matched, labels)
+        for matched in temperature_range(logits, temperature, accuracies, moved)
+    )
+    return own, lowest, highest
+
+
+def temperature_range(
+    logits: Floats,
+    temperature: float,
+    accuracies: tuple[float, float] | None,
+    labels: Labels | None,
+) -> tuple[float, float, float]:
+    """Return T, and the T whose mean confidence is the lowest and the highest accuracy."""
+    if accuracies is None:
+        return temperature, temperature, temperature
+    low, high = (match_accuracy(logits, end, labels).temperature for end in accuracies)
+    return temperature, low, high
+
+
+def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:
+    """Return the expected error of the best rows of every share, with its range.
+
+    Rows are ranked by their `own` confidence. All three are those of `confidence_range`.
+    """
+    order = np.argsort(-own, kind="stable")
+    shares = np.arange(1, _POINTS + 1) / _POINTS
+    sizes = np.ceil(shares * len(own)).astype(np.int64)
+    means = [np.cumsum(1 - values[order])[sizes - 1] / sizes for values in (own, highest, lowest)]
+    columns = (np.clip(errors, 0, 1).tolist() for errors in means)
+    return tuple(_point(*errors) for errors in zip(shares.tolist(), *columns, strict=True))
+
+
+def errors_of_groups(
+    names: Sequence[str], numbers: Integers, accepted: Booleans, *confidence: Float64s
+) -> tuple[GroupPoint, ...]:
+    """Return the share accepted and the expected error of every group of rows.
+
+    `numbers` are the groups of rows, `accepted` says which rows are accepted, both of shape (n,),
+    and `confidence` are the three arrays of `confidence_range`.
+    """
+    own, lowest, highest = confidence
+    groups = []
+    for number, name in enumerate(names):
+        inside = numbers == number
+        taken, rows = inside & accepted, int(inside.sum())
+        point = None
+        if taken.any():
+            errors = [float(1 - values[taken].mean()) for values in (own, highest, lowest)]
+            point = _point(float(taken.sum() / rows), *errors)
+        groups.append(GroupPoint(name, rows, point))
+    return tuple(groups)
+
+
+def _point(share: float, error: float, best: float, worst: float) -> CurvePoint:
+    return CurvePoint(share, error, min(best, error), max(worst, error))
+
+
+def largest_share(curve: tuple[CurvePoint, ...], error: float) -> float:
+    """Return the largest share whose expected error, at the high end, is within the limit."""
+    return max((point.share for point in curve if point.high <= error), default=0.0)
+
+
+_SHARES = 200  # shares that are compared
+_MOST = 1e100  # the largest cost; the square of a larger one may be infinite
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The cost of a review, and of each pair of classes."""
+
+    review: float
+    wrong: Float64s  # true class by predicted class, (K, K); the diagonal is 0
+
+    def of_accepted(self, probabilities: Float64s, labels: Labels) -> Float64s:
+        """Return the expected cost of accepting each row, shape (m,)."""
+        return np.asarray(np.einsum("mk,km->m", probabilities, self.wrong[:, labels]))
+
+    def cheapest(
+        self, scores: Float64s, own: Float64s, lowest: Float64s, highest: Float64s
+    ) -> CostPoint:
+        """Return the share of the best rows whose acceptance costs least, with the cost's range.
+
+        `own` is the expected cost of accepting each row, and `lowest` and `highest` are those at
+        both ends of the estimated accuracy.
+        """
+        m, order = len(scores), np.argsort(-scores, kind="stable")
+        sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
+        totals = []
+        for costs in (own, lowest, highest):
+            accepted = np.concatenate([[0.0], np.cumsum(costs[order])])[sizes]
+            totals.append((accepted + self.review * (m - sizes)) / m)
+        best = int(totals[0].argmin())
+        cost, *ends = (float(total[best]) for total in totals)
+        share = float(sizes[best]) / m
+        return CostPoint(share, cost, min(cost, *ends), max(cost, *ends), self.review)
+
+
+def read_costs(path: Path, classes: Sequence[str]) -> Costs:
+    """Read costs.json for the classes of a file; raise `CovcalError` with the remedy."""
+    try:
+        content = json_of(path)
+    except (OSError, ValueError) as error:
+        raise CovcalError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict) or not {"review", "wrong"} <= content.keys():
+        raise CovcalError(f'{path}: costs are an object such as {{"review": 1, "wrong": 10}}')
+    unknown = sorted(content.keys() - {"review", "wrong", "pairs"})
+    if unknown:
+        raise CovcalError(f"{path} has the key {unknown[0]!r}: it may have review, wrong and pairs")
+    wrong = np.full((len(classes), len(classes)), _cost(path, "wrong", content["wrong"]))
+    np.fill_diagonal(wrong, 0)
+    pairs = content.get("pairs", [])
+    if not isinstance(pairs, list):
+        raise CovcalError(f"{path}: pairs must be a list")
+    for pair in pairs:
+        if not isinstance(pair, dict) or pair.keys() != {"true", "predicted", "cost"}:
+            raise CovcalError(f"{path}: a pair must have true, predicted and cost, not {pair!r}")
+        places = []
+        for name in ("true", "predicted"):
+            if pair[name] not in classes:
+                raise CovcalError(f"{path}: {pair[name]!r} is none of the file's classes")
+            places.append(classes.index(pair[name]))
+        if places[0] == places[1]:
+            raise CovcalError(f"{path}: {pair['true']!r} predicted as itself is right: no cost")
+        wrong[places[0], places[1]] = _cost(path, "cost", pair["cost"])
+    return Costs(_cost(path, "review", content["review"]), wrong)
+
+
+def _cost(path: Path, name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _MOST:
+        raise CovcalError(
+            f"{path}: {name} must be a number of at least 0 and at most {_MOST:g}, not {value!r}"
+        )
+    return float(value)
