@@ -294,8 +294,10 @@ def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Pat
     assert period["alarm"]["log_evidence"] == expected.alarm.log_evidence
     assert len((tmp_path / "w.jsonl").read_text().splitlines()) == len(LABELS)
     assert (tmp_path / "cal.dog.reference.json").exists()
-    screen = covcal("watch", "features.h5", "--fail-on", "changed", cwd=tmp_path)
-    assert all(f"{label}: gate" in screen.out for label in LABELS)
+    gates = ("--fail-on", "changed", "--fail-below", "accuracy=0")
+    screen = covcal("watch", "features.h5", *gates, cwd=tmp_path)
+    assert all(f"{label}: gate accuracy >= 0 passed" in screen.out for label in LABELS)
+    assert screen.out.count("rows changed") == screen.out.count("all classes") == len(LABELS)
 
 
 # Extraction: the forms of labels, models, and what is refused.

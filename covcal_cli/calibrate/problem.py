@@ -29,7 +29,7 @@ from covcal_cli.estimators.label_shift import target_prior
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.features import EVENTS, Domain, FeatureFile, SourceDomain
 from covcal_cli.maths.scaling import ForecasterName, Scaling
-from covcal_cli.maths.softmax import blocks_of, class_major
+from covcal_cli.maths.softmax import blocks_of, class_major, prior_offsets
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
     MIN_ERRORS_OF_FLOOR,
@@ -120,7 +120,6 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 # The most target validation rows that discriminators read; more would change no printed digit.
 MAX_DISCRIMINATED = 500_000
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
-_LEAST_SHARE = 1e-6  # the least share of a class on the target
 _NO_TARGET = "target rows: extract them together with the source"
 
 
@@ -374,15 +373,10 @@ class Problem:
 
     @cached_property
     def prior_offsets(self) -> Float64s:
-        """The log of target over source frequency of every class, shape (K,).
-
-        Each source class gets half a row more. A target class gets at least one row in a million,
-        because a probability of exactly 0 has no logarithm.
-        """
+        """The log of target over source frequency of every class, shape (K,)."""
         if self.prior is None:
             raise CovcalError(f"{self.file.path}: an offset needs {NO_PRIOR}")
-        counts = np.bincount(self.validation.labels, minlength=len(self.file.classes)) + 0.5
-        return np.asarray(np.log(np.maximum(self.prior, _LEAST_SHARE) / (counts / counts.sum())))
+        return prior_offsets(self.prior, self.validation.labels)
 
     @cached_property
     def estimates(self) -> Estimates:

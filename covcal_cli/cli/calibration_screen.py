@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covcal_cli.errors import printable
+from covcal_cli.maths.odds import in_percent, interval
 
 if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration, Candidate
@@ -69,17 +70,6 @@ def _listed(heading: str, guards: Sequence["Guard"]) -> str:
     names = {f"{'passed' if guard.passed else 'failed'}  {guard.name}": guard for guard in guards}
     lines = tables.aligned({name: guard.sentence for name, guard in names.items()})
     return f"{heading}\n{lines}"
-
-
-def in_percent(share: float) -> str:
-    """Return a share in percent, with decimals only near 0 and 100 %."""
-    digits = 1 if share > 0.945 or share < 0.055 else 0
-    return f"{100 * share:.{digits}f}"
-
-
-def interval(low: float, high: float) -> str:
-    """Return an interval of shares in whole percent."""
-    return f"{100 * low:.0f} to {100 * high:.0f} %"
 
 
 def _accuracy(calibration: "Calibration") -> str:

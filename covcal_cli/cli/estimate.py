@@ -1,6 +1,6 @@
 """``covcal estimate``: the accuracy on the target, without labels or with a few."""
 
-import math
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,8 @@ from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
+    EndName,
+    EstimatedMetrics,
     Force,
     InputFile,
     Junit,
@@ -24,6 +26,7 @@ from covcal_cli.cli.options import (
     TexFormatName,
     Verbose,
     calibrations,
+    interval_end,
     output,
 )
 
@@ -32,17 +35,10 @@ if TYPE_CHECKING:
 
     from covcal_cli.calibrate.estimate import Estimation, Expectation, ExpectedCalibration
     from covcal_cli.estimators.inputs import Estimate
-    from covcal_cli.estimators.metrics import MetricEstimate, Wanted
-    from covcal_cli.evaluate.gates import GateResult, Outcome
+    from covcal_cli.evaluate.gates import GateResult
+    from covcal_cli.report.metric_estimates import MetricLimit
     from covcal_cli.report.tables import Table
 
-    # A metric, its smallest allowed value (of a cost: the largest), and the option that says so.
-    Gate = tuple[Wanted, float, str]
-
-_MOST_CLASSES = 20  # classes in the table of metrics without -v
-_ALL_CLASSES = "all classes"
-_LEAST, _MOST = "--fail-below", "--fail-above"
-EndName = StrEnum("EndName", ["low", "middle", "high"])
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
 
@@ -56,15 +52,7 @@ def estimate(
         Path | None,
         output("Write estimate.json to this file; - prints it instead of the table.", printed=True),
     ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            metavar="METRIC[:CLASS],...",
-            help="More metrics, of every class or of one, such as f1,recall:fraud: precision, "
-            "recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. The class macro "
-            "is the mean over classes.",
-        ),
-    ] = None,
+    metrics: EstimatedMetrics = None,
     by: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Add the metrics for each value of this column."),
@@ -107,10 +95,7 @@ def estimate(
     ] = None,
     end: Annotated[
         EndName | None,
-        typer.Option(
-            help="The end of the interval that gates compare with the limit. Default: low with "
-            "--fail-below, high with --fail-above."
-        ),
+        interval_end("Default: low with --fail-below, high with --fail-above."),
     ] = None,
     junit: Junit = None,
     format: TexFormat = TexFormatName.table,
@@ -153,6 +138,7 @@ def estimate(
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.multilabel import for_each_label
+    from covcal_cli.report.metric_estimates import LEAST, cost_limit, metric_limit
 
     def given(option: str) -> bool:
         source = context.get_parameter_source(option)
@@ -169,8 +155,8 @@ def estimate(
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
     (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
-    limits = parsed(fail_below, _limit, "--fail-below")
-    limits += parsed(fail_above, _cost_limit, "--fail-above")
+    limits = parsed(fail_below, metric_limit, "--fail-below")
+    limits += parsed(fail_above, cost_limit, "--fail-above")
     if fail_above and costs is None:
         raise typer.BadParameter("needs --cost", param_hint="--fail-above")
     if by is not None and not wanted and costs is None:
@@ -198,7 +184,7 @@ def estimate(
             networks=networks,
             allow_other_preprocessing=allow_other_preprocessing,
             metrics=tuple(
-                dict.fromkeys([*wanted, *(m for m, _, option in limits if option == _LEAST)])
+                dict.fromkeys([*wanted, *(m for m, _, option in limits if option == LEAST)])
             ),
             by=by,
             costs=costs,
@@ -249,81 +235,25 @@ def estimate(
         console.hint(f"covcal {following}")
 
 
-def _limit(text: str) -> "Gate":
-    """Read ``METRIC=LEAST`` or ``METRIC:CLASS=LEAST``; raise ValueError with the reason."""
-    from covcal_cli.errors import shown
-    from covcal_cli.estimators.metrics import parse_metrics
-    from covcal_cli.evaluate.limits import limit_from
-
-    left, _, number = text.rpartition("=")
-    if left == "cost":
-        raise ValueError(f"a higher cost is not better: use --fail-above {shown(text)}")
-    metrics = parse_metrics(left)
-    if len(metrics) != 1:
-        raise ValueError(f"{shown(text)} names several metrics: repeat --fail-below for each")
-    return metrics[0], limit_from(number, left), _LEAST
-
-
-def _cost_limit(text: str) -> "Gate":
-    """Read ``cost=MOST``; raise ValueError with the reason."""
-    from covcal_cli.errors import shown
-    from covcal_cli.estimators.metrics import COST
-
-    left, _, number = text.partition("=")
-    try:
-        limit = float(number)
-    except ValueError:
-        limit = math.nan
-    if left != COST or not 0 <= limit < math.inf:
-        raise ValueError(
-            f"{shown(text)} is not cost=MOST with a number of at least 0: all other metrics are "
-            "better for being higher, so use --fail-below"
-        )
-    return (COST, None), limit, _MOST
-
-
-def _gate(estimation: "Estimation", gate: "Gate", end: EndName | None) -> "GateResult":
+def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
     """Return the result of a gate, with the failed checks of the estimate."""
-    from covcal_cli.errors import CovcalError, printable
+    from covcal_cli.errors import CovcalError
     from covcal_cli.estimators.guards import sentences_of_failed
-    from covcal_cli.estimators.metrics import ACCURACY, BALANCED, COST, MACRO
-    from covcal_cli.evaluate.gates import GateResult
+    from covcal_cli.report.metric_estimates import metric_gate
 
-    (metric, of), limit, option = gate
-    name = metric if of is None else f"{metric}:{printable(of)}"
-    two = len(estimation.classes) == 2
-    if of is None and two and metric not in (ACCURACY, BALANCED, COST):
-        each = " or ".join(f"{metric}:{printable(label)}" for label in estimation.classes)
-        raise CovcalError(f"--fail-below {name} needs a class: {each}")
-    of = None if of == MACRO and of not in estimation.classes else of
-    by_name = {
-        (estimate.metric, estimate.class_name): estimate
-        for estimate in estimation.metrics
-        if estimate.group is None
-    }
-    estimate = by_name[metric, of]
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        raise CovcalError(
-            f"{name} has no number, so no gate can use it: about {estimate.rows:.1f} rows are too "
-            "few"
-        )
-    judged_end = (end or (EndName.low if option == _LEAST else EndName.high)).value
-    value = {"low": estimate.low, "middle": estimate.value, "high": estimate.high}[judged_end]
-    text = f"{name} {'>=' if option == _LEAST else '<='} {limit:g}"
-    whole = f"estimated {estimate.value:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
-    judged = "the estimate" if judged_end == "middle" else f"the {judged_end} end"
-    is_beyond = value < limit if option == _LEAST else value > limit
-    outcome: Outcome = "failed" if is_beyond else "passed"
-    state = "FAILED" if outcome == "failed" else "passed"
-    sentence = f"gate {text} {state} by {judged}: {value:.4g} ({whole})"
-    sentence = "; ".join([sentence, *sentences_of_failed(estimation.estimates[0].guards)])
-    return GateResult("target", text, sentence, outcome)
+    gate = metric_gate(limit, estimation.metrics, estimation.classes, end and end.value)
+    if gate.outcome == "skipped":
+        raise CovcalError(gate.sentence)
+    failed = sentences_of_failed(estimation.estimates[0].guards)
+    return replace(gate, sentence="; ".join([gate.sentence, *failed]))
 
 
 def _further(expectation: "Expectation") -> "list[Table]":
     """Return the tables of metrics by class and of calibrations, as far as they have rows."""
+    from covcal_cli.report.metric_estimates import metric_table
+
     estimation = expectation.estimation
-    metrics = _metrics(estimation, len(estimation.classes), has_answer=False)
+    metrics = metric_table(estimation.metrics, len(estimation.classes))
     tables = (metrics, _calibrations(expectation.calibrations))
     return [table for table in tables if table.rows]
 
@@ -333,6 +263,7 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     from covcal_cli.calibrate.estimate import expectation_document
     from covcal_cli.cli import tables
     from covcal_cli.records import document_text
+    from covcal_cli.report.metric_estimates import ALL_CLASSES, MOST_CLASSES, metric_table
     from covcal_cli.report.tables import latex
 
     if kind == "json":
@@ -341,18 +272,18 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     estimation = expectation.estimation
     estimates = _estimates(estimation)
     is_short = kind == "table" and not verbose
-    most = _MOST_CLASSES if is_short else len(estimation.classes)
-    metrics = _metrics(estimation, most, has_answer=kind == "table")
+    most = MOST_CLASSES if is_short else len(estimation.classes)
+    metrics = metric_table(estimation.metrics, most, has_answer=kind == "table")
     calibrations = _calibrations(expectation.calibrations)
     further = [table for table in (metrics, calibrations) if table.rows]
     if kind == "table":
         parts = [_answer(estimation), *(tables.text(table) for table in further)]
         if metrics.rows:
             legend = []
-            if any(_ALL_CLASSES in row for row in metrics.rows):
+            if any(ALL_CLASSES in row for row in metrics.rows):
                 legend.append("All classes: the mean of the classes, except for accuracy and cost.")
-            if is_short and len(estimation.classes) > _MOST_CLASSES:
-                legend.append(f"The {_MOST_CLASSES} lowest classes are shown; -v shows all.")
+            if is_short and len(estimation.classes) > MOST_CLASSES:
+                legend.append(f"The {MOST_CLASSES} lowest classes are shown; -v shows all.")
             lines = [" ".join(legend), estimation.metrics[0].interval]
             parts.insert(2, "\n".join(line for line in lines if line))
         if verbose:
@@ -365,9 +296,11 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
 def _answer(estimation: "Estimation") -> str:
     """Return the estimated accuracy and its range, in a few lines."""
     from covcal_cli.cli import tables
-    from covcal_cli.cli.calibration_screen import checks, in_percent, interval
+    from covcal_cli.cli.calibration_screen import checks
     from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.estimators.metrics import COST
+    from covcal_cli.maths.odds import in_percent, interval
+    from covcal_cli.report.metric_estimates import metric_cell
 
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
@@ -382,7 +315,7 @@ def _answer(estimation: "Estimation") -> str:
     )
     cost = next((e for e in estimation.metrics if e.metric == COST and e.group is None), None)
     if cost is not None:
-        facts["Expected cost"] = f"{_cell(cost)} per row, if every row is accepted"
+        facts["Expected cost"] = f"{metric_cell(cost)} per row, if every row is accepted"
     facts["Checks"] = checks(estimation.checks, sentences_of_failed(best.guards))
     return tables.aligned({name: text for name, text in facts.items() if text})
 
@@ -413,61 +346,6 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
             ),
         ]
     )
-
-
-def _metrics(estimation: "Estimation", most: int, *, has_answer: bool) -> "Table":
-    """Return the metrics: a row for all classes and for each class, also of each group.
-
-    Of more than `most` classes, only those with the lowest values are shown. `has_answer`: whether
-    the answer is above the table.
-    """
-    from covcal_cli.estimators.metrics import ACCURACY, COST
-    from covcal_cli.report.tables import Table
-
-    grouped = any(estimate.group is not None for estimate in estimation.metrics)
-    lowest: dict[str | None, float] = {}
-    for estimate in estimation.metrics:
-        value = 1.0 if estimate.value is None else estimate.value
-        name = estimate.class_name
-        lowest[name] = min(lowest.get(name, value), value)
-    classes = sorted((name for name in lowest if name is not None), key=lambda name: lowest[name])
-    left_out = set(classes[most:])
-    rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
-    for estimate in estimation.metrics:
-        # The answer has the accuracy and the cost of all rows, and every format the accuracy.
-        is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
-        is_above &= not grouped
-        if estimate.class_name not in left_out and not is_above:
-            place = (estimate.group, estimate.class_name)
-            rows.setdefault(place, {})[estimate.metric] = _cell(estimate)
-    names = list(dict.fromkeys(metric for cells in rows.values() for metric in cells))
-    order = list(dict.fromkeys(group for group, _ in rows))
-    lines = [
-        [
-            *([group or "all rows"] if grouped else []),
-            label or _ALL_CLASSES,
-            *(cells.get(name, "") for name in names),
-        ]
-        for (group, label), cells in sorted(
-            rows.items(), key=lambda row: (order.index(row[0][0]), row[0][1] is not None)
-        )
-    ]
-    columns = [*(["group"] if grouped else []), "class"]
-    return Table(
-        [*columns, *(name.replace("_", " ") for name in names)], lines, range(len(columns))
-    )
-
-
-def _cell(estimate: "MetricEstimate") -> str:
-    """Return a metric with its range."""
-    from covcal_cli.cli.calibration_screen import in_percent, interval
-    from covcal_cli.estimators.metrics import COST
-
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "too few rows"
-    if estimate.metric == COST:
-        return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
-    return f"{in_percent(estimate.value)} % ({interval(estimate.low, estimate.high)})"
 
 
 def _estimates(estimation: "Estimation") -> "Table":

@@ -232,8 +232,7 @@ def _metrics(result: "LabelAssessments") -> "Table":
 def decided(decisions: "Mapping[str, Decision]") -> str:
     """Return the share of rows whose label is accepted as it is, for every label."""
     from covcal_cli.cli import tables
-    from covcal_cli.cli.calibration_screen import in_percent, interval
-    from covcal_cli.maths.odds import short_percent
+    from covcal_cli.maths.odds import in_percent, interval, short_percent
     from covcal_cli.report.tables import Table
 
     rows = []
@@ -307,7 +306,8 @@ def publish_expectations(
 
 
 def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
-    from covcal_cli.cli.calibration_screen import checks, in_percent, interval
+    from covcal_cli.cli.calibration_screen import checks
+    from covcal_cli.maths.odds import in_percent, interval
     from covcal_cli.report.tables import Table
 
     rows = []
@@ -365,8 +365,13 @@ def publish_watched(
             return document_text(of_labels(watched, path), path)
         table = _verdicts(watched)
         parts = [tables.text(table) if kind == "table" else tables.markdown(table)]
-        several = any(len(one.periods) > 1 or one.segments for one in watched.values())
-        if several or console.verbose:
+        has_more = any(
+            len(one.periods) > 1
+            or one.segments
+            or any(period.measured.metrics for period in one.periods)
+            for one in watched.values()
+        )
+        if has_more or console.verbose:
             parts += [f"{label}\n\n{draw(one, kind)}" for label, one in watched.items()]
         return "\n\n".join(parts)
 

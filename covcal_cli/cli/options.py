@@ -38,6 +38,13 @@ def decision(text: str) -> Any:
     return typer.Option("--decide", metavar="DECIDE.JSON", help=text)
 
 
+def interval_end(default: str) -> Any:
+    """Return the option ``--end`` with a command's own default."""
+    return typer.Option(
+        help=f"The end of the interval that gates compare with the limit. {default}"
+    )
+
+
 # Files.
 
 InputFile = Annotated[
@@ -148,6 +155,16 @@ FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
 # Formats of results that papers print.
 TexFormatName = StrEnum("TexFormatName", ["table", "json", "markdown", "github", "latex"])
 TexFormat = Annotated[TexFormatName, typer.Option("--format", help="Format of the result.")]
+EstimatedMetrics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METRIC[:CLASS],...",
+        help="More metrics, of every class or of one, such as f1,recall:fraud: precision, "
+        "recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. The class macro "
+        "is the mean over classes.",
+    ),
+]
+EndName = StrEnum("EndName", ["low", "middle", "high"])
 Junit = Annotated[Path | None, typer.Option(help="Write the gates' results as a JUnit report.")]
 ResultFormat = Annotated[FormatName, typer.Option("--format", help="Format of the result.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]

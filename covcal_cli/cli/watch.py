@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.gates import GatedOutput
+from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
+    EndName,
+    EstimatedMetrics,
     FormatName,
     Junit,
     NetworksOfFeatures,
@@ -20,14 +22,18 @@ from covcal_cli.cli.options import (
     Verbose,
     calibration,
     decision,
+    interval_end,
     output,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from covcal_cli.evaluate.gates import GateResult
+    from covcal_cli.report.metric_estimates import MetricLimit
     from covcal_cli.report.tables import Table
     from covcal_cli.watch.period import PeriodAccuracy, Watched
+    from covcal_cli.watch.verdict import FailOn
 
 FailOnName = StrEnum(
     "FailOnName",
@@ -75,6 +81,7 @@ def watch(
             "predicted class.",
         ),
     ] = None,
+    metrics: EstimatedMetrics = None,
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -136,6 +143,15 @@ def watch(
             "changed, or if the promise of --decide is broken. May be repeated."
         ),
     ] = None,
+    fail_below: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC[:CLASS]=LEAST",
+            help="Exit with 3 if a metric of a period is below this, such as recall:fraud=0.8. "
+            "Repeats.",
+        ),
+    ] = None,
+    end: Annotated[EndName | None, interval_end("Default: low.")] = None,
     junit: Junit = None,
     output: Annotated[
         Path | None,
@@ -172,6 +188,9 @@ def watch(
     do not matter. There are at most --false-alarms false alarms per year, however often you look.
     An alarm ends with --acknowledge, or after --stable periods without another change.
 
+    --metrics estimates precision, recall and others for every period, as covcal estimate does; by
+    the labels of the period where it has any.
+
     If the files keep columns (covcal extract --keep), the column that drifted most is named too: by
     PSI, and by a KS or chi-square test. -v lists all.
 
@@ -186,6 +205,7 @@ def watch(
       covcal watch new.h5 --history watch.jsonl --fail-on off --fail-on unknown
       covcal watch year.h5 --by date --every month --format markdown
       covcal watch new.h5 --segment store
+      covcal watch new.h5 --metrics f1,recall:fraud --fail-below recall:fraud=0.8
       covcal watch new.h5 --fail-on changed --junit watch.xml
       covcal watch --history watch.jsonl --labels late.csv
       covcal watch new.h5 --decide decide.json --fail-on promise
@@ -193,12 +213,13 @@ def watch(
       covcal watch --history watch.jsonl --plot trend.html
     """
     from covcal_cli.cli import multilabel
+    from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.records import write_document
+    from covcal_cli.report.metric_estimates import metric_limit
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
-    from covcal_cli.watch.verdict import gate_results
     from covcal_cli.watch.watch import WatchSettings
     from covcal_cli.watch.watch import acknowledge as accept
     from covcal_cli.watch.watch import watch as compare
@@ -210,8 +231,8 @@ def watch(
         format=format,
         junit=junit,
         force=force,
-        has_gates=bool(fail_on),
-        gate_options="--fail-on",
+        has_gates=bool(fail_on or fail_below),
+        gate_options="--fail-on or --fail-below",
         more={"--plot": plot},
         appended={"--history": history},
     )
@@ -245,6 +266,10 @@ def watch(
         raise typer.BadParameter("use it or --labels, not both", param_hint="--target-labels")
     if not files and (labels is None or history is None):
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
+    (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
+    limits = parsed(fail_below, metric_limit, "--fail-below")
+    if end is not None and not limits:
+        raise typer.BadParameter("needs --fail-below", param_hint="--end")
     with usage():
         settings = WatchSettings(
             by=by,
@@ -254,6 +279,7 @@ def watch(
             stable=stable,
             segment=segment,
             target_labels=target_labels,
+            metrics=tuple(dict.fromkeys([*wanted, *(metric for metric, _, _ in limits)])),
             allow_other_preprocessing=allow_other_preprocessing,
         )
     with report.errors_in_report():
@@ -272,20 +298,19 @@ def watch(
             force=force,
             wrote=console.wrote,
         )
+        fail: Sequence[FailOn] = [name.value for name in fail_on or []]
+        gates_of = partial(_gates, fail_on=fail, limits=limits, end=end and end.value)
         if names:
             of_label = for_each_label(names, compare_one)
-            results = {
-                name: gate_results(one, [gate.value for gate in fail_on or []])
-                for name, one in of_label.items()
-            }
+            results = {name: gates_of(one) for name, one in of_label.items()}
             tables_of = partial(_rendered, verbose=verbose)
             multilabel.publish_watched(of_label, results, report, console, tables_of)
             return
         watched = compare_one()
+        gates = gates_of(watched)
     for text in watched.notes:
         console.note(text)
     console.warn(watched.warnings)
-    gates = gate_results(watched, [name.value for name in fail_on or []])
 
     def write() -> None:
         if report.document is not None:
@@ -296,11 +321,30 @@ def watch(
     report.publish(console, lambda kind: _rendered(watched, kind, verbose), gates, write=write)
 
 
+def _gates(
+    watched: "Watched",
+    fail_on: "Sequence[FailOn]",
+    limits: "Sequence[MetricLimit]",
+    end: str | None,
+) -> "list[GateResult]":
+    """Return the result of each gate on each period."""
+    from covcal_cli.report.metric_estimates import metric_gate
+    from covcal_cli.watch.verdict import gate_results
+
+    of_metrics = [
+        metric_gate(limit, period.measured.metrics, watched.classes, end, period.measured.period)
+        for period in watched.periods
+        for limit in limits
+    ]
+    return gate_results(watched, fail_on) + of_metrics
+
+
 def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
     """Return the periods as ``table``, ``json``, ``markdown`` or ``github``."""
     from covcal_cli.cli import tables
     from covcal_cli.records import document_text
-    from covcal_cli.report.trend import column_table
+    from covcal_cli.report.metric_estimates import MOST_CLASSES
+    from covcal_cli.report.trend import column_table, kinds_of_metrics, period_metrics
 
     if kind == "json":
         return document_text(watched, Path("watch.json"))
@@ -310,6 +354,10 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
         parts.append(draw(column_table(watched.periods[-1])))
     if watched.segments:
         parts.append(draw(_segments(watched)))
+    most = MOST_CLASSES if kind == "table" and not verbose else len(watched.classes)
+    metrics = period_metrics(watched.periods, most)
+    if metrics.rows:
+        parts += [draw(metrics), " ".join(kinds_of_metrics(watched.periods))]
     return "\n\n".join(parts)
 
 

@@ -100,6 +100,40 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
+def has_metrics(
+    estimates: Sequence[MetricEstimate], wanted: Sequence[Wanted], classes: Sequence[str]
+) -> bool:
+    """Return whether some estimates are of all wanted metrics and classes."""
+    keys = {(estimate.metric, estimate.class_name) for estimate in estimates}
+
+    def is_there(metric: str, of: str | None) -> bool:
+        if of is None and metric in CLASS_METRICS:
+            return all((metric, name) in keys for name in classes)
+        return (metric, None if of == MACRO and of not in classes else of) in keys
+
+    return all(is_there(metric, of) for metric, of in wanted)
+
+
+def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
+    """Return the metrics and classes that some estimates are of."""
+    mean = None if MACRO in classes else MACRO
+    return tuple(
+        (estimate.metric, mean)
+        if estimate.class_name is None and estimate.metric in CLASS_METRICS
+        else (estimate.metric, estimate.class_name)
+        for estimate in estimates
+    )
+
+
+def unknown_metrics(
+    wanted: Sequence[Wanted], classes: Sequence[str], rows: int
+) -> Iterator[MetricEstimate]:
+    """Yield the wanted metrics without a value: these rows are too few."""
+    yield from selected(
+        wanted, classes, None, rows, lambda _, names: dict.fromkeys(names, (rows, None))
+    )
+
+
 @dataclass(frozen=True)
 class Interval:
     """A metric with its range."""

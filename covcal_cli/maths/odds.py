@@ -123,6 +123,17 @@ def short_percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
+def in_percent(share: float) -> str:
+    """Return a share in percent, with decimals only near 0 and 100 %."""
+    digits = 1 if share > 0.945 or share < 0.055 else 0
+    return f"{100 * share:.{digits}f}"
+
+
+def interval(low: float, high: float) -> str:
+    """Return an interval of shares in whole percent."""
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
+
+
 def anytime_interval(
     right: Float64s | float,
     wrong: Float64s | float,

@@ -29,6 +29,7 @@ DEPTH = 5e3
 _DEEPEST = 1e30  # the largest depth that is required of a mask
 # The quantile of the margins that is the usual margin; low, because most rows may have masks.
 _USUAL = 0.25
+_LEAST_SHARE = 1e-6  # the least share of a class on the target
 
 
 def blocks_of(logits: Floats) -> LogitBlocks:
@@ -90,6 +91,16 @@ def with_offsets(
         moved = moved.astype(np.float64)
         moved[np.arange(len(logits)), logits.argmax(axis=1)] += temperature * of_label
     return moved
+
+
+def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
+    """Return the log of target over source frequency of every class, shape (K,).
+
+    Each source class gets half a row more. A target class gets at least one row in a million,
+    because a probability of exactly 0 has no logarithm.
+    """
+    counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
+    return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))
 
 
 def exp(block: Float64s) -> Float64s:

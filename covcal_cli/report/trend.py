@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.files import write_text
+from covcal_cli.report.metric_estimates import MOST_CLASSES, metric_table
 from covcal_cli.report.page import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
 from covcal_cli.watch.calendar import missing_between
@@ -193,6 +194,7 @@ def page(trend: Timeline) -> str:
             "Evidence for a change", f"<p>{_EVIDENCE_NOTE}</p>{_evidence_drawing(trend).figure}"
         ),
         section("Periods", _periods_table(trend)),
+        _metrics_section(trend),
         _columns_section(last),
         section("Calibrations", _calibrations_table(trend)),
         f'<p class="origin">covcal {safe(__version__)}</p>',
@@ -294,6 +296,30 @@ def column_table(period: Period) -> Table:
         *("missing before", "missing now", "new values", "change"),
     )
     return Table(columns, rows, texts=(0, 6))
+
+
+def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
+    """Return the metrics of periods; of more classes only the lowest ones are shown."""
+    estimates = [
+        replace(metric, group=period.measured.period)
+        for period in periods
+        for metric in period.measured.metrics
+    ]
+    return metric_table(estimates, most_classes, group="period")
+
+
+def kinds_of_metrics(periods: Sequence[Period]) -> list[str]:
+    """Return what the ranges of the metrics are, each kind once."""
+    metrics = [metric for period in periods for metric in period.measured.metrics]
+    return list(dict.fromkeys(metric.interval for metric in metrics))
+
+
+def _metrics_section(trend: Timeline) -> str:
+    """Return the section on metrics, latest period first; nothing without any."""
+    periods = trend.periods[: -_MOST_LISTED - 1 : -1]
+    table = period_metrics(periods, MOST_CLASSES)
+    kinds = safe(" ".join(kinds_of_metrics(periods)))
+    return section("Metrics", f"<p>{kinds}</p>{html(table)}") if table.rows else ""
 
 
 def _columns_section(period: Period) -> str:

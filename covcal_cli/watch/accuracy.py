@@ -7,7 +7,7 @@ centres of the classes, where the estimators by clustering start.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +40,17 @@ from covcal_cli.estimators.inputs import (
     from_variance,
     variance_of_mean,
 )
+from covcal_cli.estimators.metrics import (
+    MetricEstimate,
+    Wanted,
+    expected_metrics,
+    unknown_metrics,
+)
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import ONE_CONFIDENCE, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.maths.odds import top_log_odds
+from covcal_cli.maths.softmax import prior_offsets
 from covcal_cli.records import Guard
 from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
@@ -64,6 +71,27 @@ class SourceRows:
     prior: Float64s | None  # class frequencies on the target, (K,), if the user gave them
     has_all_classes: bool  # as in `EstimatorInputs`
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def metrics(
+        self,
+        logits: Floats,
+        accuracy: PeriodAccuracy | None,
+        wanted: Sequence[Wanted],
+        classes: Sequence[str],
+    ) -> Iterator[MetricEstimate]:
+        """Estimate metrics on rows with these logits, (n, K), at their estimated accuracy."""
+        if accuracy is None:
+            yield from unknown_metrics(wanted, classes, len(logits))
+            return
+        inputs = EstimatorInputs(
+            self.logits, self.labels, logits, self.temperature, of_source=self.of_source
+        )
+        offsets = None
+        if self.prior is not None and self.sketch is None:  # a sketch does not have the labels
+            offsets = prior_offsets(self.prior, self.labels)
+        ends = accuracy.accuracy, accuracy.low, accuracy.high
+        estimate = Estimate("combined", *ends, ASSUMPTION)
+        yield from expected_metrics(inputs, estimate, wanted, classes, offsets)
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
         """Estimate the accuracy on rows with these logits, (n, K); None for too few rows."""

@@ -17,10 +17,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Integers, Labels, Rows
-from covcal_cli.formats.features import ALL, FeatureFile, thinned
-from covcal_cli.labels.draws import MAX_FRAME, Draw, frame_rows
-from covcal_cli.labels.metrics import accuracy_and_size
+from covcal_cli.estimators.inputs import most_rows
+from covcal_cli.estimators.metrics import MetricEstimate, Wanted
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, thinned
+from covcal_cli.labels.draws import MAX_FRAME, Batch, Draw, frame_rows
+from covcal_cli.labels.metrics import accuracy_and_size, difference_estimate, metrics_by_labels
 from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw, labelled_part
+from covcal_cli.labels.posterior import MAX_FRAME as MOST_FITTED
+from covcal_cli.labels.posterior import posterior
 from covcal_cli.labels.score import score
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.odds import anytime_interval, short_percent
@@ -36,26 +40,27 @@ _MOST_STARTS = 100  # most labelled periods of a pool, the latest ones
 class FileLabels:
     """The labelled rows of a file, with the scores of the rows that they represent."""
 
-    rows: Rows  # (n,), labelled
+    draw: Draw  # n labelled rows; if its design is "random", they are random rows of their period
     right: Float64s  # (n,), 1 where the classifier is right
     scores: Float64s  # (n,), of these rows
-    frame: Rows  # (m,), rows that represent all rows that could have been drawn
-    frame_scores: Float64s  # (m,)
+    frame_scores: Float64s  # (m,), of the frame of the draw
     drawable: Booleans  # (N,), whether each row of the target could have been drawn
-    # (n,), of the draw; None if the rows count as random rows of their period.
-    weights: Float64s | None
-    variances: Float64s | None
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the rows count as random rows of their period."""
+        return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
         """Return what the labels of a part of the rows tell; None without any."""
-        inside, frame = np.isin(self.rows, rows), np.isin(self.frame, rows)
+        inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
             return None
         share = np.full(labelled, labelled / population)
         accuracy, size = accuracy_and_size(
-            1 / share if self.weights is None else self.weights[inside],
-            (1 - share) / share**2 if self.variances is None else self.variances[inside],
+            1 / share if self.is_random else self.draw.weights[inside],
+            (1 - share) / share**2 if self.is_random else self.draw.variances[inside],
             population,
             self.right[inside],
             self.frame_scores[frame],
@@ -68,15 +73,44 @@ class FileLabels:
 
         A row with the largest weight of the file counts as one random row, others as less.
         """
-        inside = np.isin(self.rows, rows)
+        inside = np.isin(self.draw.rows, rows)
         if not inside.any():
             return None
-        counts = np.ones(len(self.rows))
-        if self.weights is not None:
-            counts = self.weights / self.weights.max()
+        counts = np.ones(len(self.draw))
+        if not self.is_random:
+            counts = self.draw.weights / self.draw.weights.max()
         size = float(counts[inside].sum())
         accuracy = float(np.clip(counts[inside] @ self.right[inside] / size, 0, 1))
         return PeriodLabels(int(inside.sum()), accuracy, size)
+
+    def metrics(
+        self, target: Domain, rows: Rows, wanted: Sequence[Wanted], classes: Sequence[str]
+    ) -> tuple[MetricEstimate, ...]:
+        """Estimate metrics on a part of the rows, which has a label, by its labels."""
+        draw = self.draw
+        inside, frame = np.isin(draw.rows, rows), np.isin(draw.frame, rows)
+        population, labelled = int(self.drawable[rows].sum()), int(inside.sum())
+        share = np.full(labelled, labelled / population)
+        first, *later = draw.batches
+        part = replace(
+            draw,
+            rows=draw.rows[inside],
+            inclusion=share if self.is_random else draw.inclusion[inside],
+            batch=draw.batch[inside],
+            stratum=draw.stratum[inside],
+            labels=draw.labels[inside],
+            batches=(replace(first, population=population), *later),
+            frame=draw.frame[frame],
+        )
+        accuracy = difference_estimate(
+            part, self.right[inside], self.frame_scores[frame], self.scores[inside]
+        )
+        of_frame = target.logits(thinned(part.frame, most_rows(len(classes)), draw.seed))
+        logits, some = target.logits(part.rows), np.zeros(labelled, dtype=np.bool_)
+        some[thinned(np.arange(labelled), MOST_FITTED, draw.seed)] = True
+        few = thinned(np.arange(len(of_frame)), MOST_FITTED, draw.seed)
+        scaling, _ = posterior(of_frame[few], logits[some], part.without(~some), None)
+        return tuple(metrics_by_labels(part, of_frame, logits, scaling, accuracy, wanted, classes))
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
@@ -109,15 +143,22 @@ def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> F
     target = file.require_target()
     frame = thinned(np.arange(target.n, dtype=np.int64), MAX_FRAME, seed)
     scores = score(file, rows, None, seed=seed, progress=silent)
+    numbers = np.arange(len(rows), dtype=np.int64)
     return FileLabels(
-        rows,
+        Draw(
+            rows,
+            np.full(len(rows), len(rows) / target.n),
+            np.zeros_like(numbers),
+            numbers,
+            labels,
+            (Batch(len(rows), target.n, seed, SPLITS, "none"),),
+            frame,
+            "random",
+        ),
         (scores.predictions == labels).astype(np.float64),
         scores.right,
-        frame,
         score(file, frame, None, seed=seed, progress=silent).right,
         np.ones(target.n, dtype=np.bool_),
-        None,
-        None,
     )
 
 
@@ -128,14 +169,11 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
     drawable = np.zeros(target.n, dtype=np.bool_)
     drawable[frame_rows(target, draw.batches[0].splits)] = True
     return FileLabels(
-        draw.rows,
+        draw,
         draw.right(target.logits(draw.rows)),
         score(file, draw.rows, None, seed=seed, progress=silent).right,
-        draw.frame,
         score(file, draw.frame, None, seed=seed, progress=silent).right,
         drawable,
-        draw.weights,
-        draw.variances,
     )
 
 

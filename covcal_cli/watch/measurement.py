@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.inputs import (
     MAX_VALUES,
 )
+from covcal_cli.estimators.metrics import MetricEstimate, Wanted, has_metrics, wanted_again
 from covcal_cli.files import as_word
 from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
@@ -77,6 +78,7 @@ class Standard:
     notes: tuple[str, ...] = ()
     segments: Segments | None = None  # how periods are cut into segments, if the user asks
     decision: WatchedDecision | None = None
+    metrics: Sequence[Wanted] = ()  # to estimate for every period
 
 
 def standard_of(
@@ -214,6 +216,8 @@ def measurements_of(
 ) -> Iterator[Measurement]:
     """Yield every period of an open file, as `measurements`."""
     target = file.require_target()
+    if standard.metrics:
+        file.require_all_classes("--metrics")
     scaled = scaled_logits(
         file,
         {"": standard.calibration},
@@ -246,6 +250,8 @@ def measurements_of(
             made_on = standard.decision.was_made_on(file.sha256())
             used = None if made_on else labels
             entry = _with_accepted(entry, before, target, cut, scaled, standard, used)
+        if len(entry.rows_sha256) == 1:
+            entry = _with_metrics(entry, target, cut, standard, labels if of_rows else None)
         of_segments = _segments(target, cut, scaled, standard, labels, entry)
         yield Measurement(entry, state, of_segments, made_on)
 
@@ -278,6 +284,29 @@ def _with_accepted(
         target, accepted, sample, scaled, decision, entry.estimate, labels
     )
     return replace(entry, accepted=measured)
+
+
+def _with_metrics(
+    entry: Measured, target: Domain, cut: Cut, standard: Standard, labels: FileLabels | None
+) -> Measured:
+    """Return a period with its metrics: by `labels` if there are new ones, or estimated.
+
+    Metrics that the history has are not estimated again.
+    """
+    classes = standard.calibration.classes
+    recorded = wanted_again(entry.metrics, classes)
+    wanted = tuple(dict.fromkeys([*standard.metrics, *recorded]))
+    metrics: Iterable[MetricEstimate]
+    if labels is not None and wanted:
+        metrics = labels.metrics(target, cut.rows, wanted, classes)
+    elif has_metrics(entry.metrics, wanted, classes):
+        return entry
+    else:
+        logits = target.logits(_sample(target, cut, standard.calibration.seed))
+        of_source = standard.source.metrics(logits, entry.estimate, standard.metrics, classes)
+        metrics = [*of_source, *entry.metrics]
+    by_key = {(metric.metric, metric.class_name): metric for metric in metrics}
+    return replace(entry, metrics=tuple(by_key.values()))
 
 
 def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
@@ -432,6 +461,7 @@ def joined(first: Measured, second: Measured) -> Measured:
         },
         signal_rows=first.signal_rows + second.signal_rows,
         columns=(),  # their distributions cannot be joined
+        metrics=(),
         accepted=_joined_accepted(first, second),
     )
 

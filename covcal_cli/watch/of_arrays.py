@@ -5,6 +5,7 @@ and judge it, so the numbers and verdicts are those of the command on the same r
 """
 
 import hashlib
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from covcal_cli.array_arguments import array_of, class_numbers, labels_of, logit
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrator import ArrayFile, Calibrator
 from covcal_cli.errors import OutputExistsError, TooFewRowsError
+from covcal_cli.estimators.metrics import parse_metrics
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import ONE_CONFIDENCE
@@ -63,6 +65,8 @@ class Watch:
         The number of periods without another change that end an alarm; 0 for never.
     segment : str, optional
         For a cal.json: a column whose values are judged apart, or "predicted".
+    metrics : str, optional
+        Metrics to estimate for every period, such as "f1,recall:fraud", as ``--metrics``.
 
     Attributes
     ----------
@@ -94,9 +98,18 @@ class Watch:
         false_alarms: float = 0.05,
         stable: int = 8,
         segment: str | None = None,
+        metrics: str = "",
     ) -> None:
+        try:
+            wanted = parse_metrics(metrics) if metrics else ()
+        except ValueError as error:
+            raise ArgumentError(f"metrics: {error}") from error
         self._settings = WatchSettings(
-            every=every, tolerance=tolerance, false_alarms=false_alarms, stable=stable
+            every=every,
+            tolerance=tolerance,
+            false_alarms=false_alarms,
+            stable=stable,
+            metrics=wanted,
         )
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
         if isinstance(calibration, Calibrator):
@@ -117,7 +130,7 @@ class Watch:
         if segment is not None:
             level = 1 / self._settings.threshold
             self._standard = with_segments(self._standard, segment, tolerance, level)
-        used = self._standard
+        used = self._standard = replace(self._standard, metrics=self._settings.metrics)
         self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
         self._on_disk = history is not None
         self._history = History(_IN_MEMORY) if history is None else read_history(Path(history))
@@ -170,7 +183,7 @@ class Watch:
         -------
         Period
             ``verdict`` is "holds", "off" or "not known"; ``answer`` and ``change`` are sentences.
-            ``drifts`` has the columns that have drifted.
+            ``drifts`` has the columns that have drifted, and ``measured.metrics`` the metrics.
 
         Raises
         ------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
 from covcal_cli.errors import shown
+from covcal_cli.estimators.metrics import MetricEstimate
 from covcal_cli.formats.decision import CurvePoint
 from covcal_cli.records import (
     Count,
@@ -208,6 +209,8 @@ class Measured:
     signal_rows: Count  # rows that signals and domains use
     columns: tuple[ColumnDrift, ...] = ()  # of the kept columns; empty for joined periods
     accepted: Accepted | None = None  # the rows that the decision accepts, if one is watched
+    # That were asked for: by the labels of the period, or estimated; empty for joined periods.
+    metrics: tuple[MetricEstimate, ...] = ()
 
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
+from covcal_cli.estimators.metrics import Wanted
 from covcal_cli.files import leaves_folder_of
 from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -50,6 +51,7 @@ class WatchSettings:
     stable: int = 8  # periods without another change that end an alarm; 0 for never
     segment: str | None = None  # a kept column, or "predicted": verdicts for each of its values
     target_labels: bool = False  # whether the target labels in the files are read
+    metrics: tuple[Wanted, ...] = ()  # to estimate for every period
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -137,6 +139,7 @@ def watch(
     if settings.segment is not None:
         level = 1 / settings.threshold
         standard = with_segments(standard, settings.segment, settings.tolerance, level)
+    standard = replace(standard, metrics=settings.metrics)
     if decide is not None:
         standard = replace(standard, decision=watched_decision(decide, document))
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)
@@ -297,7 +300,9 @@ def _fresh(
             if entry.labels is not None and entry.labels != before.labels:
                 before = fresh[name] = replace(before, labels=entry.labels)
             if entry.accepted is not None and entry.accepted != before.accepted:
-                fresh[name] = replace(before, accepted=entry.accepted)
+                before = fresh[name] = replace(before, accepted=entry.accepted)
+            if entry.rows_sha256 == before.rows_sha256 and entry.metrics != before.metrics:
+                fresh[name] = replace(before, metrics=entry.metrics)
         elif not before.rows:
             fresh[name] = entry
         elif measurement.state == "grown" and name not in fresh:

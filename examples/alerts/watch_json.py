@@ -82,6 +82,15 @@ def prometheus(period: Json) -> Iterator[str]:
             "Alarm threshold.",
             [({}, threshold)],
         ),
+        "metric_ratio": (
+            "A metric of a class by labels, or estimated, with its interval.",
+            [
+                ({"metric": metric["metric"], "class": metric["class"] or "", "bound": name}, value)
+                for metric in measured["metrics"]
+                for name in bounds
+                if (value := metric[name]) is not None
+            ],
+        ),
         "column_psi": (
             "Population stability index of a kept column.",
             [({"column": column["name"]}, column["psi"]) for column in measured["columns"]],

@@ -236,6 +236,7 @@ def test_a_forecast_of_being_right_serves_every_command(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
+        ("watch {} -c {c} --metrics recall", "--metrics needs the probabilities of all classes"),
         ("calibrate {} --method cot", "method cot needs the probabilities of all classes"),
         ("calibrate {} --method prior --target-prior uniform", "--target-prior needs the probab"),
         ("calibrate {} --method label-shift", "label-shift needs the probabilities of all"),

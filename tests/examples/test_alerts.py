@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from covcal_cli.estimators.metrics import MetricEstimate
 from covcal_cli.records import document_text
 from covcal_cli.watch.period import ColumnDrift, Period, Segment, Watched
 from tests.examples import EXAMPLES
@@ -37,6 +38,7 @@ COLUMN = ColumnDrift(
     now="41",
     before="18",
 )
+RECALL = MetricEstimate("recall", "fraud", 0.75, 0.5, 0.875, 40.0, "a range")
 GH = """#!/usr/bin/env bash
 echo "$*" >> "$GH_LOG"
 case "$1 $2" in
@@ -53,7 +55,8 @@ def watched(*periods: Period) -> str:
 
 
 def with_column(known: Period) -> Period:
-    return replace(known, measured=replace(known.measured, columns=(COLUMN,)))
+    measured = replace(known.measured, columns=(COLUMN,), metrics=(RECALL,))
+    return replace(known, measured=measured)
 
 
 OFF = period("2026-W31", verdict="off", accuracy=0.6, confidence=0.8, evidence=4.0)
@@ -108,6 +111,8 @@ class TestPrometheus:
         assert values[f'covcal_verdict{{{common},verdict="holds"}}'] == "0"
         assert values[f"covcal_rows_changed{{{common}}}"] == "1"
         assert float(values[f'covcal_column_psi{{{common},column="a \\"b\\"\\\\c"}}']) == 0.25
+        recall = f'covcal_metric_ratio{{{common},metric="recall",class="fraud",bound="low"}}'
+        assert float(values[recall]) == 0.5
 
     def test_the_client_of_prometheus_reads_it(self, exposition: str) -> None:
         parser = pytest.importorskip("prometheus_client.parser")

@@ -1,0 +1,163 @@
+"""How estimated metrics are shown in a table, and compared with the limits of gates."""
+
+import math
+from collections.abc import Sequence
+
+from covcal_cli.errors import CovcalError, printable, shown
+from covcal_cli.estimators.metrics import (
+    ACCURACY,
+    BALANCED,
+    COST,
+    MACRO,
+    MetricEstimate,
+    Wanted,
+    parse_metrics,
+)
+from covcal_cli.evaluate.gates import GateResult, Outcome
+from covcal_cli.evaluate.limits import limit_from
+from covcal_cli.maths.odds import in_percent, interval
+from covcal_cli.report.tables import Table
+
+MOST_CLASSES = 20  # classes in a short table
+ALL_CLASSES = "all classes"
+LEAST, MOST = "--fail-below", "--fail-above"
+# A metric, its smallest allowed value (of a cost: the largest), and the option that says so.
+MetricLimit = tuple[Wanted, float, str]
+
+
+def metric_limit(text: str) -> MetricLimit:
+    """Read ``METRIC=LEAST`` or ``METRIC:CLASS=LEAST``; raise ValueError with the reason."""
+    left, _, number = text.rpartition("=")
+    if left == COST:
+        raise ValueError(f"a higher cost is not better: use {MOST} {shown(text)}")
+    metrics = parse_metrics(left)
+    if len(metrics) != 1:
+        raise ValueError(f"{shown(text)} names several metrics: repeat {LEAST} for each")
+    return metrics[0], limit_from(number, left), LEAST
+
+
+def cost_limit(text: str) -> MetricLimit:
+    """Read ``cost=MOST``; raise ValueError with the reason."""
+    left, _, number = text.partition("=")
+    try:
+        limit = float(number)
+    except ValueError:
+        limit = math.nan
+    if left != COST or not 0 <= limit < math.inf:
+        raise ValueError(
+            f"{shown(text)} is not cost=MOST with a number of at least 0: all other metrics are "
+            f"better for being higher, so use {LEAST}"
+        )
+    return (COST, None), limit, MOST
+
+
+def metric_gate(
+    gate: MetricLimit,
+    estimates: Sequence[MetricEstimate],
+    classes: Sequence[str],
+    end: str | None,
+    subject: str = "target",
+) -> GateResult:
+    """Compare a metric of a subject with its limit; the gate is skipped if it has no value.
+
+    `end` is the end of the range to compare; by default the worse one.
+
+    Raises
+    ------
+    CovcalError
+        If the metric of two classes needs a class.
+    """
+    (metric, of), limit, option = gate
+    name = metric if of is None else f"{metric}:{printable(of)}"
+    if of is None and len(classes) == 2 and metric not in (ACCURACY, BALANCED, COST):
+        each = " or ".join(f"{metric}:{printable(label)}" for label in classes)
+        raise CovcalError(f"{LEAST} {name} needs a class: {each}")
+    of = None if of == MACRO and of not in classes else of
+    by_name = {
+        (estimate.metric, estimate.class_name): estimate
+        for estimate in estimates
+        if estimate.group is None
+    }
+    estimate = by_name.get((metric, of))
+    text = f"{name} {'>=' if option == LEAST else '<='} {limit:g}"
+    on = "" if subject == "target" else f" on {printable(subject)}"
+    if estimate is None or estimate.value is None or estimate.low is None or estimate.high is None:
+        reason = "this period has no metrics, because it was joined of several files"
+        if estimate is not None:
+            reason = (
+                f"{name} has no number, so no gate can use it: about {estimate.rows:.1f} rows are "
+                "too few"
+            )
+        return GateResult(subject, text, f"gate {text} skipped{on}: {reason}", "skipped")
+    judged_end = end or ("low" if option == LEAST else "high")
+    value = {"low": estimate.low, "middle": estimate.value, "high": estimate.high}[judged_end]
+    whole = f"estimated {estimate.value:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
+    judged = "the estimate" if judged_end == "middle" else f"the {judged_end} end"
+    is_beyond = value < limit if option == LEAST else value > limit
+    outcome: Outcome = "failed" if is_beyond else "passed"
+    state = "FAILED" if outcome == "failed" else "passed"
+    sentence = f"gate {text} {state} by {judged}{on}: {value:.4g} ({whole})"
+    return GateResult(subject, text, sentence, outcome)
+
+
+def metric_table(
+    estimates: Sequence[MetricEstimate],
+    most: int,
+    *,
+    group: str = "group",
+    has_answer: bool = False,
+) -> Table:
+    """Return the metrics: a row for all classes and for each class, also of each group.
+
+    Parameters
+    ----------
+    estimates : sequence of MetricEstimate
+        The metrics to show.
+    most : int
+        Of more classes, only those with the lowest values are shown.
+    group : str
+        What a group is.
+    has_answer : bool
+        Whether the accuracy and the cost of all rows are shown above the table.
+    """
+    grouped = any(estimate.group is not None for estimate in estimates)
+    lowest: dict[str | None, float] = {}
+    for estimate in estimates:
+        value = 1.0 if estimate.value is None else estimate.value
+        name = estimate.class_name
+        lowest[name] = min(lowest.get(name, value), value)
+    classes = sorted((name for name in lowest if name is not None), key=lambda name: lowest[name])
+    left_out = set(classes[most:])
+    rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
+    for estimate in estimates:
+        # The answer has the accuracy and the cost of all rows, and every format the accuracy.
+        is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
+        is_above &= not grouped
+        if estimate.class_name not in left_out and not is_above:
+            place = (estimate.group, estimate.class_name)
+            rows.setdefault(place, {})[estimate.metric] = metric_cell(estimate)
+    names = list(dict.fromkeys(metric for cells in rows.values() for metric in cells))
+    order = list(dict.fromkeys(group for group, _ in rows))
+    lines = [
+        [
+            *([of_group or "all rows"] if grouped else []),
+            label or ALL_CLASSES,
+            *(cells.get(name, "") for name in names),
+        ]
+        for (of_group, label), cells in sorted(
+            rows.items(), key=lambda row: (order.index(row[0][0]), row[0][1] is not None)
+        )
+    ]
+    columns = [*([group] if grouped else []), "class"]
+    return Table(
+        [*columns, *(name.replace("_", " ") for name in names)], lines, range(len(columns))
+    )
+
+
+def metric_cell(estimate: MetricEstimate) -> str:
+    """Return a metric with its range."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return "too few rows"
+    if estimate.metric == COST:
+        return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
+    return f"{in_percent(estimate.value)} % ({interval(estimate.low, estimate.high)})"
