@@ -1,9 +1,9 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
 Wide arrays of any size are streamed; labels, ids and groups stay in memory. Images are
-preprocessed: arrays uint8 [n, h, w] or [n, h, w, c], files that a column ``path`` names, or a
-column with the bytes of such files. Other numbers must have the shape of the model's input and
-stay unchanged.
+preprocessed. They are arrays uint8 [n, h, w] or [n, h, w, c], files that a column ``path`` names,
+or a column with the bytes of such files. Other numbers must have the shape of the model's input and
+are not changed.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -49,7 +49,7 @@ from covcal_cli.errors import CovcalError
 
 
 class ArrayFile:
-    """A file of arrays, before the inputs of a model are chosen from it."""
+    """A file of arrays; the inputs of a model are not chosen yet."""
 
     def __init__(self, path: Path, keep: Sequence[str] = (), *, multilabel: bool = False) -> None:
         self.path, self.keep = path, keep
@@ -76,7 +76,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # the images may only illustrate rows of numbers
+        try:  # the file may also have images that only illustrate rows of numbers
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -88,7 +88,7 @@ class ArrayFile:
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
 
-    `feeds` may have the columns of the file in another order; `remark` is the note about that.
+    `feeds` may have the columns of the file in another order; `remark` is the note on this.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ArrayData:
         if feeds is None:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
-        elif file.image_name is not None:  # its numbers counted as groups until here
+        elif file.image_name is not None:  # so far its numbers counted as groups
             unused = {*self.columns} - {*used} | {*file.keep}
             self.columns = {name: v for name, v in self.columns.items() if name in unused}
         if not self.holds_images:

@@ -39,8 +39,9 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # length K
-    by_number: bool  # whether other numbers are class indices: "3" and "03" are one class
-    whose: str = field(default="the model", compare=False)  # who names them, for messages
+    # whether names that are numbers are class indices: then "3" and "03" are one class
+    by_number: bool
+    whose: str = field(default="the model", compare=False)  # the origin of the names, for messages
     # Whether the order is a guess, because the model names no classes.
     is_assumed: bool = field(default=False, compare=False)
 
@@ -64,7 +65,7 @@ class ClassMap:
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
         """Return the class index of a name.
 
-        Messages call it `what`. A name of no class or of several classes is refused.
+        Messages call the name `what`. A name that fits no class or several classes is refused.
         """
         index = self.index(folder)
         if index is None:
@@ -86,7 +87,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return the `advice` on ``--classes`` after a comma; nothing if the user passed it."""
+        """Return a comma and the `advice` on ``--classes``; an empty text if the user gave it."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -112,7 +113,7 @@ def choose_classes(
     count: int,
     whose: str = "the model",
 ) -> ClassMap:
-    """Return the model's `count` classes as named by the user, else the model, else the source.
+    """Return the `count` classes, with names from the user, else the model, else the source.
 
     If nobody names them, they are numbered.
 
@@ -136,10 +137,11 @@ def choose_classes(
 
 
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
-    """Return the `count` classes that the folders, also empty folders, or labels of a domain name.
+    """Return the `count` classes named by the folders or labels of a domain.
 
-    `NumberedNames` keep their order; other names are sorted, numbers by their value. Names of
-    another number than `count` are refused, unless all are numbers below it.
+    Empty folders count too. `NumberedNames` keep their order; other names are sorted, numbers by
+    their value. If there are not `count` names, they are refused, unless all are numbers below
+    `count`.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
@@ -174,7 +176,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
 
 
 def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None:
-    """Return a note that names the classes without rows; None for unlabelled or complete data."""
+    """Return a note that names the classes without rows; None if there are none, or no labels."""
     present = np.unique(labels[labels >= 0])
     missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
     if not len(present) or not missing:

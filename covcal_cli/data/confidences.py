@@ -1,16 +1,16 @@
 """Read tables with one confidence per row, and spread it over the classes.
 
 Detectors, matchers, OCR and language models often give a prediction and its confidence, and not the
-probability of every class. `confidence_stores` makes a table of probabilities of it: the prediction
-has its confidence, and all other classes share the rest alike. So T works as for all classes: as it
-grows, the confidence falls to 1/K. Whatever needs more than the confidence and the prediction must
-not read such a table (`FeatureFile.has_one_confidence`).
+probability of every class. `confidence_stores` makes a table of probabilities from this. The
+predicted class gets the confidence, and all other classes share the rest equally. So T works as
+with all classes: as T grows, the confidence falls to 1/K. Code that needs more than the confidence
+and the prediction must not read such a table (`FeatureFile.has_one_confidence`).
 
 The classes are the predictions and labels of both tables. If the source says only whether a
 prediction is right, a further class stands for all other answers. In three cases the classes are
-`RIGHT` and 19 wrong answers. The table has no predictions. Or it has too many different ones, such
-as texts. Or the source says only what is right, and confidences are below chance, as detectors
-give them.
+`RIGHT` and 19 wrong answers: if the table has no predictions, if it has too many different
+predictions, such as texts, or if the source says only what is right and confidences are below
+chance, as those of detectors are.
 """
 
 import re
@@ -35,11 +35,12 @@ PREDICTIONS = (
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
 OTHER = "another answer"
 _MOST_CLASSES = 200
-_BELOW_CHANCE = 0.01  # share of rows; with more, the confidence is not of one class among K
-_TELLING = 10  # rows of each prediction that show what their confidences are of
-_NONE = -1.0  # what many tools write where there is no confidence
+# share of rows below chance; above it, the confidence is not that of one class among K
+_BELOW_CHANCE = 0.01
+_TELLING = 10  # rows of each prediction that are needed to see which class has the confidence
+_NONE = -1.0  # the value that many tools write if there is no confidence
 _MOST_DECIMALS = 7
-_ABOVE_CHANCE = 1e-4  # relative: the prediction must stay the likeliest class
+_ABOVE_CHANCE = 1e-4  # relative: the predicted class must stay the most probable
 _YES, _NO = ("1", "1.0", "true", "yes", "right"), ("0", "0.0", "false", "no", "wrong")
 _MISSING = ("", "nan", "none", "null", "na", "n/a")
 
@@ -87,7 +88,7 @@ class _Columns:
         return ["" if text.lower() in _MISSING else text for text in cleaned]
 
     def _confidences(self, name: str) -> Float64s:
-        """Return the confidence of every row; NaN where there is none."""
+        """Return the confidence of every row; NaN for a row without one."""
         store = self.store
         if not store.entries[name].is_text:
             values = np.asarray(store.whole(name), dtype=np.float64).reshape(-1)
@@ -120,7 +121,7 @@ class _Columns:
         return {*(self.predictions or ()), *(self.labels or ())} - {""}
 
     def is_right(self) -> list[bool | None]:
-        """Return whether each prediction is right; None where that is not known."""
+        """Return whether each prediction is right; None if the table does not tell."""
         if self.labels is not None and self.predictions is not None:
             pairs = zip(self.predictions, self.labels, strict=True)
             return [None if label == "" else label == answer for answer, label in pairs]
@@ -165,7 +166,7 @@ class ConfidenceStore(Store):
 
     @property
     def is_event(self) -> bool:
-        """Whether the classes say only whether a prediction is right."""
+        """Whether the only classes are right and wrong answers."""
         return self._names == EVENTS
 
     def whole(self, name: str) -> AnyArray:
@@ -207,7 +208,7 @@ class ConfidenceStore(Store):
         return spread
 
     def _predicted(self, columns: _Columns) -> Rows:
-        """Return the place of the predicted class of every row."""
+        """Return the index of the predicted class of every row."""
         if self.is_event or columns.predictions is None:
             return np.zeros(len(columns.rows), dtype=np.int64)
         place_of = {name: place for place, name in enumerate(self._names)}
@@ -233,7 +234,7 @@ class ConfidenceStore(Store):
         return ["" if r is None else answer if r else OTHER for answer, r in pairs]
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
-        """Bring the confidences between chance and 1, and yield notes on that."""
+        """Move the confidences between chance and 1, and yield notes on this."""
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:
@@ -244,7 +245,8 @@ class ConfidenceStore(Store):
                 f"{low} of {len(values)} confidences are below {chance:.2g}, that of a guess among "
                 f"{len(self._names)} answers: they count as {chance:.2g}"
             )
-        # A confidence that rounds to 1 is somewhere between 1 and half a unit less.
+        # A confidence that is rounded to 1 lies between 1 minus half a unit of the last decimal and
+        # 1.
         most = 1 - 0.25 * 10.0**-decimals
         high = int((values > most).sum())
         if high:
@@ -258,7 +260,7 @@ class ConfidenceStore(Store):
 def confidence_stores(
     stores: Mapping[str, Store], classes: Sequence[str] | None
 ) -> dict[str, Store]:
-    """Return tables of probabilities; `classes` are those of a calibration that they must fit."""
+    """Return tables of probabilities; they must fit the `classes` of a calibration, if given."""
     tables = {name: _Columns(store) for name, store in stores.items()}
     _bring_to_one_unit(tables)
     names = _names(tables, classes)
@@ -309,7 +311,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
 
 
 def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
-    """Refuse the probability of one of two classes in the place of the prediction's confidence."""
+    """Refuse a column that has the probability of one of two classes instead of the confidence."""
     predictions = np.array(columns.predictions or ())
     parts = [columns.values[predictions == name] for name in classes]
     if min(map(len, parts)) < _TELLING or (columns.values < 0.5).mean() <= _BELOW_CHANCE:
@@ -340,7 +342,7 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
 
 
 def _decimals(values: Float64s) -> int:
-    """Return how many decimals the values are written with."""
+    """Return the number of decimals with which the values are written."""
     for decimals in range(1, _MOST_DECIMALS):
         units = values * 10.0**decimals
         if (np.abs(units - np.rint(units)) < 1e-6).all():

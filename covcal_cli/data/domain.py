@@ -29,7 +29,7 @@ class DomainData(Protocol):
 
     path: Path
     ids: list[str]
-    ids_are_integers: bool  # whether ids are integers in the data; apply writes them so again
+    ids_are_integers: bool  # whether ids are integers in the data; apply then writes integers too
     split_names: list[str]  # the names whose hashes decide the split
     given_split: Splits | None  # shape (n,): the splits that the data have, if any
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`

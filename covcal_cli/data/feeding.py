@@ -2,7 +2,7 @@
 
 An array or column with the name of an input is that input. A model with one input also takes the
 array x, or the only array with several values per row, or all columns of numbers of a table side by
-side. Values stay as they are: only their type changes, if that costs nothing but precision.
+side. Values are not changed. Only their type is, if this costs nothing but precision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Feed:
     """One input of the model, and the arrays that its values come from."""
 
     wanted: ModelInput
-    names: tuple[str, ...]  # one array, or the columns that stand side by side
+    names: tuple[str, ...]  # one array, or several columns that together are the input
     side_by_side: bool = False
 
 
@@ -57,12 +57,12 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
-    """Return the columns that stand side by side in an input, in order."""
+    """Return the columns of an input that consists of several columns, in order."""
     return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the arrays of one number per row, or of `several`, in the order of the file."""
+    """Return the arrays with one number per row, or with `several`, in the order of the file."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -147,7 +147,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
     wanted, width = feed.wanted, len(feed.names)
     if len(wanted.shape) == 2 and wanted.shape[1] == width and wanted.dtype.kind in "fiub":
         return
-    _require_no_commas(store)  # a model that takes any number of columns would miss some
+    _require_no_commas(store)  # a model that takes any number of columns would silently get fewer
     if len(wanted.shape) == 2 and wanted.shape[1] is None and wanted.dtype.kind in "fiub":
         return
     texts = [
@@ -164,7 +164,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
 
 
 def _require_no_commas(store: Store) -> None:
-    """Refuse a table where some columns are texts only because of their decimal commas."""
+    """Refuse a table in which decimal commas make texts of some columns of numbers."""
     for message in store.with_commas.values():
         raise store.error(message)
 
@@ -187,7 +187,7 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if wanted.dtype.kind == "f":
         # The file does not say how to scale pixels to floats.
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
-    # All numbers of a CSV are floats: `fed` refuses fractions one by one.
+    # All numbers of a CSV are floats, so `fed` refuses fractions row by row.
     return table or entry.dtype.kind in "iub"
 
 

@@ -5,8 +5,8 @@ folders, such as ``.ipynb_checkpoints``, are left out. Rows are sorted by their 
 row is its path below the domain, with forward slashes.
 
 Shards have the layout of WebDataset: ``KEY.jpg`` beside ``KEY.cls``. The members of a sample have
-the same name up to the first dot of the base name. Each shard is indexed once; later, images are
-read at their offsets in any order.
+the same name up to the first dot of the base name. Each shard is indexed once. Images are then read
+at their offsets, in any order.
 """
 
 import os
@@ -112,7 +112,7 @@ class FolderData(ImageFiles):
 
     def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
-        if real in above:  # a link that leads back up
+        if real in above:  # a link to a folder above
             return
         folders, files = _entries(folder)
         yield from (entry.name for entry in self._images(files))
@@ -279,7 +279,7 @@ def _add(
 ) -> None:
     folder, _, base = member.name.removeprefix("./").rpartition("/")
     stem, dot, extension = base.partition(".")
-    if not stem or not dot:  # hidden files, names without a suffix
+    if not stem or not dot:  # skip hidden files and names without a suffix
         return
     key = f"{folder}/{stem}" if folder else stem
     sample = samples.setdefault(key, _Sample())

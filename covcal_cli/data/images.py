@@ -1,9 +1,9 @@
 """Decode images in threads, ahead of the model, in a stable order.
 
-Threads are enough because Pillow releases the interpreter lock while it decodes and resizes. Each
-task decodes a run of images, because a task costs more than decoding a small image, and writes
-directly into the batch for the model. Three batches are used in turn: the model runs on one while
-threads fill the other two.
+Threads are enough because Pillow releases the interpreter lock while it decodes and resizes. A task
+costs more than decoding a small image, so each task decodes several neighbouring images. It writes
+them directly into the batch for the model. Three batches are used in turn: the model runs on one
+while threads fill the other two.
 """
 
 import math
@@ -148,7 +148,7 @@ def _decode(
     pipeline: ImagePipeline,
     stopped: threading.Event,
 ) -> _Run:
-    """Fill a buffer from `start` on with the readable images, without gaps."""
+    """Write the readable images into a buffer from `start` on, without gaps."""
     run = _Run(start)
     for position, opener in enumerate(openers, start):
         if stopped.is_set():
@@ -164,7 +164,7 @@ def _decode(
 
 
 def _joined(batch: _Pending, name: str) -> Batch:
-    """Wait for the runs of a batch and close the gaps that skipped images left between them."""
+    """Wait for the runs of a batch, and close the gaps of skipped images."""
     runs = [future.result() for future in batch.runs]
     filled = 0
     for run in runs:

@@ -1,9 +1,9 @@
-"""Read which of several independent labels every row has.
+"""Read the labels of rows that can have several independent labels.
 
-The labels stand in one of three forms: a column of 1 and 0 per label (``label_cat``), an array y
-[n, L] of 1 and 0, or one column with a list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``).
-A list names all labels of its row, so an empty list has none. An empty cell, NaN or -1 in the other
-forms means unknown.
+The labels have one of three forms: a column of 1 and 0 per label (``label_cat``), an array y [n, L]
+of 1 and 0, or one column with a list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``). A list
+names all labels of its row, so an empty list means that the row has no label. In the other forms,
+an empty cell, NaN or -1 means unknown.
 """
 
 import re
@@ -26,7 +26,7 @@ _VALUES |= dict.fromkeys(("1", "1.0", "true"), 1) | dict.fromkeys(("0", "0.0", "
 
 
 class LabelSets:
-    """The labels of n rows, taken out of a store, which would read them as one class per row."""
+    """The labels of n rows; they are taken out of a store, which would read one class per row."""
 
     def __init__(self, store: Store, n: int, names: Sequence[str] | None = None) -> None:
         self._store, self._n = store, n
@@ -97,7 +97,8 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        if any(text.strip() for text in texts):  # otherwise nothing is known about any row
+        # if all lists are empty, nothing is known about any row
+        if any(text.strip() for text in texts):
             self._lists = [_entries(text) for text in texts]
 
     def _column(self, name: str) -> Labels:

@@ -1,4 +1,4 @@
-"""The labels of rows as the data give them: class numbers, or class names."""
+"""The labels of rows as the data hold them: class numbers, or class names."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # missing values of libraries
 _LARGEST = 1 << 53  # a float64 holds every whole number up to here
 _WHOLE = re.compile(r"-?[0-9]+")
-_LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")  # several numbers
+_LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")  # a list of several numbers
 
 
 class RowLabels:
@@ -24,8 +24,8 @@ class RowLabels:
     K). Texts are class names, unless all of them are whole numbers and `texts_are_numbers` is set,
     as for CSV.
 
-    Unknown labels are marked by -1 or by a text such as ``nan``. If the classes have the mark as a
-    name, it is a class. Otherwise -1 means unknown only if it cannot be a class.
+    Unknown labels are marked by -1 or by a text such as ``nan``. If this mark is the name of a
+    class, it means that class. Otherwise -1 means unknown only if it cannot be a class.
     """
 
     def __init__(
@@ -37,7 +37,8 @@ class RowLabels:
         key: str,
         *,
         texts_are_numbers: bool = False,
-        # returns where a row is in a table, for messages; without it, the row's number is shown
+        # returns the place of a row in a table, for messages; without it, messages have the row's
+        # number
         place: Callable[[int], str] | None = None,
         # the names that the data give to the numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,
@@ -129,7 +130,7 @@ class RowLabels:
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
-        """Return whether labels can match by number only, because no class has their names."""
+        """Return whether labels match classes only by number, because no class has their names."""
         return (
             isinstance(self.names, NumberedNames)
             and classes.by_number
@@ -199,7 +200,7 @@ def unlabelled(n: int, path: Path) -> RowLabels:
 
 
 def _is_whole(text: str) -> bool:
-    try:  # Python reads digits of every script, and 1_0
+    try:  # Python would also read digits of other scripts, and 1_0
         return text.isascii() and "_" not in text and float(text).is_integer()
     except ValueError:
         return False

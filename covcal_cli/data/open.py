@@ -1,7 +1,7 @@
 """Open the data of one or both domains: folders, shards, and files of arrays.
 
-Two tables must agree with each other and with the model on the features, and on which table is the
-source. A column of row numbers is not a feature.
+Two tables must have the same features, which must fit the model. They must not contradict the user
+about which table is the source. A column of row numbers is not a feature.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ def open_domains(
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
     """Open the domains ``"source"``, ``"target"`` or both as inputs of a model, with notes.
 
-    The notes are about columns that number the rows. Columns of tables that the user asks to `keep`
-    are groups too. With `multilabel`, rows have any number of labels. Raises `CovcalError` if
-    covcal cannot read a path, the rows do not fit the model, or two tables do not agree.
+    The notes are about columns that number the rows. Columns that the user asks to `keep` are
+    groups too. With `multilabel`, rows have any number of labels. Raises `CovcalError` if covcal
+    cannot read a path, the rows do not fit the model, or two tables do not agree.
     """
     opened = {
         name: _opened(path, wanted, keep, multilabel=multilabel) for name, path in paths.items()
@@ -111,8 +111,8 @@ def _agreed(
     """Return the tables of both domains with the same feature columns in one order, and notes.
 
     A table is refused if its column ``domain`` names the other domain, or if the two tables have
-    other feature columns. Columns are matched by name and put into the source's order. If the model
-    wants fewer columns, the error names those that number the rows.
+    different feature columns. Columns are matched by name and put into the source's order. If the
+    model needs fewer columns, the error names the columns that number the rows.
     """
     # Check the domains first: if tables are exchanged, this message is the clearest one.
     for name, table in tables.items():
@@ -149,11 +149,11 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table whose columns fit the model without those that number the rows."""
+    """Refuse a table if its columns fit the model only without the columns that number the rows."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # Look for ascending numbers first: shuffled row numbers look like other distinct amounts.
+    # Look for ascending numbers first: shuffled row numbers look like any other distinct numbers.
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:

@@ -23,11 +23,11 @@ class Layout:
     """The names of columns as one tool writes them."""
 
     kind: OutputKind
-    pattern: str  # fits a whole name, in any case; its group is the class name
+    pattern: str  # matches a whole name, in upper or lower case; its group is the class name
     truth: str = "y_true"  # the column of true classes, beside the usual names
 
 
-# The first layout that fits is used. If no layout fits, columns named like the classes are.
+# The first layout that fits is used. If no layout fits, columns named like the classes are used.
 LAYOUTS = {
     "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
     "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),
@@ -55,9 +55,9 @@ class OutputColumns:
 
     outputs: tuple[str, ...]  # one array with two axes, or one column per class
     width: int  # values per row; 1 if two classes share one column
-    order: tuple[int, ...]  # the place of each class among the K values of a row
+    order: tuple[int, ...]  # the position of each class among the K values of a row
     names: tuple[str, ...] | None  # class names; None if the classes are 0 to K-1
-    positive: str | None = None  # the class that the name of a single column names
+    positive: str | None = None  # the class in the name of a single column
     features: tuple[str, ...] = ()  # one array with two axes, or one column per feature
     n_features: int | None = None  # None without features
     named_by: str | None = None  # the array that names the classes
@@ -149,7 +149,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the one array of outputs under a name that fits both kinds, or without a name."""
+    """Return the only array of outputs if its name fits both kinds, or if it has no name."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
     if tuple(store.entries) == ("x",):  # the name of the array in a .npy file
         names = ["x"]
@@ -245,7 +245,7 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 
 
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
-    """Return the order of names, as places, and the names in that order.
+    """Return the order of names, as positions, and the names in that order.
 
     Names that are all numbers are sorted; other names keep their order. The names are None if they
     are the numbers 0 to K-1.

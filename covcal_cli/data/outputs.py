@@ -1,8 +1,8 @@
 """Read a classifier's outputs from tables, without the classifier: logits or probabilities.
 
 `covcal_cli.data.output_columns` finds the outputs and features by their names. `OutputFile` adds
-the labels, split, ids and groups that may stand beside them. `open_outputs` brings the classes of
-both domains into one order. An `OutputTable` then holds the data of one domain. The logarithms of
+the labels, split, ids and groups, if the table has them. `open_outputs` brings the classes of both
+domains into one order. An `OutputTable` then holds the data of one domain. The logarithms of
 probabilities are logits.
 """
 
@@ -107,7 +107,8 @@ class OutputFile:
                 f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
                 f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
-        # Without features, tell the user about numbers that might be some, but boxes are none.
+        # If no features were found, tell the user about columns of numbers that may be features.
+        # Boxes of detectors are not features.
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -124,8 +125,8 @@ class OutputFile:
 class OutputTable:
     """The outputs of a classifier for the rows of one domain; see `DomainData`.
 
-    It reads all outputs when it is made, because only all rows show their form, and because errors
-    then come early.
+    The constructor reads all outputs: the form of outputs can be seen only from all rows, and
+    errors then come early.
     """
 
     holds_images = False
@@ -135,7 +136,7 @@ class OutputTable:
         self._store, self.kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
-        self._lacking: list[int] = []  # rows without the output of some class
+        self._lacking: list[int] = []  # rows that lack the output of a class
         self.ids = [file.facts.ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
         self.given_split: Splits | None = None if split is None else split[rows]
@@ -232,8 +233,9 @@ class OutputTable:
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
         """Return outputs (m, w) without missing values, or refuse a value that is not finite.
 
-        Language models list only the likeliest answers. A class that a row does not list is less
-        likely than every listed class, and than the rest that they leave.
+        Language models list only the most probable answers. A class that a row does not list is
+        less probable than every listed class. It is also less probable than 1 minus the sum of the
+        listed classes.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -248,7 +250,7 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that all rows show to be probabilities; yield notes on others."""
+        """Refuse outputs that are probabilities according to all rows; else yield notes."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -263,7 +265,7 @@ class OutputTable:
             )
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that are not probabilities; yield notes on what is done to the others."""
+        """Refuse outputs that are not probabilities; else yield notes on how they are changed."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
@@ -305,7 +307,7 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs of independent labels that are of the other kind; yield notes."""
+        """Refuse outputs of independent labels that are of the other kind; else yield notes."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield f"{seen.fact}; they are read as logits: pass --probabilities if they are not"
         if self.kind == "probabilities" and seen.first_outside is not None:
@@ -352,17 +354,16 @@ def open_outputs(
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in one order.
 
-    - `source`: None for the target alone, or if a column ``domain`` of the target tells the domains
-      apart.
-    - `kind`: default: the kind that the names in the first table tell.
+    - `source`: None if there is only a target, or if the table of the target has both domains.
+    - `kind`: the default is the kind that the names in the first table show.
     - `classes`: the file that names the classes in order; see
       `covcal_cli.data.classes.read_classes`.
-    - `keep`: columns to keep beside the groups and texts, which are kept anyway.
+    - `keep`: columns to keep; groups and texts are always kept.
     - `choices`: the answers to find among the token log-probabilities of a log. Default: the names
       in `classes`, else the labels of the source.
     - `multilabel`: whether each column is the output of a label that is independent of the others.
 
-    Raises `CovcalError` if a table does not hold outputs of the kind, or the two tables do not
+    Raises `CovcalError` if a table does not hold outputs of this kind, or the two tables do not
     agree.
     """
     given, files = tuple(choices), {}
@@ -443,7 +444,8 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
     """Return the class names in the order for all tables; None for the classes 0 to K-1."""
     first = files[0].columns
     asked = read_classes(classes, len(first.order)).names if classes is not None else None
-    # A single column names one of the two classes; --classes or the labels name the other.
+    # The name of a single column has one of the two classes; --classes or the labels have the
+    # other.
     positive = {file.columns.positive for file in files}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (asked, labels, ("0", "1") if labels is None else None):
@@ -479,7 +481,7 @@ class _SqueezedStore(Store):
             name: replace(entry, shape=_squeezed(entry.shape))
             for name, entry in store.entries.items()
         }
-        # Their first axis is not the rows', so they are read whole.
+        # Their first axis is not the axis of rows, so they are read whole.
         self._leading = {
             name
             for name, entry in store.entries.items()
@@ -542,7 +544,8 @@ class _HDF5Outputs(HDF5Store):
 def _without_answer(store: Store) -> tuple[str, ...]:
     """Leave out the classifier's answer in a file of ``covcal apply``, and return a note.
 
-    The column label of such a file is the answer. Read as the true label, it would always be right.
+    The column label of such a file is the classifier's answer. If it were read as the true label,
+    every row would be right.
     """
     prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and CLASSES in store.entries
@@ -570,7 +573,7 @@ def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
     """Return outputs (m, K) with values for NaN, and which rows are probabilities, shape (m,).
 
-    Only probabilities, or their `logarithms`, say how large a missing value can be.
+    Only probabilities, or their `logarithms`, limit how large a missing value can be.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows
@@ -587,7 +590,7 @@ def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArr
 
 
 def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
-    """Yield notes on rows that sum to less than 1, as those of a language model's answers do."""
+    """Yield notes on rows that sum to less than 1, such as the answers of a language model."""
     elsewhere = 1 - seen.mean_sum
     yield (
         f"rows sum to {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}: on average, "

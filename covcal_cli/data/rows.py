@@ -1,10 +1,11 @@
-"""Read the labels, split, ids, groups and domain of rows, which stand beside their values.
+"""Read the labels, split, ids, groups and domain of rows from their file.
 
-`RowFacts` reads them. Below it come two kinds of columns that are easily misread: ``domain``, which
-says whether a row belongs to the source or the target, and ids, which look like features.
+The code after `RowFacts` is about two kinds of columns that are easily misread. A column ``domain``
+says whether a row belongs to the source or the target. Ids look like features.
 
-A row that names no split gets one by a hash of its id, or of its file's name, and the seed. So
-labelling a file (moving it into a class folder) or adding files later moves no other row.
+If the data have no splits, a row gets its split by a hash of the seed and its id, or its file's
+name. So no other row changes its split if you add a file later, or label a file by moving it into a
+class folder.
 """
 
 import hashlib
@@ -26,12 +27,12 @@ from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import DOMAINS
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
-# No command evaluates test rows of the source, and T is fitted to its validation rows. The second
-# fractions are for data without features, where nothing is trained.
+# Fractions of the source: no command evaluates its test rows, and T is fitted to its validation
+# rows. The second fractions are for data without features, with which nothing is trained.
 SOURCE_FRACTIONS, FITTED_FRACTIONS = (0.6, 0.4, 0.0), (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
-_BLOCK = 1 << 14  # digests at once: a million would take 100 MB
+_BLOCK = 1 << 14  # digests at once; a million digests would take 100 MB
 
 
 def check_fractions(fractions: Fractions) -> None:
@@ -70,7 +71,7 @@ def hashed_split(names: Sequence[str], fractions: Fractions, seed: int) -> Split
     train, validation, _ = fractions
     bounds = np.array([train, train + validation])
     split = np.searchsorted(bounds, positions, side="right")
-    if fractions[2] == 0:  # the sum may round to less than 1, which would leave rows for test
+    if fractions[2] == 0:  # the sum may be rounded to less than 1, and some rows would be test rows
         split = np.minimum(split, 1 if validation > 0 else 0)
     return split.astype(np.uint8)
 
@@ -90,13 +91,13 @@ GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # fits 64 bits, whatever its digits
-_HALF = re.compile("[\ud800-\udfff]")  # half of a character
+_HALF = re.compile("[\ud800-\udfff]")  # half of a UTF-16 pair
 _LONGEST_GROUP = 256  # characters; a longer text is not a name of a group
-# Longer texts are kept where they are asked for, and of tables of outputs. They are stored in equal
-# widths, so both the width and the bytes of a column are limited.
+# Longer texts are kept if the user asks for them, and in tables of outputs. All texts of a column
+# are stored in the same width, so both the width and the bytes of a column are limited.
 _LONGEST_TEXT = 4096  # bytes
 _COLUMN_BYTES = 256 << 20
-_MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP  # rows of long texts that nobody asked for
+_MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP  # rows of long texts that the user did not ask for
 _LONGEST_ID = 4096  # characters; no path is longer
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
@@ -177,7 +178,7 @@ class RowFacts:
             and name != self._choice()
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
-        # Long texts, for example those to classify: arrays of them could fill the memory.
+        # Long texts, for example texts to classify, could fill the memory as arrays.
         long = {name: size for name in groups if (size := self._longest(name)) > _LONGEST_GROUP}
         texts_kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
         left_out = [name for name in long if name not in texts_kept]
@@ -193,7 +194,7 @@ class RowFacts:
         label = self._only(label_names) or self._choice()
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
-        # Ids: the column of that name, else paths, else an index of pandas, else row numbers.
+        # Ids: the column ``id``, else paths, else an index of pandas, else row numbers.
         named = self._only(ID_NAMES)
         index = next((name for name in index_columns(store) if self._may_be_ids(name)), None)
         id_name = index if named is None else named
@@ -266,7 +267,7 @@ class RowFacts:
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can be ids: its name may say that it holds labels or groups."""
+        """Return whether an index can be ids; it cannot if its name means labels or groups."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -410,7 +411,7 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
     )
 
 
-# Columns that name or number the rows under any name: they are ids and no features.
+# Columns with the names or numbers of rows: they are ids and not features, whatever their name.
 
 
 def note_on_index(store: Store) -> tuple[str, ...]:
@@ -424,7 +425,7 @@ def note_on_index(store: Store) -> tuple[str, ...]:
 def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     """Return notes on ids that are empty or occur twice.
 
-    A join of the results by such ids would give too many rows, without an error.
+    Joining the results by such ids would give too many rows, without an error.
     """
     notes: list[str] = []
     empty = [row for row, row_id in enumerate(ids) if not row_id.strip()]
@@ -450,7 +451,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_integer(row_id: str) -> bool:
-    """Return whether an id is written as an integer of 64 bits is."""
+    """Return whether an id is written like an integer of 64 bits."""
     if _SHORT_INTEGER.fullmatch(row_id):
         return True
     digits = row_id.removeprefix("-")
@@ -458,8 +459,8 @@ def _is_integer(row_id: str) -> bool:
     return is_plain and len(row_id) <= 20 and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # fewer rows may all have different ages
-_FIRST = 1000  # this many rows tell most features from row numbers
+_FEW_ROWS = 20  # in fewer rows, even a feature such as the age may have only different values
+_FIRST = 1000  # this many rows are enough to distinguish most features from row numbers
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:

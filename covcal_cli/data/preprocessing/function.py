@@ -81,7 +81,7 @@ class FunctionPipeline:
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Write the function's result for an image into a row of the input."""
-        image.load()  # an error here is that of a broken file, later errors are the function's
+        image.load()  # an error here means a broken file; a later error comes from the function
         row = _called(self.function, image)
         if row.shape != self.row_shape:
             raise _wrong_shape(self.function, row.shape, self.row_shape)

@@ -1,11 +1,11 @@
 """Read the preprocessing in the files of Hugging Face and timm.
 
-Hugging Face has ``preprocessor_config.json``. The class that it names fills in missing keys, and
-some classes read ``size`` in their own way. A file with an unknown class must therefore have all
-keys. An unknown key is refused, because it might change pixels. Crops follow the NumPy code of
+Hugging Face has ``preprocessor_config.json``. It names a class, which has defaults for missing
+keys. Some classes read ``size`` in their own way. A file with an unknown class must therefore have
+all keys. An unknown key is refused, because it might change pixels. Crops follow the NumPy code of
 transformers (and all of its version 5), which rounds an odd pixel differently from torchvision.
 
-timm has ``config.json``, with the keys in ``pretrained_cfg`` or at the top.
+timm has ``config.json``, with the keys in ``pretrained_cfg`` or at the top level.
 """
 
 import math
@@ -36,7 +36,8 @@ class _Family:
     resample: int | None = _BICUBIC
     mean: tuple[float, ...] | None = HALF
     std: tuple[float, ...] | None = HALF
-    # How ``size`` is read: plainly, or as ConvNeXT, LeViT, PoolFormer or EfficientNet read it.
+    # How ``size`` is read: as it is, or by the rules of ConvNeXT, LeViT, PoolFormer or
+    # EfficientNet.
     rule: str = "plain"
     flipped: bool = False
     normalised: bool = True
@@ -80,7 +81,7 @@ _OWN_KEYS = {
     "EfficientNet": "include_top rescale_offset",
 }
 _MINE = "pass --preprocess none and the flags, or --preprocess module:function"
-_WARPED_FROM = 384  # ConvNeXT squashes whole images of this size and above
+_WARPED_FROM = 384  # ConvNeXT squashes the whole image if the size is at least this
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
@@ -156,7 +157,7 @@ class _Reader:
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        # Some classes read the shorter side as the crop, enlarge it, or divide it by a share.
+        # Some classes take the shorter side for the crop, enlarge it, or divide it by a share.
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")

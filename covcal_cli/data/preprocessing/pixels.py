@@ -2,8 +2,8 @@
 
 The steps are: orientation (optional), colour, size, crop, ``(pixel * scale - mean) / std`` with
 pixels from 0 to 255, and layout. An alpha channel is dropped, as in training code. Training
-libraries use the same filters of Pillow, but round crops differently. The side of the odd pixel is
-therefore a setting (`CropRule`), because a model notices a shift by one pixel.
+libraries use the same filters of Pillow, but round crops differently. `CropRule` therefore says to
+which side an odd pixel goes, because a shift by one pixel changes the outputs of a model.
 """
 
 import json

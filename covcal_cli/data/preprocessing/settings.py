@@ -30,7 +30,7 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of a user; None (or an empty tuple) means: as the model's input declares."""
+    """Settings of a user; None (or an empty tuple) means that the model's input decides."""
 
     # (height, width) after resizing; also the size of the model's input unless there is a `crop`.
     size: Size | None = None
@@ -78,9 +78,10 @@ class Preprocessing:
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings, each replaced by that of `flags` if it has one.
+        """Return these settings, each replaced by the setting in `flags` if there is one.
 
-        If `flags` has only a size, it replaces resizing and cropping, which would contradict it.
+        If `flags` has only a size, it replaces resizing and cropping too, because they would
+        contradict the size.
         """
         changes: dict[str, Any] = {
             field.name: getattr(flags, field.name)
@@ -166,7 +167,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return the --resize in proportion to another crop, if the resize has own lengths."""
+        """Return the resize scaled in proportion to another crop, if it has lengths of its own."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)

@@ -13,7 +13,7 @@ from covcal_cli.files import require_file
 if TYPE_CHECKING:  # it needs NumPy and Pillow, which --help does not load
     from covcal_cli.data.stores.store import Store
 
-# The suffixes of each format, and the module and class that read it; help names the first suffix.
+# The suffixes of each format, and the module and class that read it. Help shows the first suffix.
 _READERS = {
     (".npz",): ("arrays", "NpzStore"),
     (".npy",): ("arrays", "NpyStore"),

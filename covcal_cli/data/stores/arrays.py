@@ -150,8 +150,8 @@ class NpzStore(Store):
 class NpyStream:
     """A ``.npy`` stream: its header, and its rows in order.
 
-    It is read once and forwards, so it can be a member of a compressed zip. A stream that is no
-    array, holds Python objects or ends early raises a ValueError.
+    It is read once from start to end, so it can be a member of a compressed zip. A ValueError is
+    raised if the stream is not an array, holds Python objects or ends early.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

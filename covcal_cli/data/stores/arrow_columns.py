@@ -1,6 +1,7 @@
 """Arrow's columns as NumPy's arrays: what a column holds, and its values.
 
-Arrow's own conversion to NumPy loads pandas if it is installed, at 50 MB; DLPack does not.
+Arrow's own conversion to NumPy loads pandas if it is installed, which takes 50 MB. DLPack does not
+load it.
 """
 
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class ArrowColumns:
         Face wrote about it.
         """
         types, kind = self.arrow.types, field.type
-        if self.are_pairs(kind):  # the store counts the classes of all rows
+        if self.are_pairs(kind):  # the store finds the classes of all rows
             return Entry((n, 0), np.dtype(np.float64))
         fields = self._fields(kind)
         if tuple(fields) == _VECTOR:
@@ -114,7 +115,8 @@ class ArrowColumns:
         return self._flat(column.flatten()).reshape(len(column), -1)
 
     def _require_length(self, lengths: AnyArray, name: str, width: int, rows: Rows) -> None:
-        wrong = np.flatnonzero(lengths != width)  # NaN, where there is no list, differs as well
+        # the length of a missing list is NaN, which differs too
+        wrong = np.flatnonzero(lengths != width)
         if len(wrong):
             length = lengths[wrong[0]]
             raise CovcalError(

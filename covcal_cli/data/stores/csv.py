@@ -1,7 +1,7 @@
 """Read ``.csv`` tables: the first pass counts rows and keeps texts, the next streams numbers.
 
-The first value of a column decides its kind: numbers, true and false, or texts. Columns of numbers
-are never in memory as a whole.
+The first value of a column decides its kind: numbers, true and false, or texts. A column of numbers
+is never in memory as a whole.
 """
 
 import csv
@@ -76,7 +76,8 @@ class CSVStore(Store):
         columns = [self._names.index(name) for name in names]
         size = max(64, min(size, WINDOW_BYTES // (_CELL_BYTES * len(self._names))))
         with self._reading() as (file, reader, _):
-            # Whole lines go to NumPy's parser, twice as fast as cells through Python's floats.
+            # NumPy's parser gets whole lines; this is twice as fast as Python's floats cell by
+            # cell.
             records = file if self._one_line_each else (cells for cells in reader if cells)
             start = 0
             for first in range(0, len(rows), size):
@@ -90,7 +91,7 @@ class CSVStore(Store):
         return f"line {row + 2}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows` and the number of the next; now the next is `start`."""
+        """Return the records of `rows`, from record `start` on, and the next record's number."""
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
         if len(rows) == stop - int(rows[0]):
@@ -149,7 +150,8 @@ class CSVStore(Store):
         """Count the rows, keep the texts, and return the kind of every column with values."""
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # Labels, ids and groups are kept as texts; beside paths of images, so are all columns.
+        # Labels, ids and groups are kept as texts. In a table with paths of images, all columns
+        # are.
         kinds = {
             name: "text"
             for name in self._names
@@ -159,7 +161,7 @@ class CSVStore(Store):
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         self._n = 0
-        # One row after the other until every column has shown its kind.
+        # Read row by row until the kind of every column is known.
         for cells in reader:
             if not cells:
                 continue
@@ -181,7 +183,7 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
-        # A table without rows has columns; a single line of anything else is no table.
+        # A table without rows still has column names. Any other single line is not a table.
         if self._n == 0 and len(self._names) == 1:
             raise self.error("there are no rows below the first line: give one row per example")
         self._one_line_each = n_lines == self._n + 1
@@ -190,7 +192,7 @@ class CSVStore(Store):
     def _scan_rest(
         self, lines: Iterator[str], line: int, columns: Sequence[tuple[list[str], int]]
     ) -> int:
-        """Scan the rows behind a line, many at a time, and return the number of all lines."""
+        """Scan the rows after a line, many at a time, and return the number of all lines."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
         while block := list(islice(lines, size)):
             if not self._are_plain(block):
@@ -199,7 +201,7 @@ class CSVStore(Store):
                 texts.extend(self._cells(block, index))
             self._n += len(block)
             line += len(block)
-        # From the first quote or odd line on, the CSV reader goes on.
+        # From the first quote or unusual line on, use the CSV reader.
         reader = csv.reader(chain(block, lines), delimiter=self._delimiter, strict=True)
         before = 0
         while rows := list(islice(reader, size)):
@@ -212,13 +214,13 @@ class CSVStore(Store):
         return line + before
 
     def _are_plain(self, lines: Sequence[str]) -> bool:
-        """Return whether every line is a row without quotes, which needs no CSV reader."""
+        """Return whether every line is a row without quotes, so that no CSV reader is needed."""
         others, delimiter = len(self._names) - 1, self._delimiter
         counts = {line.count(delimiter) for line in lines}
         return counts == {others} and others > 0 and not any('"' in line for line in lines)
 
     def _cells(self, lines: Sequence[str], index: int) -> list[str]:
-        """Return the cells of one column, cut from the nearer end of plain lines."""
+        """Return the cells of one column; plain lines are split from the nearer end."""
         behind, delimiter = len(self._names) - index, self._delimiter
         if index < behind:
             return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]

@@ -1,16 +1,17 @@
 """Bring a line that another tool wrote into columns.
 
-Known are the answers of Hugging Face pipelines, the samples of lm-evaluation-harness, and logs with
+These are the answers of Hugging Face pipelines, the samples of lm-evaluation-harness, and logs with
 token log-probabilities.
 
-OpenAI's chat completions list for every token that was generated its log-probability and those of
-the likeliest other tokens. So do completions, batches and responses, and vLLM. `find_tokens` finds
-these lists anywhere in a line of a log.
+OpenAI's chat completions list the log-probability of every generated token, and of the most
+probable other tokens at its place. So do completions, batches and responses, and vLLM.
+`find_tokens` finds these lists anywhere in a line of a log.
 
 `answer_of` follows the generated text from the place where it names an answer. An answer's
-probability is the product over its tokens. Other answers leave the generated text at the first
-token that differs, where they may be listed. An answer that is not listed is less likely than all
-listed tokens, and they leave it so much: it gets half of that bound.
+probability is the product over its tokens. Another answer differs from the generated text at some
+token, where it may be listed. The probability of an answer that is not listed is below that of
+every listed token, and below 1 minus the sum of the listed tokens. The answer gets half of the
+smaller bound.
 """
 
 import math
@@ -22,25 +23,27 @@ from functools import cached_property
 from typing import Any
 
 PROBABILITIES = "probabilities"
-CHOICES = "logits"  # the log-likelihoods of the choices of a question, which may be few
-# What servers write beside an answer and its id.
+# the log-likelihoods of the choices of a question; questions may have few choices
+CHOICES = "logits"
+# Keys that servers write beside an answer and its id.
 _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
-_DEPTH = 12  # of the lists in a line
+_DEPTH = 12  # the deepest place of the lists in a line
 _BEFORE = " \t\r\n\"'`([{*_#"  # characters between the start of a token and the answer in it
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
-_CUT = -9000.0  # servers write -9999 or -inf for tokens that sampling ruled out
-_SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})  # of tokenizers
-_ROUNDING = 1e-7  # of a sum of probabilities
-_MUCH = 0.25  # of the probability
+_CUT = -9000.0  # servers write -9999 or -inf for tokens that sampling excluded
+# the marks of tokenizers for a space
+_SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
+_ROUNDING = 1e-7  # rounding error of a sum of probabilities
+_MUCH = 0.25  # share of the probability
 _SAMPLING = ("temperature", "top_p")
 
 
 def columns_of(record: Any) -> Any:
-    """Return the columns of one line, whichever tool wrote it.
+    """Return the columns of one line of any known tool.
 
-    Pipelines of Hugging Face answer with ``top_k=None``, or by zero-shot classification. In samples
-    of lm-evaluation-harness the log-likelihoods of the choices are logits. Another line is returned
-    as it is.
+    Answers of Hugging Face pipelines come from ``top_k=None`` or from zero-shot classification. In
+    samples of lm-evaluation-harness, the log-likelihoods of the choices are logits. Any other line
+    is returned unchanged.
     """
     if isinstance(record, list):
         answers = record[0] if len(record) == 1 and isinstance(record[0], list) else record
@@ -62,7 +65,7 @@ def columns_of(record: Any) -> Any:
         return rest | {PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
     lists = [name for name, value in record.items() if type(value) is list and _are_scores(value)]
     if len(lists) == 1:
-        # The answer of a pipeline in a line of one's own: its name need not be a known one.
+        # The user may have put the answer of a pipeline under any key of a line.
         record = {key: value for key, value in record.items() if key != lists[0]} | {
             PROBABILITIES: _scores(record[lists[0]])
         }
@@ -102,7 +105,7 @@ def _choice(answer: Any) -> tuple[str, Any] | None:
 def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the id, label and groups in a line whose answer is read from token log-probabilities.
 
-    A batch has its own ids beside those that the user gave.
+    A batch has ids of its own beside the ids that the user gave.
     """
     columns = {
         name: value
@@ -129,7 +132,7 @@ def _scores(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _is_likelihood(value: Any) -> bool:
-    """Return whether a value is a log-likelihood, and whether decoding would give this choice."""
+    """Return whether a value is a pair of a log-likelihood and a flag."""
     if not (isinstance(value, list) and len(value) == 2):
         return False
     try:
@@ -152,14 +155,14 @@ class Answer:
 
     probabilities: dict[str, float]  # divided by their sum
     elsewhere: float  # the probability of all other texts
-    unlisted: int  # answers that no list holds
+    unlisted: int  # number of answers that are in no list
     follows_text: bool  # whether other text was generated first
-    is_cut: bool  # whether sampling ruled tokens out
+    is_cut: bool  # whether sampling excluded tokens
 
 
 @dataclass
 class AnswerCounts:
-    """What the lines of a log show together, for notes."""
+    """Counts over the lines of a log, for notes."""
 
     lines: int = 0
     unlisted: int = 0  # lines
@@ -184,7 +187,7 @@ class AnswerCounts:
         }
 
     def notes(self, choices: Sequence[str]) -> Iterator[str]:
-        """Yield what a user should know, one sentence each."""
+        """Yield notes for the user, one sentence each."""
         of_lines = f"of {self.lines} lines"
         mean = self.elsewhere / max(1, self.lines)
         much = ". Confidence says little where other texts are likely" if mean >= _MUCH else ""
@@ -231,7 +234,7 @@ def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
 
 
 def find_sampling(record: Any, depth: int = _DEPTH) -> dict[str, float]:
-    """Return the temperature and top_p that a line tells."""
+    """Return the temperature and top_p of the sampling, if a line has them."""
     settings: dict[str, float] = {}
     inner = record.items() if isinstance(record, dict) else enumerate(record)
     for key, value in inner:
@@ -315,8 +318,9 @@ class Choices:
         texts = [self._folded(token.text) for token in tokens]
         start, answer, follows = self._place(texts)
         shares = dict.fromkeys(range(len(self.names)), 0.0)
-        bounds: dict[int, float] = {}  # the most that an unlisted answer can have
-        rest = dict(enumerate(self._texts))  # what is left of the answers that can still follow
+        bounds: dict[int, float] = {}  # the largest possible probability of an unlisted answer
+        # the remaining text of each answer that is still possible
+        rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
         for token, text in zip(tokens[start:], texts[start:], strict=True):
             is_cut |= any(log < _CUT for log in token.logs.values())
@@ -349,7 +353,7 @@ class Choices:
             for place in unlisted:
                 bounds[place] = path * min(least, left / len(unlisted))
             if answer not in on_path:
-                for place in on_path:  # an answer that begins like the given one
+                for place in on_path:  # another answer with the same beginning
                     bounds[place] = path * least
                 break
             path *= listed.get(text, 0.0)
@@ -367,8 +371,8 @@ class Choices:
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
         """Return the token where the answer starts, its number, and whether other text precedes.
 
-        The answer is the text's beginning, else what follows the word "answer", else the last
-        answer that the text names. If it names none, the lists of the first token decide.
+        The answer is at the beginning of the text, else after the word "answer", else it is the
+        last answer in the text. If the text has no answer, the lists of the first token decide.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))

@@ -1,8 +1,8 @@
 """Read ``.jsonl`` files: the first pass counts rows and keeps texts, the next streams numbers.
 
-Each line is a JSON object with the columns of one row. A list of numbers is an array with two axes.
-So is an object of numbers, and its keys name the classes. `json_layouts` brings the lines of other
-tools into this form. A ``.json`` file is a list of such objects.
+Each line is a JSON object with the columns of one row. Lists of numbers make an array with two
+axes. Objects of numbers do too, and their keys are the class names. `json_layouts` brings the lines
+of other tools into this form. A ``.json`` file is a list of such objects.
 """
 
 import json
@@ -62,10 +62,10 @@ _NOUNS = {
 
 @dataclass
 class _Column:
-    """What the first pass learns of one column."""
+    """One column, as the first pass found it."""
 
     kind: str  # number, bool, text, list, or object
-    is_named: bool  # whether its name is one of labels, ids or paths
+    is_named: bool  # whether its name means labels, ids or paths
     texts: list[str] | None = None  # the texts of all rows so far, if they are kept
     width: int = 0  # the length of lists
     keys: dict[str, None] = field(default_factory=dict)  # keys of objects, as in the file
@@ -111,7 +111,7 @@ class JSONLinesStore(Store):
             self._has_blank_lines |= number != self._n
             records.append(record)
             n_characters += len(line)
-            if n_characters > WINDOW_BYTES:  # of long texts, say
+            if n_characters > WINDOW_BYTES:  # for example long texts
                 self._kept_bytes = _MOST_KEPT + 1
             if len(records) == _BLOCK or n_characters > WINDOW_BYTES:
                 self._keep_numbers(records)
@@ -126,7 +126,7 @@ class JSONLinesStore(Store):
     def _keep_numbers(self, records: list[Any]) -> None:
         """Keep the numbers of the last rows while there is room.
 
-        To parse a line again takes most of the time of reading it.
+        This saves time: parsing takes most of the time of reading a line.
         """
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
@@ -139,14 +139,14 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # a wrong value is an error where its column is read
+        except CovcalError:  # the error comes later, when the column of the wrong value is read
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())
         self._kept.append(block)
 
     def _kept_values(self, name: str, rows: Rows, block: Mapping[str, AnyArray]) -> AnyArray:
-        """Return rows of one block of numbers, which may lack values that came later."""
+        """Return rows of one block of numbers; a column that appeared later has no values in it."""
         shape, values = self.entries[name].shape[1:], block.get(name)
         if values is not None and values.shape[1:] == shape:
             return np.asarray(values[rows])
@@ -156,7 +156,7 @@ class JSONLinesStore(Store):
         return full
 
     def _filler(self, name: str) -> float:
-        """Return the value for a missing one: a missing choice is impossible."""
+        """Return the value that replaces a missing value; a missing choice is impossible."""
         impossible = name == CHOICES and self._columns[name].kind == "list"
         return -math.inf if impossible else math.nan
 
@@ -176,7 +176,7 @@ class JSONLinesStore(Store):
         return columns | {PROBABILITIES: answer.probabilities}
 
     def _labels(self) -> tuple[str, ...]:
-        """Return the labels of all rows, which are the answers if the user names no others."""
+        """Return the labels of all rows; they are the possible answers if the user gives none."""
         columns = (name for name in self._columns if name.lower() in LABEL_NAMES)
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:

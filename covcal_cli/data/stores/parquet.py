@@ -1,12 +1,12 @@
 """Stream ``.parquet`` tables, one file or a folder of parts, through ``pyarrow.parquet``.
 
 pyarrow's datasets would hold whole row groups in memory: 1.2 GB for a group of 400,000 x 256
-numbers. A `ParquetFile` with a small buffer holds only the current pages: one page of values per
-column and perhaps one of its dictionary. Most writers make pages of about 1 MB, but a page may also
-hold 1,024 image files.
+numbers. A `ParquetFile` with a small buffer holds only the current pages: per column one page of
+values, and possibly one page of its dictionary. Most writers make pages of about 1 MB, but a page
+may also hold 1,024 image files.
 
-`ParquetStore` reads tables this way. Below it come the parts of a table; `arrow_columns` converts
-the values of columns.
+`ParquetStore` reads tables in this way. The code after it finds the parts of a table.
+`arrow_columns` converts the values of columns.
 """
 
 import math
@@ -26,14 +26,14 @@ from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_feature
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
 
-_HEAD = 8  # first values, which tell the kind of a column
+_HEAD = 8  # number of first values that show the kind of a column
 _BUFFER = 1 << 13  # pyarrow without a buffer reads a whole column of a row group
 _FEWEST, _USUAL = 64, 1 << 13  # rows of a batch
 _PAGES = 2 << 20  # bytes of an open column
 _ENOUGH = 64 << 20  # bytes of open columns; with more, columns are read in sets
 _SET = 16 << 20  # bytes of the open columns of a set
 _HELD = 64 << 20  # bytes of the rows whose sets are joined in memory
-_FEWEST_HELD = 1 << 16  # rows to join at least, because each time all earlier rows are read again
+_FEWEST_HELD = 1 << 16  # rows to join at least: each join reads all earlier rows of the group again
 
 
 class _Group(NamedTuple):
@@ -41,7 +41,7 @@ class _Group(NamedTuple):
 
     file: Any
     number: int
-    start: int  # its first row, as the table counts
+    start: int  # number of its first row in the table
 
 
 class ParquetStore(Store):
@@ -202,9 +202,9 @@ class ParquetStore(Store):
     def _joined(
         self, group: _Group, sets: Sequence[Sequence[str]], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Read one set of columns after the other, because each open column holds a page.
+        """Read one set of columns after the other, because each open column keeps a page in memory.
 
-        To reach later rows of a row group, a reader must begin at its start. Many rows are
+        A reader can reach later rows of a row group only from the start of the group. Many rows are
         therefore joined in memory at a time.
         """
         width = sum(map(self._row_bytes, sets))
@@ -254,7 +254,8 @@ class ParquetStore(Store):
 
 def _require_distinct(path: Path, names: Sequence[str]) -> None:
     for index, name in enumerate(names):
-        if name in names[:index]:  # reading by name would return the last of them
+        # of several columns with one name, reading by name would return the last
+        if name in names[:index]:
             raise CovcalError(f"{path}: two columns are called {name!r}: rename one of them")
 
 

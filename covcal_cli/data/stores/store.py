@@ -32,7 +32,7 @@ WINDOW_BYTES = 4 << 20
 class Entry:
     """The shape, type and metadata of one array, known before it is read."""
 
-    shape: tuple[int, ...]  # rows first
+    shape: tuple[int, ...]  # the first axis is the rows
     dtype: np.dtype[Any]  # kind "U" for texts of any length
     is_encoded: bool = False  # whether its values are image files (`Encoded`)
     # The names of its numbers 0, 1, ..., or of its columns, if the file has them.
@@ -50,9 +50,9 @@ class Store(Protocol):
 
     path: Path
     is_table: bool = False  # whether the file is a table, in which columns of numbers are features
-    is_typed: bool = True  # whether the file tells texts from numbers
+    is_typed: bool = True  # whether the file distinguishes texts and numbers
     entries: dict[str, Entry]  # entries by name, in the order of the file
-    # By name, the error for columns of texts that are numbers with a decimal comma.
+    # The error for each column, by name, whose texts are numbers with a decimal comma.
     with_commas: Mapping[str, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()  # how the file was read, for the user
 
@@ -95,7 +95,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
 
     A text of more than `width` bytes is cut, and ends in an ellipsis.
     """
-    if isinstance(texts, list):  # measured first, so that no wider array is ever in memory
+    if isinstance(texts, list):  # find the width first, so that no wider array is ever in memory
         sizes = (len(text if text.isascii() else text.encode("utf-8", "replace")) for text in texts)
         width = min(width, max(1, max(sizes, default=1)))
     values: NDArray[np.bytes_] = np.empty(n, dtype=f"S{width}")
@@ -201,7 +201,7 @@ LONGEST_LINE = 64 << 20  # characters
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether the name of a file says that gzip compressed it."""
+    """Return whether a file is compressed with gzip, by its name."""
     return path.suffix.lower() == ".gz"
 
 
