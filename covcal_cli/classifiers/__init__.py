@@ -1,7 +1,7 @@
-"""Classifiers from elsewhere: opened, their last linear layer found and proved, run in batches.
+"""Classifiers from elsewhere: opened, with a proved last linear layer, and run in batches.
 
-Here are the kinds of models, told apart by file names.
-A new kind needs an entry here, an opener in ``open.py``, and a module.
+This module has the kinds of models, which are recognised by file names. A new kind needs an entry
+here, an opener in ``open.py``, and a module.
 """
 
 import re

@@ -1,8 +1,8 @@
 """The protocols of an opened and of a proved classifier, and the form of its outputs.
 
-If no softmax or sigmoid shows in a model, its output may be logits or probabilities, and a first
-batch cannot decide for sure. Such outputs are stored unchanged until
-`covcal_cli.maths.output_form.OutputEvidence` has counted all rows.
+If a model does not show a softmax or sigmoid, its outputs may be logits or probabilities. The first
+batch is not enough to decide. Such outputs are stored unchanged until
+`covcal_cli.maths.output_form.OutputEvidence` has seen all rows.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import to_float32
 
-_MOST_SHARE = 1 << 16  # votes, percentages and scores of 8 or 16 bits are at most so large
+_MOST_SHARE = 1 << 16  # the largest number of votes, percentages and scores of 8 or 16 bits
 _FAR = 1 << 12  # half of float32's digits are lost to such an offset
 PLAIN, LOGGED = "none", "softmax"  # the two possible tails of undecided outputs
 SIGMOID = "sigmoid"  # the tail of the probabilities of independent labels
@@ -45,7 +45,7 @@ class Outputs:
     def __init__(
         self,
         where: str,  # the model, for errors
-        tail: str | None,  # what turns the numbers that are read into the output, if known
+        tail: str | None,  # the function from the numbers that are read to the output, if known
         *,
         is_single: bool,  # whether the model gives one number per row
         has_layer: bool,  # whether the numbers come from a linear layer
@@ -58,11 +58,11 @@ class Outputs:
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
-        """Return outputs of a run as float32, without a common offset that would cost digits.
+        """Return outputs of a run as float32, without a large common offset, which costs digits.
 
-        Where `settle` decides what outputs are, rows that may be shares keep their sum.
+        If `settle` will decide on the form, rows that may be shares keep their sum.
         """
-        if self.are_independent:  # an offset means something
+        if self.are_independent:  # an offset changes independent outputs
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
@@ -74,14 +74,14 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the model's own numbers, which are the evidence of their form."""
+        """Return the model's own numbers, from which their form is decided."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
         """Decide the form of the outputs by all rows.
 
-        Raises `CovcalError` if the model gives one number per row without a layer before it, and
-        some number is no probability.
+        Raises `CovcalError` if the model gives one number per row, without a linear layer before
+        it, and a number is not a probability.
         """
         if self.are_independent:
             self._settle_labels(evidence)
@@ -161,7 +161,7 @@ class Outputs:
 def without_offset(bias: Float64s) -> Float64s:
     """Return a bias, shape (K,), without a common offset that float32 has no digits for.
 
-    Softmax does not see the offset, and `Outputs.to_float32` leaves it out of the logits.
+    The offset does not change the softmax, and `Outputs.to_float32` removes it from the logits.
     """
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
@@ -182,7 +182,7 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
 
 
 class OpenedClassifier(Protocol):
-    """A trained classifier as its file declares it, before any row has been run."""
+    """A trained classifier as its file declares it; no row has been run yet."""
 
     name: str  # base name of the file
     sha256: str  # hash of the file and of its weights in other files

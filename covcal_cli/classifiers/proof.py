@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.softmax import masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-ARGMAX = "argmax"  # a tail for outputs of integers, which have another shape
+ARGMAX = "argmax"  # the tail for outputs that are class numbers, which have another shape
 TAIL_TEXT = {
     "none": "logits",
     "softmax": "softmax(logits)",
@@ -67,7 +67,7 @@ def largest_difference(values: Floats, expected: Floats) -> float:
 
 
 def relative_error(values: Floats, expected: Floats) -> float:
-    """Return max ``|values - expected|`` over max ``|expected|``, with masks as in `difference`.
+    """Return max ``|values - expected|`` / max ``|expected|``, with masks as in `difference`.
 
     Infinite if the shapes differ.
     """
@@ -78,9 +78,9 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, masked classes left out.
 
-    With a mask of 3.4e38 in a row, all other values look equal. So a mask is compared with its own
-    size: an error of 1 % of the mask counts as 1 % of the largest other value. A mask of -inf must
-    be -inf in both.
+    Beside a mask of 3.4e38, all other values of a row look equal. So a mask is compared relative to
+    its own size: an error of 1 % of the mask counts as 1 % of the largest other value. A mask of
+    -inf must be -inf in both.
     """
     if values.shape != expected.shape or values.size == 0:
         return largest_difference(values, expected), 0.0
@@ -103,17 +103,17 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 
 @dataclass
 class Proof:
-    """What all batches so far show about a classifier; it grows with every batch.
+    """The largest error and logit of a classifier over all batches so far.
 
-    The two numbers are stored apart, so that shards can be merged: the largest of each is taken
-    first, then their ratio. So the result does not depend on the batches.
+    The two numbers are stored separately, so that shards can be merged: a merge takes the largest
+    of each number, and then their ratio. So the result does not depend on the batches.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits. Further digits depend on
     # how many rows are multiplied at once.
     largest_difference: float = 0.0
     largest_logit: float = 0.0  # the largest |logit|, masked classes left out
-    remarks: tuple[str, ...] = ()  # notes that came up with some batch
+    remarks: tuple[str, ...] = ()  # notes that single batches caused
 
     @property
     def error(self) -> float:
@@ -134,8 +134,8 @@ class Proof:
         """Compare phi W^T + b with the logits of a batch; return the relative error if too large.
 
         A batch with too large an error is not counted. `limit` is the largest allowed error,
-        relative to the largest logit or bias so far. Quantised logits may be off by `step` more:
-        the distance between two stored values.
+        relative to the largest logit or bias so far. Quantised logits may be off by a further
+        `step`, the distance between two stored values.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)

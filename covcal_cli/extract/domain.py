@@ -5,8 +5,8 @@ exactly the same numbers. Two rules ensure this (`BatchRunner`):
 
 - Every run of the model has the same number of rows. A shorter batch is padded, because numerical
   libraries choose their algorithms by the batch size.
-- If the rows of a batch influence each other, each row is run alone. Dynamic quantisation does
-  that: one scale serves the whole batch.
+- If the rows of a batch influence each other, each row is run alone. This happens with dynamic
+  quantisation, in which the whole batch has one scale.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -33,7 +33,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# Relative to the largest logit: the error that a different order of summation can cause.
+# The error that a different order of summation can cause, relative to the largest logit.
 _NOISE = 1e-5
 
 
@@ -64,7 +64,7 @@ class DomainReport:
 
 @dataclass(eq=False)
 class DomainExtraction:
-    """One domain: its rows, and what is needed to run the classifier on them and write them."""
+    """One domain: its rows, and everything needed to run the classifier on them and write them."""
 
     name: str  # "source" or "target"
     data: DomainData
@@ -131,7 +131,7 @@ class DomainExtraction:
 
         With several labels, write one such group per label; they share all but logits and labels.
         """
-        # Only now is it known which rows are readable. Labels, splits and ids are those of these
+        # Only now covcal knows which rows are readable. Write the labels, splits and ids of these
         # rows.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
@@ -213,7 +213,7 @@ class DomainExtraction:
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield warnings about this domain, one line each; None for no warning."""
         yield from self.data.notes
-        if not len(self.data.ids):  # a night without rows; the plan has a note
+        if not len(self.data.ids):  # a target without rows; the plan has a note
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
         # adapt and the discriminator learn from training rows. A user who chose --fractions
@@ -228,7 +228,7 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-        if self.labels.ndim == 2:  # calibrate doubts each label by itself
+        if self.labels.ndim == 2:  # calibrate warns about each label separately
             return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (

@@ -47,9 +47,9 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL_SCHEMA
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
-# From this increase of the mean confidence on, the domains may be swapped. On 41 shifts of the
+# If the mean confidence increases by this much, the domains may be swapped. On 41 shifts of the
 # benchmark the mean confidence was never higher on the target. With the domains swapped it was
-# higher on all 41, and by `_SURER` or more on 23.
+# higher on all 41, and by at least `_SURER` on 23.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 _COMPARED_ROWS = 4096  # the most rows to compare per domain, evenly spread
 
@@ -212,7 +212,7 @@ def _run(
         # Compare the rows of both domains, and combine their proofs.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # If both domains have one path, the user asked for it (a column domain) or was already
+        # If both domains have the same path, the user wanted this (a column domain) or was already
         # warned.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = writer.handle["label/0"] if several else writer.handle
@@ -336,9 +336,9 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """Time increasing numbers of batches until the time is long enough; extrapolate.
 
-    The difference of two runs gives the time per row. The rest is needed only once, to open a file
-    and read its first window, which may hold many batches of a table. The outputs are added to
-    `evidence`.
+    The difference of two runs gives the time per row. The remaining time is needed only once, to
+    open a file and read its first window, which may hold many batches of a table. The outputs are
+    added to `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():

@@ -109,9 +109,9 @@ def join_domains(
     *,
     force: bool,
 ) -> MergeReport:
-    """Write the rows that files of one run hold of each domain.
+    """Write the rows of each domain from all files of one run.
 
-    `also` writes more into the file; its argument is the parts of each domain.
+    `also` is a function that writes more into the file; its argument is the parts of each domain.
     """
     with ExitStack() as stack:
         # A domain is the join of its parts in all files.
@@ -148,7 +148,7 @@ def join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # A file without rows does not record what turns the logits into the output.
+            # A file without rows does not record the function from logits to output.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),

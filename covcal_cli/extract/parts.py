@@ -5,10 +5,10 @@ another file. `Join` writes the rows of all parts in order and in blocks of one 
 a file in the order of writing, so the same rows give the same bytes, however they are divided into
 parts.
 
-While a run extracts, its part grows beside the output, in a hidden folder ``.NAME.parts``, so that
-``--resume`` can continue a killed run. For each domain the folder holds one file of raw numbers per
-array, and a journal with one line of JSON per batch. The line is written after the numbers of the
-batch and has their checksum:
+While a run extracts, it writes its part into a hidden folder ``.NAME.parts`` beside the output, so
+that ``--resume`` can continue a killed run. For each domain the folder holds one file of raw
+numbers per array, and a journal with one line of JSON per batch. The line is written after the
+numbers of the batch and has their checksum:
 
 - A killed process loses at most the batch that it was working on.
 - After a power cut, numbers that the journal names may be missing. Then the checksum is wrong, and
@@ -270,7 +270,7 @@ class DomainSpool:
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
         self.widths = dict(widths)  # columns of each array
-        self.done = 0  # number of chosen rows done, from the first on: run or skipped
+        self.done = 0  # number of chosen rows that were run or skipped, counted from the first
         self.kept = 0  # rows that were run
         self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
@@ -366,7 +366,7 @@ class DomainSpool:
         for file in (*self._files.values(), self._journal):
             try:
                 file.close()
-            except OSError:  # a full disk, which the failed write has reported
+            except OSError:  # a full disk; the failed write has reported it
                 if error[0] is None:
                     raise
 
@@ -466,7 +466,7 @@ def require_origin(file: FeatureFile) -> None:
 
 
 def _setting(value: Any, expected: Any) -> str:
-    """Return the setting in which two attributes with preprocessing differ."""
+    """Return the setting that differs between two attributes with preprocessing."""
     try:
         return setting_that_differs(parsed_json(value), parsed_json(expected))
     except (TypeError, ValueError):  # damaged

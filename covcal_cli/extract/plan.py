@@ -1,8 +1,8 @@
 """Decide and check everything about an extraction before the first row is run.
 
 ``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. Without a model, a
-`TableClassifier` takes the place of the model: choice of rows, shards, splits, labels, statistics
-and the file are the same.
+`TableClassifier` takes its place. Choice of rows, shards, splits, labels, statistics and the file
+are then the same.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ class ExtractPlan:
     runner: BatchRunner  # runs the proved classifier
     threads: int
     domains: Mapping[str, DomainExtraction]  # source first
-    warnings: tuple[str, ...]  # what a user should look into
+    warnings: tuple[str, ...]  # suspicious facts, one line each
     origin: str | None  # a note on where the preprocessing comes from, unless the user chose it
     remarks: tuple[str, ...]  # notes on the columns of tables
 
@@ -557,7 +557,7 @@ class TableClassifier:
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        # Of two classes, the confidence in one says the probability of both.
+        # With two classes, the confidence in one class gives both probabilities.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE

@@ -48,10 +48,11 @@ class Shard:
 @checked_settings
 @dataclass(frozen=True)
 class Selection:
-    """Which rows of each domain to extract: all, a random sample, the first rows, or a shard.
+    """The choice of rows of each domain: all, a random sample, the first rows, or a shard.
 
-    A row is drawn by the hash of the seed and its id. So if rows are added to a domain, most of the
-    drawn rows are drawn again. The draw does not depend on the split, which uses another hash.
+    The hash of the seed and a row's id decides whether the row is drawn. So if rows are added to a
+    domain, most of the drawn rows are drawn again. The draw does not depend on the split, which
+    uses another hash.
     """
 
     sample: int | None = None  # number of rows to draw at random
@@ -114,13 +115,13 @@ class ExtractSettings:
     model_output: str | None = None  # the output that holds the classes, if there are several
     phi: str | None = None  # "input", "none" or a tensor's name; default: the last layer's input
     providers: Sequence[str] = ()  # providers of ONNX Runtime, in order of preference
-    # The kind of numbers in tables that are read instead of running a model. Default: the kind that
-    # the tables tell.
+    # The kind of numbers in tables of outputs, if there is no model. Default: the kind that the
+    # column names show.
     outputs: OutputKind | None = None
-    keep: Sequence[str] = ()  # columns of tables to keep beside those that are kept anyway
+    keep: Sequence[str] = ()  # further columns of tables to keep
     choices: tuple[str, ...] = ()  # the answers in logs of a language model
     multilabel: bool = False  # each output is the sigmoid of a label, independent of the others
-    skip_unreadable: bool = True  # up to 1 % of the rows, instead of stopping at the first
+    skip_unreadable: bool = True  # skip up to 1 % of the rows, instead of stopping at the first
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
         """Return the shares of a domain; `trained`: whether there are features to learn from."""

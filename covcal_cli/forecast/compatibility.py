@@ -22,7 +22,7 @@ def require_fitting(
     *,
     allow_other_preprocessing: bool = False,
 ) -> None:
-    """Refuse a file that the calibration in `document` was not made for.
+    """Refuse a file that the calibration in `document` does not fit.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def require_fitting(
         images can be allowed.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # Classes first: their names say more than the sha256 of two models.
+    # Compare classes first: a message with class names is clearer than one with two sha256.
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -59,8 +59,8 @@ def _require_same_classes(
         names = "other class names than the calibration"
         if same_model and sorted(classes) == sorted(expected):
             names = "the classes of the calibration in another order"
-        # A model has one order of outputs, whatever the names. A table has no known model, so
-        # other names mean other classes, unless they are only numbers.
+        # The outputs of a model have one order, whatever the names. With a table the model is
+        # unknown, so other names mean other classes, unless they are only numbers.
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
@@ -99,7 +99,7 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
     """Refuse a file whose logits or features are other tensors of the model, or read differently.
 
-    Without features (``--phi none``) the name of the logits says nothing.
+    Without features (``--phi none``) the names of the logits need not agree.
     """
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]

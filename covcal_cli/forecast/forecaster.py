@@ -4,7 +4,7 @@ The forecaster is the classifier, or the aligned forecaster. An adapted file hol
 logits of its own rows. For rows that were extracted later, its networks compute them from phi(x) in
 NumPy; `networks_for` returns these networks. `read_named` reads several calibrations, and
 `scaled_logits` applies them to one file. `source_accuracy` is the classifier's accuracy on labelled
-source rows that it has not seen.
+source rows that it was not trained on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +94,8 @@ def forecaster_logits(
 ) -> Floats:
     """Return a forecaster's logits of `rows`, shape (m, K).
 
-    The aligned forecaster's are those stored in the file, or those of `networks` on its features.
+    The logits of the aligned forecaster are stored in the file, or `networks` compute them from its
+    features.
     """
     if networks is None or forecaster == "original":
         return domain.forecaster_logits(rows, forecaster)
@@ -175,7 +176,7 @@ class ScaledLogits:
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """The scaled forecasters in order; the keys differ where the logits differ."""
+        """The scaled forecasters in order; different logits have different keys."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}
@@ -235,8 +236,9 @@ def read_named(
 ) -> dict[str, Calibration]:
     """Read calibrations under their `names`.
 
-    A calibration with an empty name is called after its method, or after its file if two have the
-    same method or files hold several labels. A calibration by method none is called ``none``.
+    A calibration with an empty name gets the name of its method. It gets the name of its file if
+    two have the same method, or if files hold several labels. A calibration by method none is
+    called ``none``.
 
     Raises
     ------
@@ -253,7 +255,7 @@ def read_named(
     for path, given, method, calibration in zip(
         documents, names or [""] * len(documents), methods, calibrations, strict=True
     ):
-        # One calibration may use another method for each of several labels.
+        # With several labels, one calibration may use another method for each label.
         is_unclear = methods.count(method) > 1 or current_label() is not None
         name = given or (path.stem if is_unclear and method != NONE else method)
         if name in by_name or (name == NONE and method != NONE):

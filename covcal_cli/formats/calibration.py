@@ -1,7 +1,7 @@
 """A fitted calibration, as cal.json holds it.
 
-The calibrated confidence is that of the label which the ORIGINAL classifier predicted, even if the
-forecaster would predict another (MATHEMATICS, section 6).
+The calibrated confidence is the probability of the label that the ORIGINAL classifier predicted,
+even if the forecaster would predict another label (MATHEMATICS, section 6).
 """
 
 from collections.abc import Mapping
@@ -52,8 +52,8 @@ _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "estimates": {"target_confidence_before": Share | None, "target_confidence": Share | None},
     "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
-_LARGEST_OFFSET = 100.0  # log odds; beyond it a float32 probability is 0 or 1
-_LEAST_TEMPERATURE = 1e-100  # below it or above its inverse, scaled logits would overflow
+_LARGEST_OFFSET = 100.0  # log odds; beyond this, a float32 probability is 0 or 1
+_LEAST_TEMPERATURE = 1e-100  # below this or above its inverse, scaled logits would overflow
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Candidate:
     expected_ece: Share | None  # the distance between confidence and accuracy
     chosen: bool
     why: str  # the reason why it was chosen or not, in a few words
-    # The least ECE if the estimate is right: that distance, but None if it is about 0 because T was
-    # matched to the estimate.
+    # The lowest possible ECE if the estimate is right. It is the distance above, or None if T was
+    # matched to the estimate, which makes the distance about 0.
     least_ece: Share | None = None
     matched: bool = False
     aligned_temperature: Positive | None = None  # T_a of a blend
@@ -83,8 +83,8 @@ class LabelledRows:
     seed: int
     sha256: str  # hash of the ids
     ids: tuple[str, ...]  # ascending
-    design: str = "random"  # or "marked": drawn by ``pick``, batch by batch
-    population: Number | None = None  # the number of rows that they were drawn from
+    design: str = "random"  # or "marked": rows that ``pick`` drew, batch by batch
+    population: Number | None = None  # the number of rows that could be drawn
     batches: tuple[Count, ...] = ()  # the number of rows in each batch
 
 
@@ -93,7 +93,7 @@ class TargetPrior:
     """The class frequencies that are assumed for the target."""
 
     name: str  # the value of --target-prior
-    shares: tuple[Share, ...] | None  # one share per class; None: those of the source
+    shares: tuple[Share, ...] | None  # one share per class; None: the shares of the source
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
@@ -156,8 +156,8 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """The mean confidence before and after, on the rows of the estimated accuracy.
 
-        Those are training and validation rows where `candidates` hold an estimate. Otherwise the
-        confidence is that of validation rows.
+        These are training and validation rows if `candidates` hold an estimate, else validation
+        rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")

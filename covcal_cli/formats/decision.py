@@ -28,10 +28,10 @@ Covered = Literal["future rows", "these rows"]
 class CurvePoint:
     """The rows with the highest scores, and the share of them that is expected to be wrong."""
 
-    share: Share  # of the rows
+    share: Share  # share of the rows
     error: Share
     low: Share  # the error at the high end of the estimated accuracy
-    high: Share  # the error at its low end
+    high: Share  # the error at the low end of the estimated accuracy
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, error=self.error, high=self.high)
@@ -42,8 +42,8 @@ class GroupPoint:
     """The rows of one group, and what to expect of its accepted rows."""
 
     name: str
-    rows: Count  # in the sample of rows that the curve is of
-    accepted: CurvePoint | None  # None: no row is
+    rows: Count  # number of the group's rows in the sample behind the curve
+    accepted: CurvePoint | None  # None: no row is accepted
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class CostPoint:
     """The share of rows that is cheapest to accept, and the mean cost of a row."""
 
     share: Share
-    cost: float  # of accepted rows that are wrong and of reviews, per row
-    low: float  # at one end of the estimated accuracy
-    high: float  # at the other end
+    cost: float  # mean cost per row, of wrong accepted rows and of reviews
+    low: float  # the cost at one end of the estimated accuracy
+    high: float  # the cost at the other end
     review: float  # the mean cost if a person reviews every row
 
 
@@ -61,21 +61,21 @@ class CostPoint:
 class LabelUse:
     """The labels that a promise was tested with."""
 
-    drawn: Number  # rows of all batches that were drawn for a decision
-    labels: Count  # labelled rows among the accepted ones, or above the first threshold tested
-    wrong: Count  # of them; a drawn row without a label counts as wrong
+    drawn: Number  # drawn rows of all batches for a decision
+    labels: Count  # labelled rows among the accepted rows, or above the first tested threshold
+    wrong: Count  # wrong rows among these; a drawn row without a label counts as wrong
     allowed: int  # the most wrong rows with which the threshold is accepted; -1: none
     batches: Number
 
 
 @dataclass(frozen=True)
 class SetRule:
-    """Sets of the likeliest class and of all classes with at least some probability."""
+    """A rule for sets: the most probable class, and all classes with at least a probability."""
 
-    coverage: Share  # the share of rows whose set contains the right class, as asked for
+    coverage: Share  # the share of rows whose set should contain the right class
     cut: Share  # the least probability
     mean_size: float  # classes in a set
-    labels: Count  # that the cut was chosen by; 0: an estimate
+    labels: Count  # number of labels that chose the cut; 0: an estimate
     # The certainty of the coverage. None with labels: coverage holds on average over draws.
     certainty: Share | None
 
@@ -95,21 +95,21 @@ class Decision(Document):
     error: Share | None  # the largest share of accepted rows that may be wrong; None: only sets
     certainty: Share  # of the promise
     covers: Covered
-    score: str  # what rows are ranked by
-    threshold: Share | None  # rows with a larger score are accepted; None: no row is
-    share: Share  # share of the rows that is accepted
+    score: str  # the number by which rows are ranked
+    threshold: Share | None  # rows with a larger score are accepted; None: no row is accepted
+    share: Share  # accepted share of the rows
     rows: Number  # target rows of `splits`
     splits: tuple[str, ...]
-    is_promise: bool  # whether labels prove it; else it is an estimate
+    is_promise: bool  # whether labels prove the error; else it is an estimate
     expected: CurvePoint | None  # expected error of the accepted rows
     labels: LabelUse | None
     labels_needed: Count  # number that makes a promise likely; 0 if no number does
-    promised_share: Share  # share of the rows to expect in a promise with these labels
+    promised_share: Share  # accepted share to expect in a promise with these labels
     curve: tuple[CurvePoint, ...]  # evenly spaced shares up to 1
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # the data and the calibration
-    cost: CostPoint | None = None  # of a decision by costs, which has no `error`
+    cost: CostPoint | None = None  # only for a decision by costs, which has no `error`
     by: str | None = None  # the column of `groups`
     groups: tuple[GroupPoint, ...] = ()
 
@@ -128,7 +128,7 @@ class Decision(Document):
 
     @property
     def accept_above(self) -> float:
-        """The threshold of the score; 1, which no score exceeds, where no row is accepted."""
+        """The threshold of the score; 1 if no row is accepted, because no score exceeds 1."""
         return 1.0 if self.threshold is None else self.threshold
 
     def accepts(self, scores: Floats) -> Booleans:
@@ -137,7 +137,7 @@ class Decision(Document):
 
     @property
     def beliefs(self) -> list[Float64s]:
-        """Beliefs about the wrong rows among the best rows of every share."""
+        """The expected wrong rows among the best rows of every share; see `beliefs_of`."""
         return beliefs_of(self.curve)
 
     @property
@@ -147,7 +147,7 @@ class Decision(Document):
 
 
 def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
-    """Return the wrong rows among the best rows of every share: low end, middle twice, high end."""
+    """Return the wrong rows by share of best rows: low end, middle twice, and high end."""
     shares = np.array([point.share for point in curve])
     return [
         np.concatenate([[0.0], shares * [getattr(point, name) for point in curve]])

@@ -37,8 +37,7 @@ SOURCE_FRACTIONS = "source_fractions"
 LABELS = "labels"  # attribute of a file with several labels: their names, as a list in JSON
 OPTIONS = "options"  # attribute: the options of extract, as a list in JSON
 ONE_TABLE = "one_table"  # attribute: 1 if both domains are rows of one table
-# Attribute: sha256 of a features file's content, which is much faster to compare than the file's
-# hash.
+# Attribute: sha256 of a features file's content. Comparing it is much faster than hashing the file.
 CONTENT = "content_sha256"
 # Attributes of an adapted file: the path of its features file, and that file's content hash.
 FEATURES_FILE = "features_file"
@@ -47,11 +46,11 @@ FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
 UNMARKED_SHA256 = "unmarked_sha256"
 # Attributes that say how the model was read; the values of the second are JSON.
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
-# The attribute tail of a file whose logits were made of one confidence per row
-# (`covcal_cli.data.confidences`), so that they do not tell the other classes apart.
+# The attribute tail of a file whose logits were made from one confidence per row
+# (`covcal_cli.data.confidences`), so that all other classes have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The classes where one confidence per row is a forecast of being right. Among so many, the
-# confidence of the likeliest class can be as low as 0.05.
+# The classes if one confidence per row is a forecast that the row is right. With so many classes,
+# the confidence of the most probable class can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
@@ -60,7 +59,7 @@ REMEDY = "make it with covcal extract"  # the remedy for a file of another kind
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB
 _BLOCK_BYTES = 4 << 20  # bytes that are read at a time
 _LEAST_ROWS = 256
-_SPLIT_ROWS = 1 << 18  # rows whose numbers are made at a time
+_SPLIT_ROWS = 1 << 18  # number of row numbers that are made at a time
 _REQUIRED = ("logits", "labels", "split", "ids")
 _ALIGNED = ("domain_logits", "aligned_logits", "aligned_domain_logits")
 # Number type and axes of each dataset: n rows, K classes, d features, M members.
@@ -113,7 +112,7 @@ class Domain:
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
         """Return at most `most` rows of some splits, as `thinned` draws them, ascending.
 
-        The numbers of all rows, which may be many more, are never in memory.
+        The numbers of all rows are never in memory together, because there may be many more.
         """
         return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
@@ -367,11 +366,11 @@ class FeatureFile:
 
     @property
     def is_forecast_of_right(self) -> bool:
-        """Whether the classes say only whether another prediction is right."""
+        """Whether the only classes are right and wrong answers."""
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
-        """Refuse `what` where the file has no probability of every class."""
+        """Refuse `what` if the file does not have the probabilities of all classes."""
         if self.has_one_confidence:
             raise CovcalError(
                 f"{self.path} holds one confidence per row, and {what} needs the probabilities of "
@@ -384,7 +383,7 @@ class FeatureFile:
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file; if rows were labelled, that of the file before."""
+        """Return the sha256 of the file, or of the file before its rows were labelled."""
         return str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
 
     def require_source(self) -> SourceDomain:
@@ -412,7 +411,7 @@ class FeatureFile:
         self._file.close()
 
     def _place(self, attributes: Mapping[str, Any]) -> str:
-        """Return the group to read: that of one label where the file holds several."""
+        """Return the group to read: the group of one label if the file holds several."""
         names = _label_names(self.path, attributes)
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
@@ -478,7 +477,7 @@ class FeatureFile:
 
 
 def labels_in(path: Path) -> tuple[str, ...]:
-    """Return the names of the independent labels in a file; none for other files."""
+    """Return the names of the independent labels in a file; empty for other files."""
     return _label_names(path, root_attributes(path, remedy=REMEDY))
 
 
@@ -508,7 +507,7 @@ def thinned_places(n: int, most: int, seed: int) -> Rows:
 
 
 def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
-    """Return what `thinned` takes of the `n` rows in `blocks`, without having all in memory."""
+    """Return the rows of `blocks` that `thinned` draws, without having all `n` rows in memory."""
     places = None if n <= most else thinned_places(n, most, seed)
     chosen, start = [np.empty(0, dtype=np.int64)], 0
     for block in blocks:

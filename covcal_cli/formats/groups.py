@@ -15,7 +15,7 @@ MAX_GROUPS = 1000
 
 @dataclass(frozen=True)
 class ColumnGroups:
-    """The values of a column; the number of a group is the place of its value."""
+    """The values of a column; the number of a group is the position of its value."""
 
     target: Domain
     column: str
@@ -37,8 +37,7 @@ def column_groups(
 ) -> ColumnGroups:
     """Return the groups of `rows` by a column; refuse a column with more than a thousand values.
 
-    `others` are further groupings that the command has, for the message that there is no such
-    column.
+    If there is no such column, the message names `others`: the further groupings of the command.
     """
     if column not in target.columns:
         columns = ", ".join([*target.columns, *others]) or "none"

@@ -1,9 +1,9 @@
 """The lineage of files: which file was made from which, and whether they still fit together.
 
 If the user names no file, a command takes a file of the current folder, but only if it still
-belongs to the files beside it. Otherwise a new extraction could be evaluated with numbers of an
-earlier one. A file that the user names is always used, with a note if it does not belong to the
-others.
+belongs to the files beside it. Otherwise a command could combine a new extraction with the numbers
+of an earlier one. A file that the user names is always used, with a note if it does not belong to
+the others.
 
 A document may come from another person. So a file that only a document names is opened only if it
 is in the document's own folder.
@@ -29,7 +29,7 @@ from covcal_cli.formats.features import (
 from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input, labels_of_document, read_json
 
-# The files that a command reads when none is named; the first that exists.
+# The files that a command reads if the user names none; it takes the first that exists.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
 
 
@@ -49,7 +49,8 @@ def file_here() -> Path:
 def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of the independent labels in the files of a command; none for other files.
 
-    They are those of `file`, else of the first of the documents, else of this folder's cal.json.
+    The names come from `file`, else from the first of the documents, else from this folder's
+    cal.json.
     """
     if file is not None:
         return labels_in(file)
@@ -142,7 +143,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse the file of a calibration if it has changed, or the file it was made from has."""
+    """Refuse the file of a calibration if it, or the file that it was made from, has changed."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "

@@ -20,7 +20,7 @@ from covcal_cli.hdf5 import Dataset
 
 Attribute = str | int | float
 _COPIED_BYTES = 4 << 20  # bytes copied at a time
-_CHUNK_BYTES = 512 << 10  # less than HDF5's cache of 1 MiB per dataset
+_CHUNK_BYTES = 512 << 10  # must be less than HDF5's cache of 1 MiB per dataset
 
 
 class _Sink(io.FileIO):

@@ -6,8 +6,8 @@ How it works:
    the model in memory. The file is not changed.
 2. A `Reading` computes phi and the scores from these tensors, and its `Tail` says how the model's
    output follows from the scores (`reading`).
-3. The first batch proves both (``classifiers/proof.py``), and so does every later batch: a capped
-   or clipped tail can look like plain logits on a few rows.
+3. The first batch proves both (``classifiers/proof.py``). Every later batch proves them again,
+   because a capped or clipped tail can look like plain logits on a few rows.
 4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading tensors
    inside it can change the output of some rows.
 """
@@ -98,7 +98,7 @@ class OriginalModel:
     ) -> None:
         """Raise CovcalError if two runs on the same rows give different outputs.
 
-        ONNX Runtime removes dropout from an unmodified model, but not if tensors inside are read.
+        ONNX Runtime removes dropout from an unmodified model, but not if inner tensors are read.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)

@@ -63,9 +63,9 @@ class OnnxFile:
     ) -> Any:
         """Start ONNX Runtime on `data`: this model, a part of it, or a copy with other outputs.
 
-        `folder` is the folder of its external weights, if it is not that of the model. Without
-        `fuse`, operators are not fused into others that round differently. The session runs only
-        on the providers that the user chose.
+        `folder` is the folder of its external weights, if it is not the folder of the model.
+        Without `fuse`, operators are not fused into others that round differently. The session runs
+        only on the providers that the user chose.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()
@@ -84,7 +84,8 @@ class OnnxFile:
                 sess_options=options,
                 providers=list(providers),
                 provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
-                enable_fallback=0,  # otherwise it uses another provider and says so on stdout
+                # otherwise ONNX Runtime may use another provider, and prints this on stdout
+                enable_fallback=0,
             )
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             if set(providers) - set(CPU):
@@ -227,7 +228,8 @@ def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
     version = versions.get(node.domain, versions.get("ai.onnx" if domain == "" else domain, 0))
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
-    except onnx.defs.SchemaError:  # one of ONNX Runtime's own, a function, or a newer version
+    # an operator of ONNX Runtime itself, a function, or a newer version
+    except onnx.defs.SchemaError:
         return ""
     named = zip(schema.inputs, node.input, strict=False)
     if any(value.option == value.option.Single and not name for value, name in named):
@@ -255,11 +257,9 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         onnxruntime.preload_dlls()
 
 
-# Weights of a model in other files, beside it or behind symbolic links.
-#
-# A download cache keeps every file as a link into a folder of blobs. ONNX Runtime refuses weights
-# outside the folder that it is given. So it is given the folder of the blobs, and the model in
-# memory gets the names of the blobs.
+# Weights of a model in other files, beside it or behind symbolic links. A download cache keeps
+# every file as a link into a folder of blobs. ONNX Runtime refuses weights outside the folder that
+# it gets. So it gets the folder of the blobs, and the model in memory has the names of the blobs.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
@@ -305,19 +305,19 @@ def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """Return the place of an external tensor: location, and perhaps offset and length."""
+    """Return the location of an external tensor, with its offset and length if they are given."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def set_location(tensor: onnx.TensorProto, name: str) -> None:
-    """Set the file of an external tensor; the values must be at the same place in it."""
+    """Set the file of an external tensor; its values must have the same offset in the new file."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = name
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    """Return the bytes of an external tensor, also behind a link, which onnx refuses."""
+    """Return the bytes of an external tensor; unlike onnx, also if its file is a link."""
     entries = external_entries(tensor)
     with (folder / entries["location"]).open("rb") as stream:
         stream.seek(int(entries.get("offset", "0")))
@@ -327,8 +327,9 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
     """Return the sha256 of a model with its external weights.
 
-    Without external weights it is the sha256 of the file. Otherwise it is the sha256 of all
-    hexadecimal digests: that of the file, then those of the external files, sorted by location.
+    Without external weights it is the sha256 of the file. Otherwise it is the sha256 of a list of
+    hexadecimal digests: first the digest of the file, then the digests of the external files,
+    sorted by location.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:

@@ -19,7 +19,7 @@ _RANDOM = {
 _SHAPE_ONLY = {"Shape", "Size"}
 # Its second and third outputs say how to read the first. They carry no values of their own.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# The first operators take NaN as a missing value; the second pass it on to the next operators.
+# The first set of operators takes NaN as a missing value; the second set passes it on.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }
@@ -47,13 +47,13 @@ class OnnxGraph:
             self._maker |= {name: index for name in node.output if name}
             for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
-        # Tensors that depend on no input: initialisers, Constant nodes, and what is computed only
+        # Tensors that depend on no input: initialisers, Constant nodes, and results computed only
         # from these, such as transposed or dequantised weights.
         self.constants = self._computed_from(stored, shapes=False)
         self._valueless = self._computed_from(stored, shapes=True)
 
     def maker(self, tensor: str) -> onnx.NodeProto | None:
-        """Return the node whose output `tensor` is, or None for an input or initialiser."""
+        """Return the node that computes `tensor`, or None for an input or initialiser."""
         index = self._maker.get(tensor)
         return None if index is None else self._graph.node[index]
 
@@ -106,8 +106,8 @@ class OnnxGraph:
     def constant(self, tensor: str) -> AnyArray:
         """Return the value of a constant tensor.
 
-        ONNX Runtime computes it from the constant part of the graph. So transposed, cast or
-        dequantised weights, and weights in other files, need no code here.
+        ONNX Runtime computes it from the constant part of the graph. So this module needs no code
+        for transposed, cast or dequantised weights, or for weights in other files.
         """
         stored = self._initializers.get(tensor)
         if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:

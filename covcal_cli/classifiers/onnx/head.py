@@ -2,9 +2,9 @@
 
 `find_head` works in three steps; names never matter:
 
-1. Walk back from an output until every path has met the input, or a layer with constant weights.
-   One such layer is the head, and its input is phi. Several layers are a head if the logits are a
-   weighted sum of their results.
+1. Walk back from an output until every path ends at the input, or at a layer with constant weights.
+   If there is one such layer, it is the head, and its input is phi. Several layers are the head if
+   the logits are a weighted sum of their results.
 2. Walk forward (``walk.py``) as long as the result is affine in phi. The last such tensor holds the
    logits.
 3. The rest of the graph is the tail. The proof (``classifiers/proof.py``) recognises it by its
@@ -50,7 +50,8 @@ _TAIL_STARTS = {
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
 _RANDOM_ROWS = 32
-_EXACT = 1e-6  # a coefficient of a sum of heads this near to a simple fraction is that fraction
+# a coefficient of a sum of heads that is so near to a simple fraction is that fraction
+_EXACT = 1e-6
 _LARGEST_DENOMINATOR = 64
 
 
@@ -59,7 +60,7 @@ class Head:
     """The tensors with features and logits of a classifier, and the layer between them."""
 
     layer: str  # operator and name, such as "Gemm fc2"; empty without a linear layer
-    # The tensors whose rows, side by side, are phi; empty if the user wants no features.
+    # The tensors whose joined rows are phi; empty if the user wants no features.
     features: tuple[TensorRead, ...]
     # W, shape (K, d), with constant scales folded in, and b, shape (K,). Both are None if the
     # logits are not affine in phi.
@@ -82,7 +83,7 @@ def choose_head(
     """Return the head of an output, with the features that ``--phi`` names.
 
     If `layer` is false and `phi` is given, the logits are not the results of the last linear layer.
-    They are what the final softmax reads, or the output itself.
+    They are the input of the final softmax, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)
@@ -131,7 +132,8 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # Another number of values per row means other classes, unless there are tokens.
+    # Another number of values per row means that these are not the classes, unless there are
+    # tokens.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
@@ -170,7 +172,7 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
 
 
 def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
-    """Return a head without a layer: its logits are what the final softmax reads, or the output."""
+    """Return a head without a layer; its logits are the final softmax's input, or the output."""
     choice, *others = class_outputs(graph, output)
     if others:
         raise _ambiguous(graph, [value.name for value in (choice, *others)])
@@ -212,7 +214,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     linears = [read_linear(graph, node) for node in nodes]
     heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
-        # The outputs may differ by a temperature; then it is not clear which one counts.
+        # The outputs may differ by a temperature; then it is not clear which output to use.
         if not _same_weights(heads[0], other):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
     return replace(
@@ -287,7 +289,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output without a layer, or one that feeds the head of another output, is not an answer.
+        # An output without a layer is not an answer, nor is the input of another output's head.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -311,11 +313,10 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     )
 
 
-# Classifiers whose logits are a weighted sum of several heads, such as a mean of two.
-#
-# The part of the graph after the heads is run on random scores. Least squares gives the
-# coefficients, and the residual shows whether it is a weighted sum at all. phi is then the features
-# of all heads side by side, and W their weights times the coefficients, side by side too.
+# Classifiers whose logits are a weighted sum of several heads, such as a mean of two. The part of
+# the graph after the heads is run on random scores. Least squares gives the coefficients, and the
+# residual shows whether the result is a weighted sum at all. Then phi joins the features of all
+# heads, and W joins their weights, each times its coefficient.
 
 
 def sum_of_heads(
@@ -352,7 +353,7 @@ def sum_of_heads(
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # W is the sum of the weights if all heads read the same phi; else they stand side by side.
+    # If all heads read the same phi, W is the sum of their weights; else W joins them.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:

@@ -21,7 +21,7 @@ _STORED_SCORES = {
     *(onnx.TensorProto.UINT8, onnx.TensorProto.INT8),
     *(onnx.TensorProto.UINT16, onnx.TensorProto.INT16),
 }
-# Where exporters put the class names; PaddleOCR and PaddleX write one name a line as "character".
+# Keys of the metadata with class names; "character" of PaddleOCR and PaddleX has a name per line.
 _METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label", "character")
 _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
@@ -40,7 +40,7 @@ class ClassOutput:
 
     @property
     def rank(self) -> int:
-        """How unlikely this output holds the classes: outputs with the lowest rank are chosen."""
+        """The rank of this output as the place of the classes: the lowest rank is chosen."""
         return 2 if self.is_label else int(self.is_vector)
 
 
@@ -54,7 +54,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # Beside a row of scores, one number per row is a loss or a by-product. Labels come last.
+        # If another output has a row of scores, one number per row is a loss or a by-product.
+        # Labels come last.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:
@@ -128,8 +129,8 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
     """Return the sizes other than 1 that a row of an output declares; 0 where a size is free.
 
-    The rows are the first axis. In an output of shape [1, N, K] they are the second axis: it is as
-    free, or as large, as the first axis of the model's input.
+    The rows are the first axis. In an output of shape [1, N, K] they are the second axis, which is
+    then free or fixed like the first axis of the model's input.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
@@ -150,7 +151,7 @@ def _kind(value: onnx.ValueInfoProto) -> str:
 
 # The model's own labels, compared with the classes of its highest probabilities.
 #
-# The two can differ: a support vector machine votes for its label, and computes probabilities in
+# The two can differ: a support vector machine finds its label by votes, and its probabilities in #
 # another way. covcal uses the class of the highest probability.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
@@ -188,7 +189,7 @@ class OwnLabels:
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
-        # Labels with other names than the operators' cannot be compared.
+        # Labels cannot be compared if their names are not those of the operators.
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
 
 
@@ -220,8 +221,9 @@ def class_names(
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """Return K different class names in the order of the logits, or None; and notes.
 
-    Labels of operators such as ZipMap come first. Then comes the metadata: a Python or JSON
-    dictionary by class number, a list, or one name a line. A note says why names are not used.
+    The names come from labels of operators such as ZipMap, else from the metadata: a Python or JSON
+    dictionary by class number, a list, or one name per line. If names are not used, a note says
+    why.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
@@ -267,7 +269,7 @@ def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
 
 
 def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the labels among which the node takes the one that an ArgMax chose, else none."""
+    """Return the labels from which the node takes the label that an ArgMax chose, else none."""
     maker = graph.maker(node.input[1])
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()

@@ -20,7 +20,7 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError
 
 Token = int | str
-_FEW = 16  # rows; enough to tell tokens apart
+_FEW = 16  # rows; enough to distinguish tokens
 _MEAN = "mean"
 
 
@@ -55,8 +55,8 @@ def features_of(
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
     """Return which of several vectors of a row gives the scores: an index, or "mean".
 
-    A head may run on every token or position; then one is chosen, or all are averaged. None if a
-    row has only one vector, or if no vector gives the scores.
+    A head may run on every token or position. Then the model uses one of them, or their mean.
+    Returns None if a row has only one vector, or if no vector gives the scores.
     """
     array = arrays[0]
     if len(arrays) > 1 or head.weight is None or head.bias is None:
@@ -208,7 +208,7 @@ class Tail:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
         follows = f" ({head.follower} follows them)" if head.follower else ""
-        # With --phi none given already, a later batch differs from the first.
+        # If the user already gave --phi none, a later batch differs from the first.
         way = "pass --phi none to read the output itself" if head.features else "export them"
         return UnknownTailError(
             f"{self.where}: output {names} is neither the logits of "
@@ -245,7 +245,7 @@ class Reading:
         return [*dict.fromkeys([*to_read, *to_compare, *to_measure])]
 
     def with_first_batch(self, values: Mapping[str, AnyArray]) -> "Reading":
-        """Return the reading with what the graph does not declare and the first batch shows."""
+        """Return the reading, completed by facts that the graph lacks and the first batch shows."""
         head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
         tail = self.tail.with_first_batch(tensor)
         if not head.features:

@@ -1,9 +1,9 @@
 """Run a whole ONNX model, or a part of its graph.
 
 A `Runner` takes batches: it checks shapes, and fills up fixed batches. A `Part` takes chosen
-numbers, which show how its result depends on them: `affine_map` reads W and b in this way. It needs
-no data, so the result does not depend on the first rows. The proof on data
-(``classifiers/proof.py``) comes later.
+numbers and shows how its result depends on them. `affine_map` finds W and b in this way. It needs
+no data, so W and b do not depend on the first rows. The proof on data (``classifiers/proof.py``)
+comes later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError, one_line
 
-_OUT_OF_TABLE = "out of data bounds"  # what ONNX Runtime says of an embedding's index
-_OPSET = 13  # for appended nodes, where a model of machine learning operators imports none
+_OUT_OF_TABLE = "out of data bounds"  # ONNX Runtime's message for a wrong index of an embedding
+_OPSET = 13  # version of appended nodes, if a model of machine learning operators imports none
 
 
 class Runner:
@@ -158,7 +158,7 @@ _CLOSE: dict[np.dtype[np.floating], float] = {np.dtype(np.float16): 1e-2}
 class Part:
     """The part of a graph from the tensors of `cut`, which are fed, to the tensors of `targets`.
 
-    It is a CovcalError if the targets depend on anything else, or if the part does not run.
+    Raises `CovcalError` if the targets depend on anything else, or if the part does not run.
     """
 
     def __init__(self, graph: OnnxGraph, cut: Sequence[str], targets: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ class Position:
     bias: Float64s  # shape (K,)
     step: float = 0.0  # the largest error from rounding to stored integers
     quantised: Quantisation | None = None  # how to read it if it holds integers
-    pending: str | None = None  # a scale by which a later node must multiply it
+    pending: str | None = None  # a scale; a later node must multiply by it
     follower: str | None = None  # the operator that reads it and is not affine
     is_flat: bool = False  # whether its second axis holds the classes, not tokens
 
@@ -90,7 +90,7 @@ def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
 
 
 def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Return the position after `node`, or None where its result is not affine in phi."""
+    """Return the position after `node`, or None if its result is not affine in phi."""
     if node.op_type in _ARITHMETIC:
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
@@ -135,7 +135,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z changes the sign of W, and c / z is not affine. No head ends with them.
+    # c - z changes the sign of W, and c / z is not affine. No known head ends with either.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
     # The only factor that may not be constant is the scale of a quantised input.

@@ -252,7 +252,7 @@ class Reading:
             )
 
 
-# Operators that change only numbers beyond a limit, which random rows may not reach.
+# Operators that change only numbers beyond a limit. Random rows may not reach this limit.
 _LIMITS = {"clamp", "clamp_", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum"}
 
 
@@ -331,7 +331,7 @@ def _random_run(program: Program, output: str | None) -> RandomRun:
 
 
 def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
-    """Return the head; or the output itself, if there is no head and ``--phi`` needs none."""
+    """Return the head, or the output itself if there is no head and ``--phi`` does not need one."""
     name = next(iter(run.choices))
     answer = read_answer(run.choices, name, run.n, run.where)
     try:
@@ -340,8 +340,8 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # Random rows cannot show everything: large logits may be capped, and a softmax may be clipped
-    # near 0 and 1.
+    # Random rows do not show everything: the model may cap large logits, or clip a softmax near 0
+    # and 1.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)

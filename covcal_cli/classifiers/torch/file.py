@@ -1,8 +1,8 @@
 """Open torch files: programs (TorchScript, torch.export), and weights for a user's module.
 
 A program is code: loading a torch.export file may unpickle objects, and TorchScript may write files
-when it runs. So programs are opened only if the user trusts them. From files of weights only
-numbers are read; pickled objects are not built.
+when it runs. So programs are opened only if the user trusts them. Only numbers are read from files
+of weights; pickled objects are not built.
 """
 
 import importlib
@@ -145,7 +145,7 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
 
 
 class _Inert:
-    """Stands in for every object of a pickle, so that nothing of it is imported or run."""
+    """A replacement for an object of a pickle, so that no code of the pickle is imported or run."""
 
     def __new__(cls, *_args: Any, **_options: Any) -> "_Inert":
         return object.__new__(cls)
@@ -161,11 +161,11 @@ class _Inert:
 
 
 class _StorageReader(pickle.Unpickler):
-    """Lists the storages that a pickle of torch's names, and builds nothing."""
+    """A reader that lists the storages in a pickle of torch, and builds no object."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(BytesIO(content))
-        self.sizes: dict[str, int] = {}  # bytes by the member's name
+        self.sizes: dict[str, int] = {}  # number of bytes by the member's name
 
     def find_class(self, module: str, name: str, /) -> Any:
         return type(name, (_Inert,), {"__module__": module})

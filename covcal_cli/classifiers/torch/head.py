@@ -1,10 +1,10 @@
 """Find the head of a torch program: its last linear layers, and how the output follows from them.
 
-`find_head` reads from the trace of a `RandomRun` which layers an output comes from. Then it fits
-what follows the layers: a factor (temperature, cosine scale), a factor per class (batch norm), an
-added constant, or a weighted sum of several layers (averaged heads), before any tail of
-``classifiers/proof.py``. The `Head` has one `HeadLayer` or several, W and b, and this `Fit`. If no
-layer gives the logits, an `Answer` takes its place. ``torch/classifier.py`` proves both on every
+`find_head` sees in the trace of a `RandomRun` from which layers an output comes. Then it fits the
+steps after the layers. These can be a factor (temperature, cosine scale), a factor per class (batch
+norm), an added constant, or a weighted sum of several layers (averaged heads), and then a tail of
+``classifiers/proof.py``. The `Head` has one or several `HeadLayer`, W and b, and this `Fit`. If no
+layer gives the logits, there is an `Answer` instead. ``torch/classifier.py`` proves both on every
 batch.
 """
 
@@ -49,8 +49,8 @@ class Fit:
         return len(self.offset) == 1
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
-        """Return the logits, shape (n, K), or (n, 2) of single numbers, of the layers' results."""
-        scores = results[0]  # equal to the bit, if nothing follows the only layer
+        """Return the logits of the layers' results, shape (n, K), or (n, 2) for single numbers."""
+        scores = results[0]  # exactly equal, if nothing follows the only layer
         if len(results) > 1 or self.offset.any() or (self.factors[0] != 1).any():
             pairs = zip(self.factors, results, strict=True)
             scores = sum((factor * result for factor, result in pairs), start=self.offset)
@@ -59,9 +59,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """A linear layer of a head, which identifies its call among the calls of any run."""
+    """A linear layer of a head; it finds its own call among the calls of any run."""
 
-    # As in `LayerCall`.
+    # See `LayerCall`.
     name: str
     op: str
     key: tuple[object, ...]
@@ -77,7 +77,7 @@ class HeadLayer:
 class Head:
     """The last linear layers, with logits = phi W^T + b."""
 
-    layers: tuple[HeadLayer, ...]  # averaged heads are several, with inputs side by side
+    layers: tuple[HeadLayer, ...]  # several layers if heads are averaged; phi joins their inputs
     output: str  # name of the output that holds the classes
     fit: Fit  # how the output follows from the layers' results
     # Shape (K, d). If a single number stands for two classes, its weights follow a row of zeros.
@@ -136,7 +136,7 @@ class Head:
 class Answer:
     """The output itself as logits, for a model without a linear head.
 
-    Only all rows together show its form; see `covcal_cli.classifiers.classifier`.
+    All rows are needed to see its form; see `covcal_cli.classifiers.classifier`.
     """
 
     is_single: bool  # whether it has one number per row, for two classes
@@ -233,7 +233,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
 
 
 def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64s]:
-    """Return W and b: the weights of all layers side by side, times the factors of the fit."""
+    """Return W and b: the joined weights of all layers, times the factors of the fit."""
     k, bias, blocks = len(fit.offset), fit.offset, []
     for call, factor in zip(calls, fit.factors, strict=True):
         blocks.append(to_array(call.weight) * np.broadcast_to(factor, k)[:, None])
@@ -341,7 +341,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # a fit to so few numbers proves nothing
+        return None  # a fit to so few numbers would prove nothing
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN, and masked classes of the output may be -inf.
