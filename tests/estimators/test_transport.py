@@ -91,7 +91,7 @@ def test_rows_of_any_mass_and_more_classes_than_rows(n: int, classes: int, seed:
 def test_ten_thousand_classes_keep_the_gap_small() -> None:
     """Most of the classes have no row."""
     rng = np.random.default_rng(0)
-    n, classes = 120, 10_000
+    n, classes = 60, 10_000
     labels = rng.integers(classes, size=n)
     logits = rng.normal(size=(n, classes))
     logits[np.arange(n), labels] += rng.uniform(6, 14, size=n)
@@ -124,15 +124,14 @@ def test_cot_against_linear_programs(seed: int, given: bool) -> None:
     assert cot(inputs, prior).accuracy == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("prior", [None, np.array([0.4, 0.3, 0.15, 0.1, 0.05])])
+@pytest.mark.parametrize(("seed", "prior"), [(0, None), (1, np.array([0.4, 0.3, 0.15, 0.1, 0.05]))])
 def test_interval_is_that_of_the_bootstrap(seed: int, prior: Floats | None) -> None:
-    """The delta method's standard error is within 30 % of that of 60 resamples of both domains."""
+    """The delta method's standard error is within 30 % of that of 40 resamples of both domains."""
     inputs, _ = made_inputs(seed, n_v=150, n_t=200)
     found = cot(inputs, prior)
     rng = np.random.default_rng(seed)
     resampled = []
-    for _ in range(60):
+    for _ in range(40):
         source, target = rng.integers(150, size=150), rng.integers(200, size=200)
         copy = replace(
             inputs,

@@ -24,7 +24,7 @@ from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.softmax import class_major, softmax
 from tests.evaluate.made_bins import ranked
 
-BINS, REPEATS = 15, 200
+BINS, REPEATS = 15, 100
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class World:
 
     def errors(self) -> tuple[float, float, float]:
         """Return the true ECE and both its parts, of the very bins."""
-        confidence = self.draw(np.random.default_rng(99), 1_000_000)
+        confidence = self.draw(np.random.default_rng(99), 300_000)
         index = np.ceil(confidence * BINS).astype(int) - 1
         gap = np.bincount(index, confidence - self.accuracy(confidence), BINS) / len(confidence)
         return float(np.abs(gap).sum()), float(gap[gap > 0].sum()), float(-gap[gap < 0].sum())
@@ -81,27 +81,27 @@ def covered(
 
 
 class TestCoverage:
-    """200 samples each; the nominal 95 % within 3 points."""
+    """100 samples each; the nominal 95 % within 4 points."""
 
     def test_calibrated(self) -> None:
         """The true ECE of a calibrated forecaster, 0, is inside in 95 % of the samples."""
         assert CALIBRATED.errors() == (0, 0, 0)
-        assert covered(CALIBRATED, 2000, 0.0) == pytest.approx(0.95, abs=0.03)
+        assert covered(CALIBRATED, 2000, 0.0) == pytest.approx(0.95, abs=0.04)
 
     @pytest.mark.parametrize("n", [60, 1000])
     def test_a_gate_at_zero(self, n: int) -> None:
-        """`--fail-above ece=0` fails in 5 % of calibrated samples at most, less chance of 100."""
+        """`--fail-above ece=0` fails in 5 % of calibrated samples at most, less chance of 60."""
         beyond = 0
-        for seed in range(100):
+        for seed in range(60):
             sample = CALIBRATED.sample(n, seed)
-            beyond += ece_interval(sample, resamples=200, seed=seed)[0] > 0
-        assert beyond <= 100 * 0.05 + 2 * np.sqrt(100 * 0.05 * 0.95)
+            beyond += ece_interval(sample, resamples=100, seed=seed)[0] > 0
+        assert beyond <= 60 * 0.05 + 2 * np.sqrt(60 * 0.05 * 0.95)
 
     def test_overconfident_everywhere(self) -> None:
         """A known ECE of 5 %, every bin over-confident."""
         truth = OVERCONFIDENT.errors()[0]
         assert truth == pytest.approx(0.05)
-        assert covered(OVERCONFIDENT, 5000, truth) == pytest.approx(0.95, abs=0.03)
+        assert covered(OVERCONFIDENT, 5000, truth) == pytest.approx(0.95, abs=0.04)
 
     @pytest.mark.parametrize(("number", "part"), [(0, np.abs), (1, over), (2, under)])
     def test_over_in_some_bins_and_under_in_others(
@@ -110,7 +110,7 @@ class TestCoverage:
         """Mixed signs: the ECE and either part are covered at least as often as promised."""
         truth = MIXED.errors()[number]
         assert truth > 0.005
-        assert covered(MIXED, 5000, truth, part, repeats=80) >= 0.92
+        assert covered(MIXED, 5000, truth, part, repeats=40) >= 0.92
 
     def test_percentiles_would_never_cover(self) -> None:
         """Why not percentiles of resampled ECEs: of a calibrated forecaster none comes near 0."""
@@ -234,7 +234,7 @@ def test_no_part_exceeds_the_whole(n: int) -> None:
     They are made to agree by widening alone: each holds the interval of its own.
     """
     widened = 0
-    for seed in range(8):
+    for seed in range(4):
         metrics = made_metrics(n, seed)
         found = intervals(metrics, resamples=60, seed=seed)
         for name, part in (("ece", np.abs), ("over_ece", over), ("under_ece", under)):
@@ -247,16 +247,16 @@ def test_no_part_exceeds_the_whole(n: int) -> None:
 
 
 def test_means_are_covered() -> None:
-    """The intervals of NLL and Brier hold the values of a very large sample in 90 to 99 %."""
-    truth = made_metrics(200_000, seed=1000)
+    """The intervals of NLL and Brier hold the values of a very large sample in at least 85 %."""
+    truth = made_metrics(50_000, seed=1000)
     inside = {"nll": 0, "brier": 0}
-    for seed in range(100):
+    for seed in range(60):
         metrics = made_metrics(300, seed)
         for name in inside:
             cells = metrics.losses[name].filled()
             low, high = mean_interval(*cells, resamples=100, rng=np.random.default_rng(seed))
             inside[name] += low <= getattr(truth, name) <= high
-    assert all(86 <= count <= 99 for count in inside.values()), inside
+    assert all(51 <= count <= 60 for count in inside.values()), inside
 
 
 class TestRanks:
@@ -294,9 +294,9 @@ class TestRanks:
 
 @pytest.mark.parametrize(("classes", "n", "gap"), [(3, 200, 0.1), (40, 1000, 0.0)])
 def test_the_class_gap_is_covered(classes: int, n: int, gap: float) -> None:
-    """In 95 of 100 samples, less three standard errors; what is found is more than the truth."""
+    """In 95 % of 50 samples, less three standard errors; what is found is more than the truth."""
     true, inside, noise = gap * (classes // 2 / classes), 0, 0.0
-    for seed in range(100):
+    for seed in range(50):
         rng = np.random.default_rng(seed)
         judged, confidence = rng.integers(classes, size=n), skewed(rng, n)
         correct = rng.random(n) < np.clip(confidence - gap * (judged % 2), 0, 1)
@@ -305,7 +305,7 @@ def test_the_class_gap_is_covered(classes: int, n: int, gap: float) -> None:
         low, high = ece_interval(bins, resamples=120, seed=seed)
         inside += low <= true <= high
         noise += bins.ece() - true
-    assert inside >= 89
+    assert inside >= 43
     assert noise > 0
 
 
@@ -355,12 +355,12 @@ class TestMeanGap:
         self, draw: Callable[[np.random.Generator, int], Float64s], n: int
     ) -> None:
         """0 stays in the interval, with few rows per bin too; all right is no fault."""
-        assert covered(World(draw, lambda c: c), n, 0.0, repeats=80) >= 0.88
+        assert covered(World(draw, lambda c: c), n, 0.0, repeats=40) >= 0.85
 
     @pytest.mark.parametrize("n", [56, 2000])
     def test_it_does_not_cost_the_coverage_of_others(self, n: int) -> None:
         """Over-confident by 5 points, of which the mean gap is the whole."""
-        assert covered(OVERCONFIDENT, n, 0.05, repeats=80) >= 0.92
+        assert covered(OVERCONFIDENT, n, 0.05, repeats=40) >= 0.92
 
 
 def test_levels() -> None:
@@ -384,6 +384,26 @@ def test_two_tests_share_the_error_rate_of_an_ece_above_0(
     low, high = ece_interval(bins, resamples=1000, seed=0)
     assert (low > 0) == is_proved
     assert low <= standard_errors * error <= high
+
+
+@pytest.mark.parametrize(("standard_errors", "is_kept"), [(1.9, False), (2.1, True)])
+def test_only_gaps_beyond_two_standard_errors_are_kept(
+    standard_errors: float, is_kept: bool
+) -> None:
+    """The noise of a kept under-confident bin does not count among the over-confident ones."""
+    n, error = 10_000, 0.005  # of a share of one half
+    confidence = 0.5 - standard_errors * error
+    bins = Bins(np.array([n]), np.array([n // 2]), np.array([n * confidence]))
+    _, high = ece_interval(bins, resamples=200, seed=0, part=over)
+    assert (high == 0) == is_kept
+
+
+def test_ends_far_out_are_found_as_well() -> None:
+    """At 99.99 % an interval reaches 3.89 standard errors to either side."""
+    n, error = 10_000, 0.005
+    bins = Bins(np.array([n]), np.array([n // 2]), np.array([0.6 * n]))
+    ends = ece_interval(bins, resamples=50_000, seed=0, level=0.9999)
+    assert ends == pytest.approx((0.1 - 3.89 * error, 0.1 + 3.89 * error), abs=0.0015)
 
 
 def test_draws_are_as_far_as_the_value_from_their_median() -> None:

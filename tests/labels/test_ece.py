@@ -7,7 +7,7 @@ from scipy.special import expit, logit
 from covcal_cli.labels.posterior import folds, label_ece
 from tests.labels.made_draws import made_draw
 
-N = 20_000
+N = 5000
 
 
 @pytest.mark.parametrize(("offset", "slope"), [(0.0, 1.0), (-0.7, 0.7), (0.4, 1.3)])
@@ -19,14 +19,14 @@ def test_intervals_hold_the_ece_of_all_rows(offset: float, slope: float) -> None
     right = (rng.random(N) < chances).astype(float)
     expected = np.abs(chances - confidence).mean()
 
-    def found(n: int) -> tuple[float, float, float]:
+    def of_labels(n: int) -> tuple[float, float, float]:
         rows = rng.choice(N, n, replace=False)
         return label_ece(confidence, confidence[rows], made_draw(N, n / N, n), right[rows])
 
-    ece, low, high = found(5000)
-    assert ece == pytest.approx(expected, abs=0.012)
-    assert high - low < 0.05
-    intervals = [found(50) for _ in range(20)]
+    ece, low, high = of_labels(3000)
+    assert ece == pytest.approx(expected, abs=0.015)
+    assert high - low < 0.06
+    intervals = [of_labels(50) for _ in range(20)]
     assert np.mean([low - 0.01 <= expected <= high for _, low, high in intervals]) >= 0.9
     assert np.mean([high - low for _, low, high in intervals]) > 0.05
 
