@@ -137,7 +137,9 @@ def test_the_table_of_metrics(small_files: Path) -> None:
 
 
 def test_many_classes_are_shown_with_v(tmp_path: Path) -> None:
-    source, target = (made_domain(name, classes=30) for name in ("source", "target"))
+    source, target = (
+        made_domain(name, sizes=(100, 100, 0), classes=30) for name in ("source", "target")
+    )
     names = [f"{number:02}" for number in range(30)]
     path = write_features(tmp_path / "f.h5", source=source, target=target, class_names=names)
     asked = ("estimate", path)

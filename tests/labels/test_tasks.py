@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,22 @@ N = 20
 Task = dict[str, Any]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def picked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A features file with texts, tasks of both tools, and the file as a sheet would label it."""
-    path = with_columns(tmp_path / "x.h5")
+    folder = tmp_path_factory.mktemp("tasks")
+    path = with_columns(folder / "x.h5")
     for name in ("tasks.json", "tasks.jsonl", "sheet.csv"):
-        covcal("pick", path, "-n", N, "-o", tmp_path / name).require_success()
-    fill(tmp_path / "sheet.csv", path)
-    covcal("label", path, tmp_path / "sheet.csv", "-o", tmp_path / "right.h5").require_success()
-    return tmp_path
+        covcal("pick", path, "-n", N, "-o", folder / name).require_success()
+    fill(folder / "sheet.csv", path)
+    covcal("label", path, folder / "sheet.csv", "-o", folder / "right.h5").require_success()
+    return folder
+
+
+@pytest.fixture
+def folder(picked: Path, tmp_path: Path) -> Path:
+    """A copy of those files that a test may change."""
+    return Path(shutil.copytree(picked, tmp_path, dirs_exist_ok=True))
 
 
 def tasks_of(folder: Path) -> list[Task]:
