@@ -28,13 +28,13 @@ from covcal_cli.watch.calendar import Cut, cuts, rows_of
 from covcal_cli.watch.columns import drifts
 from covcal_cli.watch.labels import (
     FileLabels,
+    LateLabels,
     added,
     joined_labels,
     own_labels,
     picked_labels,
     together,
 )
-from covcal_cli.watch.late_labels import LateLabels
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, SegmentVerdict
 from covcal_cli.watch.promise import WatchedDecision, accepted_in_period, accepted_rows
 from covcal_cli.watch.reference import (

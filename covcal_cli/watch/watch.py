@@ -17,7 +17,7 @@ from covcal_cli.forecast.forecaster import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
 from covcal_cli.watch.history import History, append, read_history
-from covcal_cli.watch.late_labels import read_late_labels
+from covcal_cli.watch.labels import read_late_labels
 from covcal_cli.watch.measurement import (
     Measurement,
     Source,

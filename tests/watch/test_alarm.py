@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.watch.alarm import alarm
+from covcal_cli.watch.verdict import alarm
 
 THRESHOLD = 52 / 0.05
 VARIANCE = np.full(2, 1 / 12)
