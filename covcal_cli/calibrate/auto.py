@@ -1,23 +1,23 @@
 """The choice of ``--method auto``, and the candidates beside it.
 
-The rule. T_s is the temperature of ``temp``. `estimators.consensus` estimates the accuracy on the
-target and holds all constants of the estimate. The choice is ``consensus``: the T of at least the
-floor whose mean target confidence is that accuracy. If the estimate does not show that the mean
-confidence at T_s is wrong (`consensus.reason_to_keep`), the choice is ``temp``, or ``none`` if T_s
-is below the floor. The floor is 1, or T_s where T_s is below 1 and rests on at least 10 source
-errors. An estimate alone is not enough evidence to raise confidence.
+This is the rule. T_s is the temperature of ``temp``. `estimators.consensus` estimates the accuracy
+on the target and holds all constants of the estimate. The choice is ``consensus``: T is at least a
+floor, and the mean target confidence is the estimated accuracy. If the estimate does not show that
+the mean confidence at T_s is wrong (`consensus.reason_to_keep`), the choice is ``temp``, or
+``none`` if T_s is below the floor. The floor is 1. If T_s is below 1 and rests on at least 10
+source errors, the floor is T_s. An estimate alone is not enough evidence to raise confidence.
 
-If the user gives the class frequencies, the choice is ``prior+cot`` where the checks of COT's
-estimate pass, else ``prior``. Bayes' rule corrects for the frequencies whatever else shifts. On 91
-shifts of the benchmark (33 shifts, also with classes made rarer, true frequencies given) the mean
-Brier score is .267; ``cot`` or ``temp`` by the same checks have .310, and ``temp`` has .342.
-Frequencies that BBSE estimates are less reliable: ``prior`` has .354 with them. So with ``bbse``
-the choice is ``cot`` or ``temp``.
+If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT's estimate
+pass, else ``prior``. Bayes' rule corrects for the frequencies, whatever else shifts. This was tried
+on 91 shifts of the benchmark: 33 shifts, as they are and with some classes made rarer, with the
+true frequencies. The mean Brier score is .267; ``cot`` or ``temp`` by the same checks have .310,
+and ``temp`` has .342. Frequencies that BBSE estimates are less reliable: ``prior`` has .354 with
+them. So with ``bbse`` the choice is ``cot`` or ``temp``.
 
-Each candidate has the mean confidence on target training and validation rows. If the estimate is
-right, the candidate's ECE is at least the distance of the two. It may be larger, because confidence
-can be right on average and wrong row by row. A candidate whose T is matched to the estimate has the
-distance 0, whatever the truth is.
+For each candidate, cal.json has the mean confidence on target training and validation rows. If the
+estimated accuracy is right, the candidate's ECE is at least the distance between confidence and
+accuracy. It may be larger, because confidence can be right on average and wrong for single rows. If
+T is matched to the estimate, the distance is 0, whatever the truth is.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
 _SHOWN = 5e-5  # half of the last digit that is printed
-# COT's transport takes about K^3 steps: for more classes it is computed only if the rule needs it.
+# COT's transport takes about K^3 steps. With more classes it is computed only if the rule needs it.
 _MOST_CLASSES_OF_COT = 100
 
 
@@ -102,7 +102,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return auto's choice with a prior if COT's checks pass, and if one fails."""
+    """Return auto's two possible choices with a prior: if COT's checks pass, and if one fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

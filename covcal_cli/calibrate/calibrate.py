@@ -1,4 +1,4 @@
-"""``covcal calibrate``: a method's temperature on a file, with checks and remarks.
+"""``covcal calibrate``: fit a method's temperature on a file, with checks and notes.
 
 `methods` is the table of methods. `fits` fits them on a `problem`, and `auto`
 chooses one. `labelled` fits to rows that the user labelled.
@@ -36,7 +36,7 @@ from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard
 
-_LARGE = 10.0  # T above which the outputs are seldom the logits that a model was trained with
+_LARGE = 10.0  # with a T above this, the outputs are seldom the logits that training used
 _REMEDIES: dict[Limit, str] = {
     "lower": "give more labelled rows, or choose another method",
     "upper": "check the labels and the order of the classes",
@@ -97,7 +97,7 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
-    """Fit a method; the file must hold all that it needs (`Problem.missing_for`)."""
+    """Fit a method; the file must hold everything that it needs (`Problem.missing_for`)."""
     fit: Callable[[Problem, Forecasters], MethodFit] = getattr(fits, method.fit)
     return fit(problem, method.forecaster or problem.fullest)
 

@@ -1,7 +1,7 @@
 """A calibrator of logits in memory that follows scikit-learn's conventions.
 
 The arrays become a features file in memory whose rows are all validation rows. Then the functions
-behind ``covcal calibrate`` and ``covcal estimate`` run on it, so the numbers are those of the
+of ``covcal calibrate`` and ``covcal estimate`` run on it, so the numbers are equal to those of the
 command line. scikit-learn itself is imported only where scikit-learn asks for its own types.
 """
 
@@ -48,7 +48,8 @@ from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")  # the name of the file in messages
-# So many rows within [0, 1] cannot be logits: for several columns, and for one column.
+# If this many rows lie within [0, 1], they are not logits. The numbers are for several columns and
+# for one column.
 _FEW_BOUNDED = {True: 8, False: 50}
 _PRIOR_TOLERANCE = 1e-3  # shares are often rounded
 # Names of command line options, and of Python arguments for the same thing.
@@ -93,7 +94,7 @@ class Calibrator:
     temperature_ : float
         T; probabilities are softmax(z / T), plus b in the exponent for methods with a prior.
     method_ : str
-        The method in force; `reason_` says why in one sentence.
+        The method that was used; `reason_` gives the reason in one sentence.
     estimate_ : Estimate or None
         The accuracy to expect on the target: ``accuracy``, ``low``, ``high``, ``trusted``. None if
         there are too few rows for an estimate.
@@ -102,7 +103,7 @@ class Calibrator:
     n_features_in_ : int
         The number of logits in a row.
     feature_names_in_ : array of str, shape (K,)
-        The columns of the data frame that `fit` read. Missing if it read none.
+        The columns of the data frame that `fit` read. Missing if `fit` read no data frame.
     notes_ : tuple of str
         Notes. Warnings are issued by `fit`.
     calibration_ : Calibration
@@ -151,8 +152,8 @@ class Calibrator:
         ------
         CovcalError
             If shapes, values or labels do not fit together, or the method needs more than logits;
-            then it is a ValueError too. If there are too few rows, the prior cannot be read, or T
-            is at a limit.
+            this error is a ValueError too. Also if there are too few rows, the prior cannot be
+            read, or T is at a limit.
         """
         columns = _columns(source_logits)
         source = logits_of(source_logits, "source_logits")
@@ -360,7 +361,7 @@ def _in_python(text: str) -> str:
 
 
 def _not_fitted(text: str) -> Exception:
-    """Return scikit-learn's NotFittedError where it is loaded, else an error of its kind."""
+    """Return scikit-learn's NotFittedError if it is loaded, else a similar error."""
     if "sklearn" in sys.modules:
         from sklearn.exceptions import NotFittedError
 
@@ -370,7 +371,7 @@ def _not_fitted(text: str) -> Exception:
 
 
 class NotFittedYetError(ValueError, AttributeError):
-    """A calibrator was used before `fit`."""
+    """A use of a calibrator before `fit`."""
 
 
 def _columns(values: Any) -> list[Any] | None:
@@ -432,7 +433,7 @@ def _texts(names: AnyArray) -> list[str]:
 def _prior(
     value: str | Mapping[Any, float] | ArrayLike, names: AnyArray
 ) -> tuple[str, tuple[float, ...] | None]:
-    """Return the name of a prior, and its shares where they are given as a dict or an array."""
+    """Return the name of a prior, and its shares if they are given as a dict or an array."""
     if isinstance(value, str | Path):
         return str(value), None
     if isinstance(value, Mapping):

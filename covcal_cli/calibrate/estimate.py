@@ -51,13 +51,15 @@ class Estimation(Document):
     schema: ClassVar[str] = "covcal.estimate/1"
 
     estimates: tuple[Estimate, ...]  # the combined one first
-    metrics: tuple[MetricEstimate, ...] = ()  # that were asked for
+    metrics: tuple[MetricEstimate, ...] = ()  # the metrics that were asked for
     guards: tuple[Guard, ...]  # checks that concern several estimates: overlap, prior drift
     temperature: Positive  # T_s, at which confidences are calibrated on the source
-    source_rows: Count = field(metadata=at("rows.source"))  # that were read
+    source_rows: Count = field(metadata=at("rows.source"))  # the number of rows that were read
     target_rows: Count = field(metadata=at("rows.target"))
-    source_accuracy: SourceAccuracy | None = None  # rows outside the train split
-    prior_name: str = field(metadata=at("target_prior.name"))  # the prior as the user named it
+    # the accuracy on labelled rows outside the train split
+    source_accuracy: SourceAccuracy | None = None
+    # the name of the prior, as the user gave it
+    prior_name: str = field(metadata=at("target_prior.name"))
     # Class frequencies on the target; None if they are the source's.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
@@ -182,10 +184,9 @@ def estimate_file(
     )
 
 
-# The expected errors of calibrations on a target without labels.
-#
-# The accuracy is estimated. The mean confidence of each calibration is measured, because it needs
-# no label. If the estimate is right, the ECE is at least the distance of the two.
+# The expected errors of calibrations on a target without labels. The accuracy is estimated. The
+# mean confidence of each calibration is measured, which needs no labels. If the estimate is right,
+# the ECE is at least the distance between the two.
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class ExpectedCalibration:
     mean_confidence_before: float  # confidence of the uncalibrated classifier
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
-    distance: float  # distance of accuracy and mean confidence; the ECE is at least that
+    distance: float  # distance of accuracy and mean confidence; a lower bound of the ECE
     aligned_temperature: float | None = None  # T_a of a blend
     # With labels: the ECE by them, a fraction, and the ends of its interval.
     ece: float | None = None

@@ -20,14 +20,15 @@ mean target confidence to an estimate of the target accuracy:
 | blend     | combined estimate | both, each with its own T         | floors   |
 | atc       | ATC               | the classifier's                  | -        |
 
-T_s is the temperature of ``temp``. The floor is 1. Where T_s is below 1 and the source has at least
-10 errors, the floor is T_s: then the source proves that the classifier is not confident enough.
+T_s is the temperature of ``temp``. The floor is 1. If T_s is below 1 and the source has at least 10
+errors, the floor is T_s, because the source then proves that the classifier is not confident
+enough.
 
-Two correct the log odds for the class frequencies of the target. If only P(y) changes from p to q,
-the target's p(y | x) is proportional to q_y / p_y times the source's (Saerens et al., Neural
-Computation 2002; Elkan, IJCAI 2001). So the probabilities are softmax(z / T + b) with
+Two methods correct the log odds for the class frequencies of the target. If only P(y) changes from
+p to q, p(y | x) on the target is proportional to q_y / p_y times p(y | x) on the source (Saerens et
+al., Neural Computation 2002; Elkan, IJCAI 2001). So the probabilities are softmax(z / T + b) with
 b_y = log(q_y / p_y). The frequencies p are those of the labelled source validation rows, to which
-T_s is fitted. The user gives q. The classifier's label does not change, even where another class
+T_s is fitted. The user gives q. The classifier's label does not change, even if another class
 becomes more probable.
 
 | method    | T                                                                              |
@@ -69,7 +70,7 @@ _NOT_MOVED = 1e-6  # the largest change of class frequencies that counts as none
 _MIN_ESS_FIT = 100.0  # the effective sample size that a weighted fit of T_f needs
 _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01
-# What T at a limit of its search interval means.
+# The meaning of a T at a limit of its search interval.
 LIMITS: dict[Limit, str] = {
     "lower": (
         "T is at its lower limit: the rows that it was fitted to call for ever more confidence, "
@@ -137,7 +138,7 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 def _frequencies_in_words(shift: LabelShift) -> str:
     """Say how far the estimated class frequencies are from the source's, and if it may be chance.
 
-    RLLS returns equal frequencies where its penalty outweighs the difference.
+    RLLS returns equal frequencies if its penalty is larger than the gain of a difference.
     """
     if shift.moved < _NOT_MOVED:
         return (
@@ -317,8 +318,8 @@ def _notes_on_crossings(match: Match) -> list[str]:
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
     """Return COT's checks and, without a given prior, the check of the predictions' drift.
 
-    COT uses the drift itself, so a drift can make COT right or wrong. The check only
-    informs.
+    COT uses the drift itself, so a drift can make COT right or wrong. The check is only
+    information.
     """
     if problem.prior is not None:
         return problem.cot.guards

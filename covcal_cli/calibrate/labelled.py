@@ -1,8 +1,8 @@
 """Fit temperature and offset to labelled target rows, and estimate accuracy and ECE by them.
 
-The labels are those of a `Draw`: rows that you labelled with ``covcal pick`` and ``covcal label``,
-or random rows with known labels, as many as you asked for. cal.json names the rows, and
-``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
+The labels come from a `Draw`. These are rows that you labelled with ``covcal pick`` and ``covcal
+label``, or the number of random rows with known labels that you asked for. cal.json names the rows,
+and ``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
 
 
 class LabelledFit:
-    """A fit to labelled target rows of an open file, with the estimates by them."""
+    """A fit to labelled target rows of an open file, with the estimates by these labels."""
 
     def __init__(self, file: FeatureFile, draw: Draw, problem: Problem | None) -> None:
         self.draw = draw
@@ -59,7 +59,7 @@ class LabelledFit:
         target = file.require_target()
         self.logits = target.logits(draw.rows)
         self._frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
-        # The estimate without labels; None where the file allows none.
+        # The estimate without labels; None if the file does not allow it.
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
@@ -131,7 +131,7 @@ class LabelledFit:
         by: str | None,
         costs: Float64s | None = None,
     ) -> Iterator[MetricEstimate]:
-        """Return metrics of each class by the labels, of all rows and by a column."""
+        """Return metrics of each class by the labels, for all rows and for groups by a column."""
         target = file.require_target()
         frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
         return metrics_by_labels(
@@ -147,7 +147,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Say what each batch of labels changed; nothing for a single batch."""
+        """Return sentences on the change by each batch of labels; none for a single batch."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._without(batch > last) for last in numbers[:-1]]
@@ -164,7 +164,7 @@ class LabelledFit:
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
-        """Return the ECE of the fit with its interval; each row is tested with a fit without it."""
+        """Return the ECE of the fit with its interval; a row is tested by a fit without it."""
         confidence = np.empty(len(self.draw))
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):
@@ -213,8 +213,8 @@ def error_of(
 ) -> tuple[float, float, float] | None:
     """Return the ECE of a calibration by labels, and the ends of its interval.
 
-    For a calibration that was fitted to some of these rows, return the ECE that its own fit
-    measured in folds, or None if an older version measured none.
+    If the calibration was fitted to some of these rows, return the ECE that the fit itself measured
+    in folds, or None if an older version measured none.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.scaling import Forecasters
     from covcal_cli.records import Guard
-# The estimate reads unlabelled target rows; the prior is one that the user gives.
+# What a method needs: the estimate reads unlabelled target rows; the user gives the prior.
 Need = Literal["importance weights", "estimate", "target prior"]
 
 
@@ -28,7 +28,7 @@ class Method:
     help: str
     needs: frozenset[Need] = frozenset()
     takes_prior: bool = False  # whether it uses the target's class frequencies
-    candidate: bool = False  # whether auto reports it beside its choice
+    candidate: bool = False  # whether auto lists it beside its choice
     main: bool = False  # whether calibrate --help explains it
     # Whether it reads the probabilities of all classes, not only that of the prediction.
     reads_all_classes: bool = False
@@ -58,7 +58,7 @@ AUTO = "auto"
 AUTO_HELP = "use labels or a target prior if given, else an estimate"
 AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
 LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # the words that --labels takes
-SOURCE_PRIOR = "source"  # the default: class frequencies as on the source
+SOURCE_PRIOR = "source"  # the default: the class frequencies of the source
 BBSE_PRIOR = "bbse"  # estimated class frequencies
 _WEIGHT_CHECKS = ("effective sample share", "effective sample size", "discriminator error")
 _WEIGHTS = frozenset[Need]({"importance weights"})
@@ -193,7 +193,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks that the result rests on, and those of weights that it does not use."""
+    """Return the checks on which the result rests, and the checks of weights if it uses none."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

@@ -1,4 +1,4 @@
-"""A file as methods and estimates see it. It computes shared values when they are first read.
+"""A file with the values that methods and estimates share, computed when they are first read.
 
 ARCHITECTURE, section 3, says which rows are read. No target label is read.
 
@@ -103,7 +103,7 @@ def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s
 def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     """Return mean and standard deviation of the features, each domain weighing one half.
 
-    Squares are taken around the first row, so that a large common offset costs no digits.
+    The first row is subtracted before squaring, so that a large common offset costs no digits.
     """
     domain, chosen = rows[0]
     origin = domain.features(chosen[:1])[0].astype(np.float64)
@@ -117,7 +117,8 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     return origin + first, np.where(constant, 1.0, deviation)
 
 
-# The most target validation rows that discriminators read; more would change no printed digit.
+# The most target validation rows that discriminators read. More rows would not change a printed
+# digit.
 MAX_DISCRIMINATED = 500_000
 _MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
 _NO_TARGET = "target rows: extract them together with the source"
@@ -133,7 +134,7 @@ class MethodFit:
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
-    matched: float | None = None  # the mean target confidence that T was chosen to have
+    matched: float | None = None  # the mean target confidence to which T was matched
     guards: tuple[Guard, ...] = ()
     weights: ImportanceWeights | None = None  # the weights that the fit used
     bound: BoundTerms | None = None
@@ -287,7 +288,7 @@ class Problem:
     def least_temperature(self, forecaster: ForecasterName) -> float:
         """Return the least T of methods that match an accuracy without labels.
 
-        It is 1, or the T of `temp` where that is lower and enough source errors support it.
+        It is 1, or the T of `temp` if this is lower and rests on enough source errors.
         """
         if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
             return 1.0

@@ -29,12 +29,12 @@ class EstimateSettings:
     """The settings of ``covcal estimate``, which every method reads too."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
-    # Labels to use: "marked" (put in by covcal label), "none", or "auto": marked ones if any.
-    # A number stands for as many random target rows with known labels (calibrate only).
+    # Labels to use: "marked" (those of covcal label), "none", or "auto" (those of covcal label, if
+    # any). A number means this many random target rows with known labels (calibrate only).
     labels: str | int = AUTO_LABELS
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
-    # The shares themselves, where they are known. They take the place of a file.
+    # The shares themselves, if they are known. They replace a file.
     prior_shares: tuple[float, ...] | None = None
     seed: int = 0  # chooses rows where there are more than the fits use
 
@@ -56,7 +56,7 @@ class EstimateSettings:
 
     @property
     def takes_labels(self) -> bool:
-        """Whether labels of covcal label are used if there are any: not beside a given prior."""
+        """Whether labels of covcal label are used, if there are any; not if a prior is given."""
         return self.labels == MARKED_LABELS or (
             self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
         )
@@ -67,7 +67,7 @@ class EstimateSettings:
 class CalibrateSettings(EstimateSettings):
     """The settings of ``covcal calibrate``."""
 
-    method: str = AUTO  # or a key of `METHODS`
+    method: str = AUTO  # "auto", or a key of `METHODS`
     loss: Loss = "brier"  # what fitted temperatures minimise
     allow_limit: bool = False  # accept a T at a limit of its search interval
 

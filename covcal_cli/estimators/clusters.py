@@ -1,14 +1,13 @@
-"""Clustering: the target accuracy by the rows that end in the cluster of another class.
+"""Clustering: estimate the target accuracy by the rows that end in another class's cluster.
 
-A shift moves the logits of all rows alike. A darker image favours the same few classes whatever it
-shows, and a blurred image lowers all logits. That says nothing about a single row, and confidence
-cannot separate it from the row's own content. So each domain's logits are standardised: the mean
-and the spread of every class's logit are removed. Then rows of one class still lie together, near
-where rows of that class lie on the source. A row that ends in a cluster other than its predicted
-class counts as an error.
+A shift moves the logits of all rows alike. A dark image favours the same few classes whatever it
+shows, and a blurred image has lower logits. Confidence cannot separate this common change from the
+content of the row. So each domain's logits are standardised: the mean and the spread of every
+class's logit are removed. Rows of one class then still lie together, near the source rows of that
+class. A row that ends in a cluster other than its predicted class counts as an error.
 
-Class means also differ where the class frequencies differ from the source's. Standardising removes
-that difference too, so neither estimator holds under a change of class frequencies.
+Other class frequencies also change the mean logits. Standardising removes this change too, so both
+estimators (free and fixed class shares) are wrong if the class frequencies changed.
 """
 
 import math
@@ -27,13 +26,13 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
 _STEPS = 10  # number of steps of the clustering
-_MOST_OFFSET = 80.0  # its exponential is a float32
+_MOST_OFFSET = 80.0  # the exponential of this offset still fits a float32
 _NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
-# A point belongs mostly to one cluster if that centre is nearer than K - 1 others by this much in
-# cosine. The sharpness of the softmax over cosines is log K divided by it.
+# If the cosine to one centre is larger than the K - 1 others by this much, a point belongs mostly
+# to that cluster. The sharpness of the softmax over cosines is log K divided by this number.
 _WIDTH = 0.115
-LEAST_ROWS_OF_CLASS = 5  # of the source, to know where its rows lie
-_LEAST_SPREAD = 1e-3  # of the spread of all logits within classes
+LEAST_ROWS_OF_CLASS = 5  # source rows that a class needs, to know where its rows lie
+_LEAST_SPREAD = 1e-3  # share of the spread of all logits within classes
 _LARGEST_MOVE = 1e6  # JSON has no infinity
 ASSUMPTION = (
     "rows of a class stay together, nearest to where that class lies on the source, once each "
@@ -51,14 +50,15 @@ class Centres:
 
 
 def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
-    """Estimate the target accuracy by clustering, with free class shares and with the source's.
+    """Estimate the target accuracy by clustering, with free and with fixed class shares.
 
-    Each row's logits lose their mean. Then each class's logits lose the domain's mean and are
-    divided by its standard deviation. The directions are clustered domain by domain by spherical
-    soft k-means (Dhillon and Modha 2001, Banerjee et al. 2005), starting from the mean directions
-    of the source's classes. A row counts as wrong if its nearest centre in the end is not that of
-    its label. Some source rows count as wrong too, so the estimate is A_v less the rise of their
-    share. At most 5000 rows of a domain are read. For two classes there are only two directions.
+    First the mean of a row is subtracted from its logits. Then each class's logits are standardised
+    by their mean and standard deviation over the domain. The directions are clustered domain by
+    domain by spherical soft k-means (Dhillon and Modha 2001, Banerjee et al. 2005), starting from
+    the mean directions of the source's classes. A row counts as wrong if its nearest centre at the
+    end is not the centre of its label. Some source rows count as wrong too, so the estimate is A_v
+    minus the increase of their share from source to target. At most 5000 rows of a domain are read.
+    With two classes there are only two directions.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -90,8 +90,8 @@ def class_centres(logits: Floats, labels: Labels) -> Centres:
 def strays(logits: Floats, centres: Centres, shares: Float64s) -> tuple[Float64s, Float64s]:
     """Return 1 for each row of a domain, (n, K), that does not end in the cluster of its label.
 
-    Clusters start from `centres`, those of the source's classes. The first result is with free
-    shares of rows in each cluster, the second with the shares fixed to `shares`, shape (K,).
+    Clusters start from `centres`, the centres of the source's classes. In the first result the
+    share of rows in each cluster is free. In the second it is fixed to `shares`, shape (K,).
     """
     points, labels = _directions(logits), logits.argmax(axis=1)
     free, fixed = (
@@ -103,13 +103,13 @@ def strays(logits: Floats, centres: Centres, shares: Float64s) -> tuple[Float64s
 
 @dataclass(frozen=True)
 class Places:
-    """Where the rows of the predicted classes lie: the mean and the spread of every logit."""
+    """The mean and the spread of every logit among the rows of each predicted class."""
 
     classes: Labels  # (m,), ascending; the classes that are predicted for at least a few rows
     counts: Labels  # (m,), their rows
     means: Float64s  # (m, K)
     spreads: Float64s  # (m, K)
-    rows: int  # of all classes
+    rows: int  # number of rows of all classes
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:
@@ -127,9 +127,9 @@ def places(logits: Floats, at_least: int = 1) -> Places:
 def move(source: Places, target: Places) -> float:
     """Return how far the rows of each predicted class have moved, in standard deviations.
 
-    It is the root mean square over the target's rows and the logits. The part that sampling
-    explains is subtracted. Classes with fewer than 5 source rows are left out. If they hold most of
-    the target's rows, nothing is known, and the result is the largest possible.
+    The result is the root mean square over the target's rows and the logits, minus the part that
+    sampling explains. Classes with fewer than 5 source rows are left out. If most target rows are
+    in such classes, the move is unknown, and the result is the largest possible.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))
@@ -154,7 +154,7 @@ def change_within_classes(inputs: EstimatorInputs) -> Guard:
 
 
 def _centred(logits: Floats) -> Float64s:
-    """Return logits less their row's mean, (n, K); a masked class counts as its row's mean."""
+    """Return logits minus their row's mean, (n, K); a masked class counts as its row's mean."""
     out = masked(logits)
     values = np.where(out, 0.0, logits).astype(np.float64)
     values -= (values.sum(axis=1) / (~out).sum(axis=1))[:, None]
@@ -191,12 +191,14 @@ def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> L
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
     """Return a factor for every cluster, (m,), that moves its share of the rows towards `shares`.
 
-    These are a few Sinkhorn steps on `powers`, (n, m), from factors of 1 each time. The fixed point
-    would force the shares exactly, and no class could be rarer than on the source.
+    These are a few Sinkhorn steps on `powers`, (n, m), which start from factors of 1 each time.
+    With more steps, the shares would be reached exactly, and no class could be rarer than on the
+    source.
     """
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):
-        members = factors * (powers.T @ (1 / (powers @ factors)))  # times n, before this step
+        # n times the share of each cluster before this step
+        members = factors * (powers.T @ (1 / (powers @ factors)))
         offsets += np.log(len(powers) * shares / members)
         factors = np.exp(np.minimum(offsets, _MOST_OFFSET)).astype(np.float32)
     return factors

@@ -1,7 +1,8 @@
 """Estimates from the confidences and predictions of single rows.
 
-ATC counts the rows with high confidence. DoC, agreement and predicted classes are the source
-accuracy less a change. Mean confidence is an estimate if the temperature of the source holds.
+ATC counts the rows with high confidence. DoC, agreement and predicted classes subtract a change
+from the source accuracy. Mean confidence assumes that the temperature of the source is right on the
+target.
 """
 
 import math
@@ -33,9 +34,9 @@ ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on 
 def doc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the difference of confidences.
 
-    The estimate is the source's accuracy less the fall of the mean confidence. Guillory et
-    al., "Predicting with confidence on unseen distributions", ICCV 2021:
-    A_v + mean_target c - mean_source c, with c the confidence at T_s.
+    The estimate is the source accuracy minus the fall of the mean confidence. Guillory et al.,
+    "Predicting with confidence on unseen distributions", ICCV 2021: A_v + mean_target c -
+    mean_source c, where c is the confidence at T_s.
     """
     gap = inputs.source_correct - inputs.source_confidence
     accuracy = float(gap.mean() + inputs.target_confidence.mean())
@@ -45,7 +46,7 @@ def doc(inputs: EstimatorInputs) -> Estimate:
 
 
 def mean_confidence(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by mean_target of the confidence at T_s.
+    """Estimate the target accuracy by the mean target confidence at T_s.
 
     It is right if T_s calibrates the classifier on the target.
     """
@@ -58,12 +59,11 @@ def mean_confidence(inputs: EstimatorInputs) -> Estimate:
 def agreement(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the fall of the aligned forecasters' agreement.
 
-    Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): where two
+    Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): if two
     classifiers err independently and their ensemble is calibrated, they agree as often as each is
-    right. The second classifiers here are the members of the aligned forecaster, which share the
-    classifier's features and part of its errors, so the level of their agreement is too high. Its
-    fall from source to target is not: the estimate is A_v + (agreement on the target - on the
-    source).
+    right. Here the second classifiers are the members of the aligned forecaster. They share the
+    classifier's features and some of its errors, so they agree too often. But this affects both
+    domains alike, so the estimate is A_v + (agreement on the target - agreement on the source).
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -76,7 +76,7 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
 
 def _shared(members: Labels, labels: Labels) -> Float64s:
-    """Return the share of members (M, n) that have the given label (n,), row by row."""
+    """Return the share of members (M, n) that have the given label (n,), for each row."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
 
 
@@ -85,10 +85,11 @@ def predicted_classes(
 ) -> Estimate:
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
-    If the true classes stay as frequent, the predictions of so many rows must be wrong that were
-    right on the source: A_v - (d - d_0), with d half of the summed differences of the frequencies
-    of predicted classes, and d_0 what sampling noise adds to d. The frequencies on `source` and
-    `target`, shape (K,), are those of `inputs` by default.
+    Suppose that the true classes stay as frequent, but the predicted classes do not. Then more
+    predictions must be wrong than on the source. The estimate is A_v - (d - d_0). Here d is half of
+    the summed differences of the frequencies of predicted classes, and d_0 is the part of d that
+    sampling noise explains. The frequencies on `source` and `target`, shape (K,), are those of
+    `inputs` by default.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -104,21 +105,21 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by average thresholded confidence.
 
     Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
-    The threshold t leaves as many source validation rows below it as there are errors. The estimate
-    is the share of target rows at or above t. Scores are log-odds of the confidence at T_s. They
-    have the order of the confidence, and still differ where the confidence rounds to 1. (The
-    published code fits a temperature and never applies it. For two classes T_s does not change the
-    order; for more it does.)
+    The number of source validation rows below the threshold t is the number of errors. The estimate
+    is the share of target rows at or above t. Scores are log odds of the confidence at T_s. They
+    have the same order as the confidence, and still differ if confidences are rounded to 1. (The
+    published code fits a temperature and never applies it. With two classes T_s does not change the
+    order; with more classes it does.)
 
-    The noise of t enters the interval: the target's share is also computed with the number of
-    errors moved up and down by two standard errors.
+    The interval includes the noise of t: the share of target rows is also computed with two
+    standard errors more and fewer source errors.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # A row moves t if it is wrong and above t, or right and below t.
+    # Only wrong rows above t, and right rows below t, move t.
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [

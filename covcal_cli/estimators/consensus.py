@@ -1,31 +1,31 @@
 """All estimates of the target accuracy, and the combined estimate that the commands act on.
 
-The rule of the combined estimate. Its constants are here, in `clusters` and in `guards`. They were
-chosen on the half *choose* of the research benchmark.
+This module has the rule of the combined estimate. Its constants are here, in `clusters` and in
+`guards`. They were chosen on the half *choose* of the research benchmark.
 
 1. The rule uses these estimators:
-   - Where the accuracy fell, ATC and both clusterings. For two classes it uses DoC, ATC and COT,
-     because the logits then hold only one number. The accuracy fell if the check `fall in
-     confidence` passes: the confidence falls, or it rises by more than class frequencies explain,
-     or most labels would have to change. Where the confidence falls, two more checks must pass for
-     more than two classes: `shift within classes` (the rows of each predicted class moved) and
-     `source clusters` (clustering finds the classes of the source).
-   - Otherwise DoC alone. Perhaps only the class frequencies changed, and the other estimators take
-     that for errors. Or the classes form no clusters.
-   - With one confidence per row, where `fall in confidence` passes: ATC and DoC (DoC alone with
-     fewer than 5 source errors), or the frequencies of predicted classes if these give less.
-   - Where the class frequencies are given, COT, which then knows them. If its checks fail, the
-     rule uses agreement, or else DoC.
-2. The accuracy is A = A_v - 1.2 (A_v - m), with m the median of the estimators used. They all look
-   at the same confusions, so they mostly miss the same errors.
-3. The interval reaches to both sides: 4 points (7 for two classes), a tenth of the distance between
-   the lowest and the highest estimator, 0.15 times the share of predicted labels that would have to
-   change to be as on the source, and the sampling error. Where perhaps only the class frequencies
-   changed, it also contains what the other estimators would give.
+   - ATC and both clusterings, if the accuracy fell. For two classes DoC, ATC and COT, because the
+     logits then hold only one number. The accuracy fell if the check `fall in confidence` passes:
+     the confidence falls, or it rises by more than class frequencies explain, or most labels would
+     have to change. If the confidence falls and there are more than two classes, two more checks
+     must pass: `shift within classes` (the rows of each predicted class moved) and `source
+     clusters` (clustering finds the classes of the source).
+   - Otherwise only DoC. Then perhaps only the class frequencies changed, which the other estimators
+     would take for errors, or the classes form no clusters.
+   - With one confidence per row, if `fall in confidence` passes: ATC and DoC (only DoC with fewer
+     than 5 source errors), or the frequencies of predicted classes if they give a lower accuracy.
+   - COT, if the user gives the class frequencies. If the checks of COT fail, agreement, or else
+     DoC.
+2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
+   is above 1 because they all look at the same confusions, so they mostly miss the same errors.
+3. To each side of A, the interval has the sum of 4 points (7 for two classes), a tenth of the
+   distance between the lowest and the highest estimator, 0.15 times the share of predicted labels
+   that would have to change to be as on the source, and the sampling error. If only DoC is used,
+   the interval also contains the values of the other estimators.
 4. `temp` keeps its T if its mean target confidence is within 3 points of A, or within the sampling
    error of A, or if the interval is 50 points wide or wider.
-5. Checks fail where estimators differ by 20 points or more, where sampling moves A by over 12
-   points, and where two classes leave no independent evidence for a change.
+5. Checks fail if estimators differ by 20 points or more, if sampling moves A by over 12 points, and
+   if two classes leave no independent evidence for a change.
 """
 
 import math
@@ -73,7 +73,7 @@ from covcal_cli.records import Guard
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"  # the name of a check that the posterior by labels reads
-# ``temp`` keeps its T where its mean target confidence is this near to the accuracy (`auto`).
+# ``temp`` keeps its T if its mean target confidence is this near to the accuracy (`auto`).
 SAME = 0.03
 # How far the mean target confidence may lie below the accuracy without a warning.
 MAX_BELOW = 0.05
@@ -95,10 +95,10 @@ _NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
-    """The estimates that some inputs allow, by name; each is computed when it is first read.
+    """The estimates that are possible with some inputs, by name; each is computed at its first use.
 
     Agreement needs aligned forecasters, and weighting needs importance weights. `prior` holds the
-    class frequencies on the target, shape (K,), where the user gives them.
+    class frequencies on the target, shape (K,), if the user gives them.
     """
 
     def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:
@@ -167,13 +167,14 @@ def combined(
     checks: Sequence[Guard],
     drift: float | None = None,
 ) -> Estimate:
-    """Return the estimate to act on where the class frequencies are not given.
+    """Return the estimate to act on if the class frequencies are not given.
 
     - `inputs`, `estimates`: the inputs of all estimators, and the estimates by the name of their
       estimator. A missing estimator is not used.
     - `checks`: the checks that could be computed of `fall in confidence` and, for more than two
       classes, `shift within classes` and `source clusters`.
-    - `drift`: the share of predicted labels that would have to change, by default that of `inputs`.
+    - `drift`: the share of predicted labels that would have to change; by default computed from
+      `inputs`.
     """
     doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY
@@ -203,7 +204,7 @@ def by_confidence(
 ) -> Estimate:
     """Return the estimate to act on with one confidence per row.
 
-    `fall` is the check `fall in confidence`; `drift` is that of `combined`.
+    `fall` is the check `fall in confidence`; `drift` is as in `combined`.
     """
     names = ("atc", "doc") if inputs.source_errors >= MIN_ERRORS else ("doc",)
     used = [estimates[name] for name in names]
@@ -272,7 +273,7 @@ def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> flo
 
 
 def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
-    """Return the sampling error (95 %) of an accuracy that source errors and target rows give."""
+    """Return the sampling error (95 %) of an accuracy from source errors and target rows."""
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     variance = error * (1 - error) / inputs.n_source
     variance += accuracy * (1 - accuracy) / inputs.n_target
@@ -344,10 +345,10 @@ def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by importance weighting with a control variate.
 
     Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation", JMLR
-    2007, with the control variate of You et al. (ICML 2019). With w = q/p and r = 1 where the
-    classifier is right, E_source[w r] is the target accuracy. E_source[w] = 1 is known, so the
-    noise that r shares with w is subtracted: mean(w r) - b (mean w - 1), b = cov(w r, w) / var(w).
-    The weights are not normalised, so copying every row changes nothing.
+    2007, with the control variate of You et al. (ICML 2019). Let w = q/p, and r = 1 if the
+    classifier is right, else 0. Then E_source[w r] is the target accuracy. Because E_source[w] = 1
+    is known, the noise of w can be subtracted: mean(w r) - b (mean w - 1), b = cov(w r, w) /
+    var(w). The weights are not normalised, so copying every row changes nothing.
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:

@@ -1,22 +1,23 @@
-"""COT: the error as the cost of moving the target's probabilities to its labels' frequencies.
+"""COT: estimate the error by the cost of moving target probabilities to class frequencies.
 
-Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023. With
-P_j = softmax(z_j / T_s) and one-hot labels e_k, the transport cost ||P_j - e_k||_1 / 2 is
-1 - P_jk. The labels' frequencies pi are the source's, or a prior that the user gives.
+Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023. With P_j
+= softmax(z_j / T_s) and one-hot labels e_k, the transport cost ||P_j - e_k||_1 / 2 is 1 - P_jk. The
+class frequencies pi are those of the source, or a prior that the user gives.
 
 covcal compares with the source. The estimated error is e_v + (OT_target - OT_source), where e_v =
 (errors + 1/2) / (n_v + 1) and OT_source is the same cost on source validation rows. Errors that
-transport misses on both domains cancel. With a given prior they cancel only if the source's classes
-are as frequent as the prior says. So source rows then get the weight q_y / p_y in e_v and in
-OT_source, and OT_source uses the prior too. If only the class frequencies differ, the two costs are
-equal, and e_v is the error under those frequencies.
+transport misses on both domains cancel. With a given prior q they cancel only if both domains have
+these class frequencies. So source rows then get the weight q_y / p_y in e_v and in OT_source, and
+OT_source uses the prior too. If only the class frequencies differ, the two costs are equal, and e_v
+is the error under the given frequencies.
 
 The interval comes from the delta method. At the optimum the cost is pi . v + mean_j net_j with
-net_j = min_k (c_jk - v_k). The prices v do not move to first order (envelope theorem). So a target
-row contributes net_j. A source row contributes its error, minus its own net cost and price in
-OT_source, plus its label's price in OT_target, because it is part of pi. The prices drop out where
-pi is given. Per-row transport costs alone would leave out the noise of pi. A bootstrap would agree,
-but it would solve hundreds of problems.
+net_j = min_k (c_jk - v_k). The prices v are constant to first order (envelope theorem). So the
+contribution of a target row is net_j. The contribution of a source row has three parts: plus its
+error, minus its net cost and its label's price in OT_source, plus its label's price in OT_target,
+because pi comes from source rows. If pi is given, there are no prices in it. The costs of single
+rows alone would leave out the noise of pi. A bootstrap gives the same, but solves hundreds of
+problems.
 
 `transport` is exact and solves the semi-dual.
 Rows j = 1 .. n with mass r_j (by default 1/n) are assigned to classes k with mass pi_k at cost c_jk
@@ -30,9 +31,10 @@ The time of a step grows with the cube of the number of prices. Rows and classes
 interchangeable, so the iteration works with the prices of the smaller side. With more classes than
 rows these are prices u_j of the rows, and v_k = min_j (c_jk - u_j) gives the others.
 
-The error is bounded on both sides. D(v) of the unsmoothed problem is a lower bound. The cost of q
-plus half the mass that q misplaces is an upper bound. eps falls until their gap is below 8e-5 (with
-more than 100 prices, below 8e-7 per price), which is far below the sampling noise of the cost.
+The cost has two bounds. D(v) of the unsmoothed problem is a lower bound. The cost of q plus half
+the mass that q misplaces is an upper bound. eps is reduced until the gap of the bounds is below
+8e-5 (with more than 100 prices, below 8e-7 per price). This is far below the sampling noise of the
+cost.
 """
 
 import math
@@ -59,13 +61,13 @@ ASSUMPTION = (
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
 _MANY_PRICES = 100
-_MISPLACED = 1e-5  # allowed misplaced mass: the least value, and a multiple of eps
+_MISPLACED = 1e-5  # allowed misplaced mass: a least value, and a multiple of eps
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
-_LEAST_GAIN = 1e-3  # the least useful share of the gain that a step promises
+_LEAST_GAIN = 1e-3  # a step must reach at least this share of its predicted gain
 _PILOT_ROWS = 4000
-_PILOT_SMOOTHING = 0.01  # the least eps of the pilot, which solves the problem on a few rows
+_PILOT_SMOOTHING = 0.01  # the lowest eps of the pilot, which solves the problem on a few rows
 _BLOCK_VALUES = 1 << 16
 
 
@@ -82,7 +84,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class _State:
-    """The smoothed problem at prices v of one side's A members; the other side has B."""
+    """The smoothed problem at prices v of one side's A members; the other side has B members."""
 
     prices: Float64s  # v, (A,)
     value: float  # the smoothed D(v)
@@ -232,7 +234,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # The error is the source's plus the shift, but stays just below the error of guessing.
+    # The error is the source error plus the shift, but always just below the error of guessing.
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))

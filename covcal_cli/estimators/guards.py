@@ -1,4 +1,4 @@
-"""Checks of what an estimate or a temperature rests on.
+"""Checks of the assumptions behind an estimate or a temperature.
 
 Each function returns a `Guard`: a number, its threshold, and one sentence that says what was
 measured and what follows. A check never changes a result. The methods decide what a failure means.
@@ -52,10 +52,10 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
     """Check that more than the class frequencies has changed, and that it hurts the classifier.
 
-    Errors and other class frequencies both change how often each class is predicted, so COT cannot
-    tell them apart. But errors mostly lower the mean confidence too. Other frequencies alone do not
-    lower it. They also cannot plausibly change most predicted labels, or raise the confidence by
-    more than 15 points.
+    Errors and a change of class frequencies both change how often each class is predicted, so COT
+    cannot distinguish them. But errors mostly lower the mean confidence too, and other frequencies
+    alone do not. Other frequencies also cannot plausibly change most predicted labels, or raise the
+    confidence by more than 15 points.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the total variation between the frequencies of predicted labels on the two domains.
@@ -95,9 +95,9 @@ def could_be_frequencies(fall: Guard) -> bool:
 def shift_within_classes(move: float) -> Guard:
     """Check that more than the class frequencies has changed: rows of a class moved.
 
-    Other class frequencies change how many rows of a class there are, but not where these rows lie.
-    `move` is how far the mean logits of the rows predicted as a class lie from the source's, in
-    standard deviations of the source's rows.
+    Other class frequencies change the number of rows of a class, but not their logits. `move` is
+    the distance between the mean logits of target and source rows predicted as a class, in standard
+    deviations of the source's rows.
     """
     passed = move >= MIN_MOVE
     text = (
@@ -168,7 +168,7 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 
 
 def prior_rows(noise: float) -> Guard:
-    """Check that the source's class frequencies are known to a third: nine rows a class.
+    """Check that the class frequencies of the source are known to a third: nine rows per class.
 
     `noise` is the standard error of log p_y, which is 1 / sqrt(rows of the class). It is averaged
     over the target's classes.
@@ -185,8 +185,8 @@ def prior_rows(noise: float) -> Guard:
 def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     """Check that corrected probabilities have the given class frequencies on average.
 
-    If only the class frequencies changed, and changed to `wanted`, shape (K,), then the `mean` of
-    the corrected probabilities, shape (K,), is `wanted`. A total variation of 0.1 is allowed.
+    If only the class frequencies changed, and now are `wanted`, shape (K,), then the `mean` of the
+    corrected probabilities, shape (K,), is `wanted`. A total variation of 0.1 is allowed.
     """
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -204,7 +204,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
 
 
 def above_chance(accuracy: float, n_classes: int) -> Guard:
-    """Check that an estimated accuracy is at least that of guessing, 1/K."""
+    """Check that an estimated accuracy is at least the accuracy of guessing, 1/K."""
     guessing = 1 / n_classes
     text = f"the estimated accuracy is {_percent(accuracy, guessing)}; guessing has {guessing:.1%}"
     text += "" if accuracy >= guessing else ", so do not use this estimate"
@@ -252,8 +252,9 @@ def ess_count(weights: Float64s) -> Guard:
 def domain_overlap(error: float) -> Guard:
     """Check that the source discriminator errs enough for a density ratio to mean anything.
 
-    Its squared error is 0.25 at chance, with each domain weighing one half. Below 0.1 it separates
-    the domains, and the density ratio depends on the few rows that it is unsure of.
+    Its squared error is 0.25 at chance, with each domain weighing one half. Below 0.1 the
+    discriminator separates the domains, and the density ratio depends on the few rows of which it
+    is unsure.
     """
     passed = error >= MIN_DISCRIMINATOR_ERROR
     verdict = "leaves the domains overlapping" if passed else "separates the domains"

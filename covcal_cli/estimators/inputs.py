@@ -1,4 +1,4 @@
-"""The inputs of every estimator of the target accuracy, and the estimate that it returns.
+"""The inputs of all estimators of the target accuracy, and the estimate that they return.
 
 An `EstimatorInputs` holds all that may be known without target labels. An estimator is a function
 of an `EstimatorInputs` that returns an `Estimate`: an accuracy, the interval of its sampling noise,
@@ -22,7 +22,7 @@ from covcal_cli.records import Guard, Share
 # A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# The kind of interval: how far other rows of the same domains would move an estimate.
+# The kind of interval: how much an estimate would change with other rows of the same domains.
 SAMPLING = "95 % sampling error only"
 ESTIMATED = ("train", "validation")  # splits of the target; its test rows are for evaluate
 Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
@@ -58,16 +58,17 @@ class EstimatorInputs:
     # Importance weights q/p of the source rows, (n_v,), with mean near 1. They are all 0 if no
     # source row looks like the target.
     source_weights: Float64s | None = None
-    # False if the logits were made of one confidence per row, and say nothing of other classes.
+    # False if the logits were made of one confidence per row, so that other classes are unknown.
     has_all_classes: bool = True
-    # Results of the source rows and T_s alone, by name. Inputs may share them.
+    # Results that depend only on the source rows and T_s, by name. Several inputs may share them.
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = self.source_logits, self.source_labels, self.temperature
         shared = self.of_source.setdefault("of", rows)
         if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
-            object.__setattr__(self, "of_source", {"of": rows})  # of other rows
+            # the shared results are of other rows
+            object.__setattr__(self, "of_source", {"of": rows})
         n, K = self.source_logits.shape
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
             raise ValueError("an estimate needs at least 2 rows of each domain and 2 classes")
@@ -88,7 +89,7 @@ class EstimatorInputs:
             )
 
     def once(self, name: str, compute: Callable[[], _Result]) -> _Result:
-        """Return a result of the source rows alone, which is computed only the first time."""
+        """Return a result of the source rows alone; it is computed only the first time."""
         if name not in self.of_source:
             self.of_source[name] = compute()
         result: _Result = self.of_source[name]
@@ -165,7 +166,7 @@ class EstimatorInputs:
 
 
 def most_rows(classes: int) -> int:
-    """Return how many rows of a domain are read at most."""
+    """Return the maximum number of rows of a domain that are read."""
     return min(MAX_ROWS, MAX_VALUES // classes)
 
 
@@ -227,7 +228,7 @@ class Estimate:
     accuracy: Share
     low: float  # the ends of an interval; `interval` names its kind
     high: float
-    assumption: str  # what must hold for the estimate to be right, in one sentence
+    assumption: str  # the condition under which the estimate is right, in one sentence
     guards: tuple[Guard, ...] = ()
     interval: str = SAMPLING
 
@@ -238,7 +239,7 @@ class Estimate:
 
     @property
     def bounds(self) -> bool:
-        """Whether the interval is narrower than 50 points; a wider one is of no use."""
+        """Whether the interval is narrower than 50 points; a wider interval is of no use."""
         return self.high - self.low < 0.5
 
     @property
@@ -276,19 +277,20 @@ def from_variance(
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
     """Return the sampling variance of the mean of `values`, shape (n,).
 
-    `weights`, shape (n,), sum to 1; they are equal by default. The variance is at least that of
-    half an effective row, because equal values (no error at all) do not prove a variance of 0.
+    `weights`, shape (n,), sum to 1; they are equal by default. The variance is at least the
+    variance from half a wrong effective row, because equal values (for example no error) do not
+    prove a variance of 0.
     """
     n = len(values)
     if weights is None:
         weights = np.full(n, 1 / n)
-    of_row = weights**2  # 1 / n in sum for equal weights
+    of_row = weights**2  # for equal weights the sum is 1 / n
     centred = values - float(weights @ values)
     return float(max(of_row @ centred**2 * n / max(1, n - 1), (0.5 * of_row.sum()) ** 2))
 
 
 def slope(values: Float64s, on: Float64s, *, constant: float) -> float:
-    """Return cov(values, on) / var(on), or `constant` where `on` is constant."""
+    """Return cov(values, on) / var(on), or `constant` if `on` is constant."""
     centred = on - on.mean()
     variance = float(centred @ centred)
     return float(centred @ values) / variance if variance > 0 else constant

@@ -5,11 +5,11 @@ With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the rat
 / P_source(k) solves C w = mu. All three read p = softmax(z / T_s).
 
 - BBSE (Lipton et al., ICML 2018): least squares, then made a distribution.
-- RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises
-  ||C theta - (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta =
-  2 log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta) / n_v). The published code uses rho = 0.01 x 3
-  Delta, and so does this module. With rho = Delta, theta is 0 unless C's singular values, about
-  1/K, exceed it. C and mu use probabilities; the published code uses predicted labels by default.
+- RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
+  (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta = 2 log(2K/delta) / (3
+  n_v) + sqrt(2 log(2K/delta) / n_v). The published code uses rho = 0.01 x 3 Delta, and so does this
+  module. With rho = Delta, theta would be 0 unless Delta is below C's singular values, which are
+  about 1/K. C and mu use probabilities; the published code uses predicted labels by default.
 
 An estimated prior is badly wrong if more than P(y) shifts, so covcal estimates it only on request.
 """
@@ -46,7 +46,7 @@ class LabelShift:
     ratios: Float64s  # (K,): w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row
     prior: Float64s  # (K,): target class frequencies pi_k w_k
     moved: float  # total variation between the target's class frequencies and the source's
-    # The distance of the domains' mean predictions, in standard errors of sampling.
+    # The distance between the mean predictions of the domains, in standard errors of sampling.
     sigmas: float
     guards: tuple[Guard, ...]
 
@@ -86,7 +86,7 @@ def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
 
 
 def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
-    """Return ||mean_target p - mean_source p|| over the root of its mean square by sampling."""
+    """Return ||mean_target p - mean_source p|| divided by its root mean square by sampling."""
     noise = sum(
         float(probabilities(logits, inputs.temperature).var(axis=1).sum()) / len(logits)
         for logits in (inputs.source_logits, inputs.target_logits)
@@ -104,9 +104,9 @@ def rlls_penalty(inputs: EstimatorInputs) -> float:
 def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
     """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
-    C, shape (K, P), has a column per class. Where neither norm is 0 the minimum is that of the
-    bounded ridge problem ||C theta - gap||^2 + r ||theta||^2 with r ||theta|| = rho ||residual||,
-    and r ||theta|| / ||residual|| rises with r: theta is found by bisection of log r.
+    C, shape (K, P), has a column per class. If neither norm is 0, theta also minimises the bounded
+    ridge problem ||C theta - gap||^2 + r ||theta||^2 for the r with r ||theta|| = rho ||residual||.
+    Because r ||theta|| / ||residual|| rises with r, this r is found by bisection of log r.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -127,10 +127,11 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 
 
 def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
-    """Return argmin theta H theta / 2 - slope theta over theta >= -1, and which are above -1.
+    """Return argmin theta H theta / 2 - slope theta for theta >= -1, and which are above -1.
 
-    By block principal pivoting (Judice and Pires 1994) from the guess `free`: solve for the free
-    ones, and exchange all that are on the wrong side. If that makes no progress, exchange one.
+    This is block principal pivoting (Judice and Pires 1994), starting from the guess `free`: solve
+    for the free elements, and exchange all elements that are on the wrong side. If this makes no
+    progress, exchange one element.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())
@@ -149,8 +150,8 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
         free = free ^ wrong
 
 
-# ``--target-prior``: the class frequencies on the target, as the user gives them: ``source``,
-# ``uniform``, ``bbse`` (estimated), or a JSON file with a share for every class name, sum 1.
+# ``--target-prior``: the class frequencies on the target. The user gives ``source``, ``uniform``,
+# ``bbse`` (estimated), or a JSON file with a share for every class name, sum 1.
 
 BBSE: Final = "bbse"
 _TOLERANCE = 1e-3

@@ -1,11 +1,11 @@
 """The temperature at which the mean target confidence equals a given accuracy.
 
-For the classifier's own labels, the mean confidence m(T) falls from 1 to 1/K as T grows, so there
-is one root. For the classifier's labels under OTHER logits (those of the aligned forecaster), m(T)
-may rise and fall. As T -> 0 it tends to the share of rows whose labels agree. As T -> oo it tends
-to 1/K, or with class offsets to the prior of those labels. So a grid finds every crossing, and the
-crossing with the largest T is taken, where m falls through the accuracy. If m never reaches the
-accuracy, the nearest value of m on the grid is taken.
+For the labels of the same logits, the mean confidence m(T) falls from 1 to 1/K as T grows, so there
+is one root. But the labels may come from the classifier and the logits from the aligned forecaster.
+Then m(T) may rise and fall. As T -> 0 it tends to the share of rows whose labels agree. As T -> oo
+it tends to 1/K, or with class offsets to the prior of these labels. So a grid finds every crossing.
+The result is the crossing with the largest T, where m falls through the accuracy. If m never
+reaches the accuracy, the nearest value of m on the grid is taken.
 
 The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the centred
 logits without masks, so that match(k z) = k match(z), as in MATHEMATICS, section 4.
@@ -37,7 +37,7 @@ class Match:
     temperature: float
     confidence: float  # the mean confidence at `temperature`
     crossings: int  # the number of temperatures with the wanted confidence
-    guard: Guard  # fails if another confidence than the accuracy had to be matched
+    guard: Guard  # fails if T could only match another confidence than the accuracy
 
 
 def match_accuracy(
@@ -48,9 +48,9 @@ def match_accuracy(
 ) -> Match:
     """Return T with mean_j softmax(z_j / T + b)[label_j] = `accuracy`.
 
-    The accuracy is raised to at least 1/K + 0.01, because uniform probabilities say nothing. It is
-    lowered to the highest accuracy that n rows can distinguish from 1. `labels`, shape (n,), are by
-    default the top labels of the logits, shape (n, K). They are required with `offsets` b, shape
+    The accuracy is raised to at least 1/K + 0.01, because uniform probabilities are of no use. It
+    is lowered to the highest accuracy that n rows can distinguish from 1. `labels`, shape (n,), are
+    by default the top labels of the logits, shape (n, K). They are required with `offsets` b, shape
     (K,), which are 0 by default.
     """
     n, K = len(logits), int(logits.shape[1])
@@ -100,7 +100,8 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     for _ in range(_MAX_STEPS):
         if high - low < _TOLERANCE or at_low == 0:
             break
-        # Ridders: an exponential factor straightens the function, then a false position follows.
+        # Ridders: multiply by an exponential factor that makes the function straight; then take a
+        # secant step.
         middle = (low + high) / 2
         at_middle = function(middle)
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)

@@ -1,28 +1,28 @@
 """Precision, recall and other metrics on the target, for each class, without target labels.
 
-The metrics follow from the expected confusion matrix: a target row counts as K rows, one for each
+The metrics follow from the expected confusion matrix. A target row counts as K rows, one for each
 class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023).
 The offsets b are 0 unless the user gives class frequencies. T lies halfway, in log T, between T_s
 and the T that matches the estimated accuracy. On the 158 shifts of the half *choose*, the matched T
 gives a larger error of the AUROC (.046 instead of .042) and about the same errors of the other
-metrics. T_s gives larger errors of all (F1 .082 instead of .067). For two classes, the T of the
-lowest log loss on the source takes the place of T_s. On the 33 shifts of *choose*, this lowers the
-mean error of the metrics from .050 to .046 (CBPE .051); for more classes it gains nothing. The
-AUROC ranks rows by the classifier's own probabilities.
+metrics. T_s gives larger errors of all metrics (F1 .082 instead of .067). For two classes, the T
+with the lowest log loss on the source is used in place of T_s. On the 33 shifts of *choose*, this
+lowers the mean error of the metrics from .050 to .046 (CBPE .051). For more classes it makes no
+difference. The AUROC ranks rows by the classifier's own probabilities.
 
 The range of a metric contains its values at both ends of the accuracy's interval, with T matched to
 each end. It is widened on both sides by sqrt(o^2 + s^2). Here s is 1.96 times the sampling error of
-the labels, and o is how far the metric moves if the odds of the class are wrong by a factor of
-`ODDS`, because a class may have become rarer or more frequent. In the mean over classes, these two
-errors are independent between classes.
+the labels. A class may have become rarer or more frequent, so o is the change of the metric if the
+odds of the class are wrong by a factor of `ODDS`. For the mean over classes, these two errors are
+taken as independent between classes.
 
-A group of rows has the same T as all rows, and o of its accuracy is 0. For halves of the rows of
+A group of rows has the same T as all rows, and o = 0 for its accuracy. For halves of the rows of
 each shift of *choose*, split by the logits, the ranges contained 88 to 93 % of the metrics, but
 only 70 % of the mean recalls. So groups have no means over classes.
 
-The cost of a row is (1 - A) R: A is the estimated accuracy, and R the mean cost of a wrong row by
-the probabilities at the T that matches A. So with one cost for all pairs of classes, the range is
-that of the accuracy. R is widened as a metric is.
+The mean cost of a row is (1 - A) R. A is the estimated accuracy, and R is the mean cost of a wrong
+row by the probabilities at the T that matches A. So if all pairs of classes have the same cost, the
+range follows from the range of the accuracy alone. The range of R is widened like that of a metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ from covcal_cli.records import NonNegative, at, require_one_of
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"  # metrics of all classes together
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
 COST = "cost"  # the mean cost of a row, in the unit of costs.json
-MACRO = "macro"  # stands for the mean over classes where the user names a class
+MACRO = "macro"  # the word for the mean over classes, in place of a class name
 _LISTED = 10  # most classes in a message
 LEAST_ROWS = 5.0  # a metric with fewer expected rows has no value
 ODDS = float(np.e)
@@ -65,11 +65,12 @@ class MetricEstimate:
 
     metric: str
     class_name: str | None = field(metadata=at("class"))  # None: all rows, or the mean over classes
-    value: NonNegative | None  # a share, except of the cost; None: too few rows
+    value: NonNegative | None  # a share, except for the cost; None: too few rows
     low: NonNegative | None
     high: NonNegative | None
-    rows: NonNegative  # rows that decide: of the class, or predicted as it; the smaller number
-    interval: str  # says what the range is
+    # rows on which the metric rests: of the class, or predicted as it; the smaller number
+    rows: NonNegative
+    interval: str  # the kind of range
     group: str | None = None  # a group of rows; None: all rows
 
 
@@ -78,7 +79,7 @@ class Groups:
     """The groups of some rows."""
 
     names: Sequence[str]
-    numbers: Integers  # of each row, an index into `names`
+    numbers: Integers  # for each row an index into `names`
 
 
 def parse_metrics(text: str) -> tuple[Wanted, ...]:
@@ -103,7 +104,7 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
 def has_metrics(
     estimates: Sequence[MetricEstimate], wanted: Sequence[Wanted], classes: Sequence[str]
 ) -> bool:
-    """Return whether some estimates are of all wanted metrics and classes."""
+    """Return whether the estimates include all wanted metrics and classes."""
     keys = {(estimate.metric, estimate.class_name) for estimate in estimates}
 
     def is_there(metric: str, of: str | None) -> bool:
@@ -115,7 +116,7 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return the metrics and classes that some estimates are of."""
+    """Return the metrics and classes of some estimates."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
@@ -128,7 +129,7 @@ def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) ->
 def unknown_metrics(
     wanted: Sequence[Wanted], classes: Sequence[str], rows: int
 ) -> Iterator[MetricEstimate]:
-    """Yield the wanted metrics without a value: these rows are too few."""
+    """Yield the wanted metrics that have no value because there are too few rows."""
     yield from selected(
         wanted, classes, None, rows, lambda _, names: dict.fromkeys(names, (rows, None))
     )
@@ -144,7 +145,7 @@ class Interval:
 
 
 class Spread(Protocol):
-    """A metric with what moves it."""
+    """A metric with its sources of error."""
 
     @property
     def interval(self) -> Interval:
@@ -154,8 +155,8 @@ class Spread(Protocol):
         """Return the mean of this metric and others."""
 
 
-# The metrics of a class by name, each with the rows that decide it, and its spread if they are
-# enough.
+# The metrics of a class by name, each with the number of rows on which it rests, and with its
+# spread if there are enough rows.
 SpreadsByName = Mapping[str, tuple[float, Spread | None]]
 Spreads = Callable[[int, Collection[str]], SpreadsByName]
 
@@ -166,7 +167,7 @@ class ExpectedSpread:
 
     value: float
     ends: tuple[float, ...]  # the metric at both ends of the accuracy's interval
-    below: float  # squares of independent errors to both sides
+    below: float  # squares of independent errors, downwards and upwards
     above: float
 
     @property
@@ -196,10 +197,10 @@ def expected_metrics(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on the target rows of `inputs`, without labels: of all, then by group.
+    """Estimate metrics on the target rows of `inputs`, without labels: for all rows, then by group.
 
     `accuracy` is the combined estimate. `offsets` are b, shape (K,), if class frequencies are
-    given. `costs` are those of each true class (first axis) and predicted class.
+    given. `costs` has a cost for each true class (first axis) and predicted class.
     """
     if not wanted and costs is None:
         return
@@ -226,7 +227,7 @@ def expected_metrics(
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     rows = np.arange(len(logits))
     yield from selected(wanted, classes, whole, len(rows), spreads_of(rows))
-    of_cost: Sequence[Float64s] = ()  # the probabilities at each matched T
+    of_cost: Sequence[Float64s] = ()  # the probabilities at each matched T, for the cost
     if costs is not None:
         first = with_offsets(logits, matched[0], offsets)
         of_cost = [probabilities(first, matched[0]), *chances[1:]]
@@ -291,7 +292,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the rows that decide a metric, and its spread if they are enough."""
+    """Return the number of rows on which a metric rests, and its spread if they are enough."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -328,7 +329,7 @@ def _cost(
         values.append((1 - share) * of_wrong)
         if number:
             continue
-        # How far R moves if the odds of one class are wrong. Two classes have the same odds.
+        # The change of R if the odds of one class are wrong. Two classes have the same odds.
         below = above = 0.0
         for label in range(1 if len(costs) == 2 else len(costs)):
             shifts = [0.0]
@@ -342,7 +343,7 @@ def _cost(
                 change = cost.sum() / positive(mistakes.sum()) - of_wrong
                 shifts.append((1 - share) * change)
             below, above = below + min(shifts) ** 2, above + max(shifts) ** 2
-        # The range of A has the sampling error of the number of wrong rows already.
+        # The range of A already contains the sampling error of the number of wrong rows.
         residual = of_row - (0.0 if shares is None else of_wrong)
         residual[predictions, np.arange(n)] = 0
         first = np.einsum("kn,kn->n", chance, residual)
@@ -369,13 +370,13 @@ def selected(
 ) -> Iterator[MetricEstimate]:
     """Yield the wanted metrics: for each metric first its mean over classes, then its classes.
 
-    For two classes, most people want the numbers of one class. Then there is no mean, unless the
-    user asks for it.
+    For two classes there is no mean, unless the user asks for it, because most people want the
+    numbers of one class.
 
-    - `rows`: the rows that `accuracy` is of.
-    - `spreads`: returns the named metrics of a class, each with the rows that decide it, and with
-      its spread where these are enough.
-    - `kind`: says what the ranges are.
+    - `rows`: the number of rows behind `accuracy`.
+    - `spreads`: returns the named metrics of a class, each with the number of rows on which it
+      rests, and with its spread if these are enough.
+    - `kind`: the kind of the ranges.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """

@@ -1,16 +1,16 @@
-"""Which thresholds are tested, in which order, and from which rows labels are drawn.
+"""The thresholds that `decide` tests, their order, and the rows from which labels are drawn.
 
 Everything here is fixed before a label is seen. It follows from the scores of unlabelled rows, the
-number of labels, and beliefs about the errors. So the beliefs decide how much is accepted, never
-whether a promise is kept. The tests and their bound are in MATHEMATICS, section 13.
+number of labels, and beliefs: expected numbers of wrong rows. Wrong beliefs change how many rows
+are accepted, but never break a promise. MATHEMATICS, section 13 explains the tests and their bound.
 
 A candidate is a set of the rows with the highest scores, and a count k of wrong labelled rows. The
 set is accepted if at most k of its labelled rows are wrong. The first candidate, and the region
-that labels are drawn from, are those that accept the most rows on average over the beliefs.
+from which labels are drawn, are chosen to accept the most rows on average over the beliefs.
 
-A later batch draws from the rows that earlier batches left. These hold at least K less the number
-of rows that those could draw from the set. The bounds of batches join by a convolution, because
-each bound holds given the batches before.
+A later batch draws from the rows that no earlier batch drew. Of the K wrong rows of a set, these
+still contain at least K minus the number of rows that earlier batches could draw from the set. The
+bound of each batch is valid given the earlier batches, so a convolution joins the bounds.
 """
 
 import math
@@ -23,17 +23,17 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Integers
 
 _DEVIATIONS = 9  # standard deviations of K; the probability beyond is below 1e-18
-_POINTS = 128  # values of K, each standing for itself and the larger ones up to the next
+_POINTS = 128  # values of K; each also stands for all larger values up to the next
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one batch drew from a set of rows."""
+    """The draw of one batch from a set of rows."""
 
     inclusion: float  # f: every row of the set was drawn with at least this probability
-    most: int  # m, the largest number of rows that it can draw from the set
+    most: int  # m, the largest number of rows that the batch can draw from the set
 
 
 def most_wrong(
@@ -45,9 +45,10 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return the most wrong drawn rows that refute "more than `error` are wrong"; -1 for none.
+    """Return the most wrong drawn rows that refute "more than `error` are wrong", or -1.
 
-    If more than a share `error` is wrong, the chance of so few wrong rows is at most `level`.
+    If more than a share `error` of the rows is wrong, the chance of so few wrong drawn rows is at
+    most `level`. The result is -1 if even 0 wrong rows do not refute it.
 
     Parameters
     ----------
@@ -58,12 +59,12 @@ def most_wrong(
     these_rows : bool
         Whether the claim is about these N rows, or about future rows like them.
     lost : int
-        Rows of the set that were taken out before the first batch, and may all be wrong.
+        Rows of the set that were removed before the first batch; all of them may be wrong.
     """
     if not rows or not batches:
         return -1
     wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
-    # More wrong rows than are expected at the edge refute nothing.
+    # More wrong rows than are expected at the edge of the claim refute nothing.
     expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
     most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
     bounds = []
@@ -75,7 +76,7 @@ def most_wrong(
 
 
 def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s, Float64s]:
-    """Return values of K at the edge of the claim, ascending, and their chances."""
+    """Return values of K at the edge of the claim, ascending, and their probabilities."""
     if these_rows:
         return np.array([math.floor(error * rows + _ROUNDING) + 1.0]), np.ones(1)
     mean, deviation = rows * error, math.sqrt(rows * error * (1 - error))
@@ -108,10 +109,10 @@ def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
 
 
 def _joined(first: Float64s, second: Float64s) -> Float64s:
-    """Return the bounds for the sum of two batches; `second` holds given the first batch.
+    """Return the bounds for the sum of two batches; `second` is valid given the first batch.
 
-    The second bound grows with what the first batch leaves of k, so that the sum over the first
-    batch's counts can be written with their tails (summation by parts).
+    The second bound grows with the part of k that the first batch leaves. So the sum over the first
+    batch's counts can be written with tail probabilities (summation by parts).
     """
     steps = np.diff(second, axis=0, prepend=0)
     return np.array(
@@ -119,7 +120,7 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
     )
 
 
-OUTSIDE = 0.05  # inclusion of rows outside the region, as a share of that of rows inside
+OUTSIDE = 0.05  # inclusion of rows outside the region, divided by the inclusion of rows inside
 _FIRST_LOOK = 0.9  # share of the level for the first test
 _REGIONS = np.geomspace(0.05, 1, 16)  # shares of the rows
 _GROWTH = 1.05  # factor between the counts of wrong rows of two candidates
@@ -129,11 +130,11 @@ _STEPS = 1_000_000  # thresholds are multiples of 1 / _STEPS, and 2 above the ne
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows to accept, and the most wrong labelled rows with which it is accepted."""
+    """A set of rows to accept, and the largest number of wrong labelled rows that is allowed."""
 
     threshold: float
     rows: int  # the number of rows above the threshold
-    labels: int  # the number of labelled rows among them, about
+    labels: int  # about the number of labelled rows among them
     wrong: int
 
 
@@ -142,8 +143,8 @@ class Plan:
     """Candidates in the order of the tests, and what to expect of them."""
 
     candidates: tuple[Candidate, ...]
-    share: float  # of rows accepted, on average over the beliefs
-    chance: float  # that any row is accepted
+    share: float  # share of accepted rows, on average over the beliefs
+    chance: float  # the probability that any row is accepted
 
 
 class Ranking:
@@ -152,8 +153,8 @@ class Ranking:
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        A belief holds the wrong rows that are expected among the best rows of each share: 0, and
-        then evenly spaced shares up to 1. It is a share of all rows.
+        A belief has the expected number of wrong rows among the best rows, as a share of all rows.
+        It has one number for each share of best rows: 0, and then evenly spaced shares up to 1.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -167,10 +168,10 @@ class Ranking:
         return float(np.interp(rows / len(self), shares, belief)) * len(self)
 
     def threshold(self, rows: int) -> float:
-        """Return the threshold above which the first `rows` lie, or fewer where scores are equal.
+        """Return the threshold above which the first `rows` lie, or fewer if scores are equal.
 
-        It depends on the score of the next row alone. Given that score, the rows above are a random
-        sample of the rows that will ever be above.
+        The threshold depends only on the score of the next row. Given that score, the rows above
+        are a random sample of all future rows above.
         """
         if rows >= len(self):
             return 0.0
@@ -182,7 +183,7 @@ class Ranking:
 
 
 def level_of_look(certainty: float, look: int) -> float:
-    """Return the chance of a broken promise that the test after batch `look` (from 1) may use."""
+    """Return the chance of a broken promise that the test after batch `look` (1, ...) may use."""
     share = _FIRST_LOOK if look == 1 else (1 - _FIRST_LOOK) * 0.5 ** (look - 1)
     return (1 - certainty) * share
 
@@ -199,10 +200,10 @@ def plan(
     batches: Callable[[float], Sequence[Sampling]],
     allowed: Callable[[float, Sequence[Sampling]], int],
 ) -> Plan:
-    """Return the candidates among the first `most` rows that accept the most on average.
+    """Return the candidates among the first `most` rows that accept most rows on average.
 
-    `most` is the number of rows of the region that labels are drawn from. For the rows above a
-    threshold, `batches` returns how each batch draws from them, and `allowed` returns `most_wrong`.
+    `most` is the number of rows of the region from which labels are drawn. For the rows above a
+    threshold, `batches` returns the `Sampling` of each batch, and `allowed` returns `most_wrong`.
     """
     candidates = _candidates(ranking, most, batches, allowed)
     if not candidates:
@@ -222,7 +223,7 @@ def _candidates(
     """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the whole region."""
 
     def candidate(rows: int) -> Candidate:
-        # Of scores that are nearly equal, threshold(above(threshold)) leaves out more rows.
+        # If scores are nearly equal, threshold(above(threshold)) leaves out more rows.
         threshold = ranking.threshold(rows)
         above, drawn = ranking.above(threshold), batches(threshold)
         labels = round(sum(batch.inclusion for batch in drawn) * above)
@@ -234,7 +235,7 @@ def _candidates(
         high = most
         if candidate(high).wrong < wrong:
             break
-        while low < high:  # the smallest set that allows this number
+        while low < high:  # find the smallest set that allows this number
             middle = (low + high) // 2
             if candidate(middle).wrong >= wrong:
                 high = middle
@@ -253,10 +254,10 @@ def _candidates(
 
 
 def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return the expected share, and the chance of any, for each first candidate, shape (m, 2)."""
+    """Return the expected share, and the chance to accept any row, by first candidate, (m, 2)."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     values = np.zeros((len(candidates), 2))
-    # The expected share beyond a candidate, if so many of its labelled rows are wrong.
+    # The expected further share after a candidate, by the number of its wrong labelled rows.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]
@@ -284,7 +285,7 @@ def _binomial(n: int, p: float, most: int) -> Float64s:
 
 @dataclass(frozen=True)
 class Region:
-    """The rows to draw labels from, and what to expect of the labels."""
+    """The rows from which labels are drawn, and the promise to expect from these labels."""
 
     rows: int
     threshold: float
@@ -292,9 +293,9 @@ class Region:
 
 
 def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Region | None:
-    """Return the region for this number of labels, or None if no labels in it could make a promise.
+    """Return the region for this number of labels, or None if they cannot make a promise.
 
-    Binomial tails stand in for the exact bound, as this choice cannot break a promise.
+    Binomial tails are used in place of the exact bound, because this choice cannot break a promise.
     """
     best: Region | None = None
     sizes_of = np.unique(np.geomspace(1, labels + 1, _COUNTS).astype(np.int64))
@@ -322,7 +323,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return the most wrong of `sizes` labels that refute an error rate; -1 for none."""
+    """Return the largest number of wrong labels, of `sizes`, that refutes an error rate, or -1."""
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
     allowed = np.full(len(sizes), -1, dtype=np.int64)

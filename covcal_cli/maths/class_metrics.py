@@ -1,6 +1,6 @@
 """Metrics of one class against all others, from the probability that each row belongs to it.
 
-A row stands for m_i rows, of which t_i belong to the class. Where labels are known, t_i is 0 or 1.
+A row stands for m_i rows, of which t_i belong to the class. With known labels, t_i is 0 or 1.
 Without labels, t_i is the calibrated probability of the class. Then the sums below are the expected
 confusion matrix of the class, as in NannyML's CBPE (Białek et al. 2023).
 
@@ -24,7 +24,7 @@ class ClassRows:
     """n rows, seen as one class against all others."""
 
     is_predicted: Booleans  # q, (n,), whether the classifier predicts the class
-    ranks: Integers  # (n,), place of each row by the probability of the class; ties share a place
+    ranks: Integers  # (n,), rank of each row by the probability of the class; ties share a rank
     members: Float64s  # t, (n,)
     mass: Float64s  # m, (n,)
 
@@ -49,12 +49,12 @@ class ClassRows:
         return float(self.members[self.is_predicted].sum())
 
     def by_rank(self, values: Float64s) -> Float64s:
-        """Return the sum of values of every place, lowest place first."""
+        """Return the sum of the values of every rank, lowest rank first."""
         return np.asarray(np.bincount(self.ranks, values))
 
 
 def positive(count: float) -> float:
-    """Return a number of rows as a divisor: the smallest number in place of 0 or less."""
+    """Return a number of rows as a divisor: 0 or less becomes the smallest positive number."""
     return max(float(count), float(np.finfo(np.float64).tiny))
 
 
@@ -63,10 +63,10 @@ Derivative = tuple[float, Float64s]  # a value, and its derivative by every t_i,
 
 @dataclass(frozen=True)
 class ClassMetric:
-    """One metric of a class: its function, and the rows that it is a share of."""
+    """One metric of a class: its function, and the kinds of rows that it needs."""
 
     function: Callable[[ClassRows], Derivative]
-    # The rows whose number decides how well the metric is known; a metric needs some of each kind.
+    # The kinds of rows of which a metric needs some; their number says how precise it is.
     needs: tuple[str, ...]  # names of properties of `ClassRows`
 
 
@@ -82,7 +82,7 @@ def class_odds(logits: Floats) -> Float64s:
 
 
 def ranks_of(values: Float64s) -> Integers:
-    """Return the place of every value among the sorted values, shape (n,); ties share a place."""
+    """Return the rank of every value, shape (n,); ties share a rank."""
     ranks: Integers = np.unique(values, return_inverse=True)[1]
     return ranks
 

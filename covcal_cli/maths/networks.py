@@ -1,10 +1,10 @@
 """The networks of an adapted file in NumPy: from features to logits, without torch.
 
-``/networks`` holds ``projection`` (mean, scale and, where used, components), ``psi``, ``head`` and
-``aligned_discriminator`` with a leading axis of M members, and ``discriminator`` (on the projected
-features) with a leading axis of 1. Layers are ``weight_0``, ``bias_0``, ``weight_1`` and so on, of
-shapes (M, inputs, outputs) and (M, outputs); ReLU stands between layers, and after psi's last one
-where ``psi/output_relu`` is 1.
+``/networks`` holds ``projection`` (mean, scale and, if used, components). It also holds ``psi``,
+``head`` and ``aligned_discriminator`` with a first axis of M members, and ``discriminator`` (on the
+projected features) with a first axis of 1. Layers are ``weight_0``, ``bias_0``, ``weight_1`` and so
+on, of shapes (M, inputs, outputs) and (M, outputs). There is a ReLU between layers. If
+``psi/output_relu`` is 1, there is another after psi's last layer.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s
 
 Networks = Mapping[str, AnyArray]  # the arrays of ``/networks``, named like ``psi/weight_0``
-_NONE = np.empty(0)  # stands for a missing array
+_NONE = np.empty(0)  # the value for a missing array
 
 
 def networks_sha256(networks: Networks) -> str:

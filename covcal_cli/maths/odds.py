@@ -3,17 +3,18 @@
 The log odds of a probability p are log(p / (1 - p)). They distinguish probabilities that a float
 rounds to 1.
 
-`anytime_interval` is valid at every look, however often and whenever you look.
-Draws are right with probability a. Let S of them be right and F wrong so far. The likelihood ratio
-of a mixture of other probabilities against a,
+`anytime_interval` is valid at every look, however often and whenever you look. Each draw is right
+with probability a. So far, S draws are right and F are wrong. Compare a mixture of other
+probabilities with a by their likelihood ratio,
 
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
 is a martingale with mean 1 if a is true, for any prior Beta(p, q) that was fixed before the draws.
-So by Ville's inequality it ever reaches 1/e with probability at most e, and the values a with E(a)
-below 1/e contain the truth at all times with probability 1 - e (Robbins 1970; Howard et al. 2021,
-"Time-uniform, nonparametric, nonasymptotic confidence sequences"). log E is convex in a, so that
-these values are an interval. S and F may be fractions: those of a draw that tells as much.
+So by Ville's inequality, the probability that it ever reaches 1/e is at most e. With probability 1
+- e, the true a is therefore at all times among the values with E(a) below 1/e (Robbins 1970; Howard
+et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences"). These values are an
+interval, because log E is convex in a. S and F may be fractions, if a weighted draw is as precise
+as a random draw of a fractional size.
 """
 
 import math
@@ -25,7 +26,8 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-_CONCENTRATION = 20.0  # p + q; the interval is narrowest where the truth is 5 to 10 points away
+# p + q; with this value, the interval is best if the truth is 5 to 10 points from `expected`
+_CONCENTRATION = 20.0
 _NEAREST = 0.02  # the least distance of the prior's mean from 0 and 1
 _HALVINGS = 50
 _ROUNDING = 1e-12
@@ -60,7 +62,7 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
         block = exp(scaled)
-        # Every row's maximum is shifted to 0: the top class has the term 1.
+        # Every row's maximum is shifted to 0, so the term of the top class is 1.
         term = 1.0 if labels is None else block[labels[rows], np.arange(block.shape[1])]
         values[rows] = term / block.sum(axis=0)
     return values
@@ -69,7 +71,7 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return the log odds of the top class's probability at T, shape (n,).
 
-    They rank rows as the probabilities do, and also rank rows whose probability rounds to 1.
+    They rank rows like the probabilities, and also distinguish rows whose probability rounds to 1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
@@ -114,7 +116,7 @@ def wilson(share: float, n: float, level: float) -> tuple[float, float]:
 
 
 def percent(share: float | None) -> str:
-    """Return a share with two decimals, as ``12.50 %``; a dash where there is none."""
+    """Return a share with two decimals, as ``12.50 %``; a dash if there is none."""
     return "-" if share is None else f"{100 * share:.2f} %"
 
 

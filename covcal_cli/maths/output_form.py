@@ -1,12 +1,13 @@
 """Decide whether a classifier's outputs are logits, or probabilities and in which form.
 
-`OutputEvidence` counts what all rows show. Its `Form` does not depend on the order of the rows, the
-size of the batches or any names. Tables, arrays, models and the Python API all use it.
+`OutputEvidence` counts facts over all rows. The `Form` that follows does not depend on the order of
+the rows, the size of the batches or any names. Tables, arrays, models and the Python API all use
+it.
 
 Rows of K numbers in [0, 1] that sum to 1, up to rounding, are probabilities. Rows that all sum to
 another constant are probabilities times that constant: votes of n trees, percentages, or scores
-from 0 to 255. A constant below 0 means that they were shifted (p - 1) or negated (-p). Logits do
-neither, except on a few rows by chance.
+from 0 to 255. A constant below 0 means that the probabilities were shifted (p - 1) or negated (-p).
+The rows of logits do not have equal sums, except a few rows by chance.
 """
 
 import math
@@ -19,21 +20,22 @@ from covcal_cli.maths.softmax import DEPTH
 
 # Three forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
 # sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but
-# not all. "negated" outputs are shares times a number below 0: their lowest value is the likeliest.
+# # not all. "negated" outputs are shares times a number below 0, so the lowest value is the most #
+# probable class.
 Form = Literal[
     "logits", "bounded", "mixed", "negated", "probabilities", "clipped", "percentages", "shares"
 ]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
-BELOW = 1e-5  # how far rounding takes a probability below 0: forests sum float32
-ABOVE = 1e-3  # how far rounding takes a probability above 1
+BELOW = 1e-5  # how far below 0 rounding can move a probability: forests sum float32
+ABOVE = 1e-3  # how far above 1 rounding can move a probability
 EXACT = 1e-3  # a sum this near to 1 needs no note about rounding
-_SUM_TOLERANCE = 1e-2  # a sum this near to 1 is 1: covers half precision
+_SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1; enough for half precision
 _WIDEST_TOLERANCE = 0.5  # the widest tolerance, however many values were rounded
 _EXACT_SUM = 1e-4  # tolerance of a sum whose values have all their digits
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # a share of the rows that counts as most; a classifier may fail on the rest
-_TIED = 0.1  # a share of the rows: if more values equal the least or the greatest, they are clipped
+_MOST = 0.5  # a share of the rows that counts as most rows; a classifier may fail on the others
+_TIED = 0.1  # a share: if more values equal the least or the greatest, values were clipped
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # fewer rows may show a pattern by chance
 _FEWEST_ROWS = 4  # fewer rows may have one sum by chance
@@ -66,8 +68,9 @@ class OutputEvidence:
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
         self._sum = 0.0  # sum over all rows
         # Rounding to few decimals moves each value by up to half a unit, so sums need a tolerance.
-        # How many decimals all values have is known only at the end. So rows are counted for each
-        # number of decimals that is still possible, and for None, any number of digits.
+        # The number of decimals of all values is known only at the end. So rows are counted for
+        # each number of decimals that is still possible, and for None, which means any number of
+        # digits.
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
@@ -122,7 +125,7 @@ class OutputEvidence:
                 self._first_off[decimals] = self.rows + row, float(sums[row])
 
     def _add_order(self, exact: Float64s) -> None:
-        # Unordered outputs show in the first rows; the rest then costs nothing.
+        # The first rows usually show that outputs are not in order; then nothing more is counted.
         if self.width < 2 or max(self._falling, self._rising) < self.rows:
             return
         with np.errstate(invalid="ignore"):  # the difference of two infinities
@@ -152,7 +155,7 @@ class OutputEvidence:
 
     @property
     def tolerance(self) -> float:
-        """How far rounding to the digits of the values can move a sum from 1."""
+        """The largest distance of a sum from 1 that rounding of the values explains."""
         return self._tolerance(self._decimals)
 
     @property
@@ -167,9 +170,9 @@ class OutputEvidence:
 
     @property
     def lowest(self) -> float:
-        """The score of probability 0: 0, the least integer of a signed type, or that of a shift.
+        """The score of probability 0: 0, the least integer of a signed type, or a shifted score.
 
-        Shares of a number a, less a, have the lowest score -a; shares from -a/2 to a/2 have -a/2.
+        Scores a p - a have the lowest score -a, and scores from -a/2 to a/2 have -a/2.
         """
         if self.are_whole and self.low < 0:
             for least in _LEAST_INTEGERS:  # signed scores of 8 bits sum to 256
@@ -181,31 +184,31 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Some share is above 1/2. Logits with an offset below 0 are more equal than that.
+                # A share above 1/2 must occur. Logits with an offset below 0 would be more equal.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0
 
     @property
     def _may_be_masked(self) -> bool:
-        """Whether values lie so far apart that the lowest may stand for a class left out.
+        """Whether values lie so far apart that the lowest may be the mask of a class.
 
-        Logits with such a class have nearly one sum, that of the mask.
+        The rows of logits with a mask have nearly equal sums, because the mask dominates the sum.
         """
         return self.high - self.low > DEPTH
 
     @property
     def total(self) -> float | None:
-        """The constant that all rows sum to, counted from `lowest`; None where sums differ."""
+        """The constant sum of all rows, counted from `lowest`; None if sums differ."""
         total = self._total_from(self.lowest)
         if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
             return total
         return None
 
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
-        """Return the constant that rows sum to, counted from `lowest` and multiplied by `sign`.
+        """Return the constant sum of rows, counted from `lowest` and multiplied by `sign`.
 
-        It is None where sums differ, or where a value is below `lowest`.
+        It is None if sums differ, or if a value is below `lowest`.
         """
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
@@ -218,7 +221,7 @@ class OutputEvidence:
         return middle if is_constant and least > 0 and low >= -BELOW * middle else None
 
     def _are_shares(self, lowest: float, sign: int = 1) -> bool:
-        """Return whether rows have a constant sum and are as unequal as shares are."""
+        """Return whether rows have a constant sum and are as unequal as shares."""
         total = self._total_from(lowest, sign)
         if total is None or self.rows < _FEWEST_ROWS:
             return False
@@ -227,9 +230,10 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Return the size of shares as a whole number where rounding can explain the difference.
+        """Return the size of shares as a whole number if rounding can explain the difference.
 
-        None if values have few digits and the size is not whole: rounded logits may have one sum.
+        None if values have few digits and the size is not whole, because rounded logits may have
+        equal sums.
         """
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
@@ -238,10 +242,10 @@ class OutputEvidence:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether every row lacks some probability, which belongs to answers outside the classes.
+        """Whether every row sums to less than 1, because some probability is on other answers.
 
         The token probabilities of a language model are an example. But if most rows sum to exactly
-        1, a row that does not is damaged.
+        1, another row with a lower sum is damaged.
         """
         whole = self._exact if self._decimals is None else self.summing
         most = 1 + (_EXACT_SUM if self._decimals is None else self.tolerance)
@@ -265,7 +269,7 @@ class OutputEvidence:
 
     @property
     def fact(self) -> str:
-        """What shows that the outputs are not logits, as a clause."""
+        """The fact that shows that the outputs are not logits, as a clause."""
         form = self.form
         if form == "mixed":
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
@@ -368,9 +372,10 @@ class OutputEvidence:
         )
 
     def _are_clipped(self) -> bool:
-        """Return whether probabilities were cut off at a least or greatest value.
+        """Return whether probabilities were clipped at a least or greatest value.
 
-        Then many values equal it, and a sum differs from 1 by no more than the clipped part.
+        Then many values are equal to this value, and a sum differs from 1 by at most the clipped
+        part.
         """
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties
@@ -419,7 +424,7 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
 def log_odds(values: Floats) -> Float64s:
     """Return the log odds of independent probabilities, shape (m, L).
 
-    Neither a probability nor its complement counts as less than the smallest float32.
+    A probability or its complement below the smallest float32 counts as the smallest float32.
     """
     parts = np.clip(values.astype(np.float64), 0, 1)
     present, absent = (np.log(np.maximum(part, SMALLEST_FLOAT32)) for part in (parts, 1 - parts))

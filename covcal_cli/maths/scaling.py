@@ -2,9 +2,8 @@
 
 Most calibrations scale one forecaster: softmax(z / T + b + a 1[k = f]), with an offset b for every
 class and an offset a for the label f. A blend is the mean of two distributions without offsets:
-softmax(z / T_f) of the classifier's logits and softmax(z / T_a) of the aligned logits. The
-logarithm of that mean serves as logits at T = 1, so that all readers handle one T and one set of
-logits.
+softmax(z / T_f) of the classifier's logits and softmax(z / T_a) of the aligned logits. All readers
+handle one T and one set of logits, so they get the logarithm of this mean as logits at T = 1.
 """
 
 from collections.abc import Sequence
@@ -52,7 +51,7 @@ class Scaling:
 
     @property
     def can_move_the_top(self) -> bool:
-        """Whether another class can become likelier than the classifier's label."""
+        """Whether another class can become more probable than the classifier's label."""
         return self.is_moved or self.reads_aligned
 
     @property

@@ -3,10 +3,10 @@
 A class-major block has shape (K, m), classes first, float64. NumPy then reduces over classes with
 vectors of rows, several times faster than row by row.
 
-A masked class has a logit that stands for a probability of zero, at every temperature.
-A mask is -inf or a number far below every real logit: -1e9, -65504 (half precision), the lowest
-number of a float type. A row that overflowed looks the same: all classes except one are far below
-the highest. Code that measures the scale of logits must leave masks out.
+A masked class has a logit that means a probability of zero, at every temperature. This mask is -inf
+or a number far below every real logit: -1e9, -65504 (half precision), the lowest number of a float
+type. A row that overflowed looks the same: all classes except one are far below the highest. Code
+that measures the scale of logits must leave masks out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,16 +18,16 @@ from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, La
 
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
-_FAR = 1 << 12  # an offset this much larger than the logits' range costs half of the digits
-# The negative log-likelihood of a class whose probability is below the smallest normal float64, as
-# that of a masked class is. About 708.
+_FAR = 1 << 12  # an offset that is this much larger than the logits' range costs half of the digits
+# The negative log-likelihood of a class whose probability is below the smallest normal float64,
+# such as a masked class. About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# A mask is at least this far below its row's highest logit, and at least this many times the usual
-# margin between the two highest logits. Margins of naive Bayes are smaller. The shallowest mask in
-# use is -10 000.
+# The distance of a mask from its row's highest logit is at least this, and at least this many times
+# the usual margin between the two highest logits. Margins of naive Bayes are smaller. The smallest
+# mask in use is -10 000.
 DEPTH = 5e3
 _DEEPEST = 1e30  # the largest depth that is required of a mask
-# The quantile of the margins that is the usual margin; low, because most rows may have masks.
+# The usual margin is this quantile of all margins; it is low, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6  # the least share of a class on the target
 
@@ -140,7 +140,7 @@ class Softmax:
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
         """Return log(1 - p) of r rows, where p is the probability of the row's label.
 
-        It sums over the other classes, so it is exact even if p rounds to 1. It is -inf if all
+        The sum over the other classes is exact even if p rounds to 1. The result is -inf if all
         other classes are masked.
         """
         others = self.logits[:, rows] / self.temperature

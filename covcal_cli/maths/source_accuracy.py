@@ -1,10 +1,10 @@
 """The classifier's accuracy on source rows that it was not trained on.
 
-Wrong preprocessing, a wrong class order or a wrong output shows first in this accuracy. Only
-labelled validation and test rows count, because the classifier may have seen the others.
+Wrong preprocessing, a wrong class order or a wrong output is first seen in this accuracy. Only
+labelled validation and test rows count, because the classifier may have been trained on the others.
 
-`SourceAccuracy.doubt` is the one sentence that every command repeats when this accuracy is
-suspicious. `SourceAccuracy.class_order` is that sentence where classes seem exchanged.
+If this accuracy is suspicious, every command repeats the sentence `SourceAccuracy.doubt`. If
+classes seem exchanged, the sentence is `SourceAccuracy.class_order`.
 """
 
 import math
@@ -20,12 +20,13 @@ FEW_ROWS = 50  # the accuracy of fewer rows is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
 _NOISE = 0.01  # the probability below which a low accuracy does not count as chance
-# A good classifier may nearly always answer such a large majority class, so its AUROC is judged
-# too.
+# If the majority class is this large, a good classifier may nearly always answer it. So the AUROC
+# is judged too.
 _IMBALANCED = 0.7
-# Classes of a forecast of being right, by one confidence per row: its answer is always RIGHT.
+# The classes if one confidence per row is a forecast that the row is right: the answer is then
+# always RIGHT.
 RIGHT, WRONG = "right", "wrong"
-_SKILL = 0.6  # the least AUROC of a classifier of imbalanced rows that has learnt something
+_SKILL = 0.6  # the least AUROC that shows that a classifier of imbalanced rows has learnt something
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that the AUROC uses
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
 _SHOWN_EXCHANGES = 3
@@ -145,7 +146,7 @@ class SourceAccuracy:
 
     @property
     def _ranks_well(self) -> bool:
-        """Whether the ranking of the rows shows skill where the accuracy cannot."""
+        """Whether the ranking of the rows shows that the classifier has learnt something."""
         is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
         is_expected = is_imbalanced or self.majority_class in (RIGHT, WRONG)
         return is_expected and self.auroc is not None and self.auroc >= _SKILL
@@ -156,7 +157,7 @@ class SourceAccuracy:
     def is_below(self, expected: float) -> bool:
         """Return whether the accuracy is significantly below a level (at 1 %).
 
-        That is the exact tail P(X <= right) of a binomial distribution.
+        This is the exact tail P(X <= right) of a binomial distribution.
         """
         if not 0 < expected < 1:
             return self.right < expected * self.rows
@@ -212,9 +213,9 @@ def better_order(
 ) -> tuple[float, Labels] | None:
     """Return a far better order of the classes and its accuracy; None if there is none.
 
-    The order holds, for each label, the class that it matches, shape (K,). It is found on every
-    second row and measured on the rest. With many classes and few rows, some order always fits the
-    rows on which it was found. Far better means by 0.2 and by four standard deviations.
+    The order has for each label the class that it matches, shape (K,). It is found on every second
+    row and measured on the other rows, because with many classes and few rows, some order always
+    fits the rows on which it was found. Far better means by 0.2 and by four standard deviations.
     """
     held_out = slice(1, None, 2)
     n = len(labels[held_out])
@@ -232,9 +233,9 @@ def better_order(
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
     """Return the class that each label matches, shape (K,), the most frequent pairs first.
 
-    The result is the best one-to-one matching wherever most rows of a class go to the same other
-    class, as they do in a wrong order. Elsewhere it is never better than the best matching. A label
-    without rows keeps its own class if that is free, and takes the lowest free class otherwise.
+    If most rows of each class go to the same other class, as in a wrong order, the result is the
+    best one-to-one matching. Otherwise it may be worse than the best matching. A label without rows
+    keeps its own class if that is free, and takes the lowest free class otherwise.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)

@@ -30,12 +30,12 @@ MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points of the grid, from the upper end downwards
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
-_GRID_VALUES = 1_000_000  # bounds the grid's time and memory where there are many classes
+_GRID_VALUES = 1_000_000  # limits the grid's time and memory if there are many classes
 _RANGE = 1e4
 _BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15  # numbers per block, small enough for the CPU's cache
 _TOLERANCE = 1e-6
-# After a step this short the error is below the tolerance, for steps with two derivatives and with
-# three.
+# After a step as short as this, the error is below the tolerance. The two numbers are for steps
+# with two and with three derivatives.
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
 _APART = 1e-3  # a third derivative needs curvatures at points at least this far apart
 _MAX_STEPS = 60
@@ -126,7 +126,7 @@ class _Point:
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
     """Return the point with the lowest loss, and whether a lower loss was not allowed.
 
-    Without sharpening, T = 1 takes the place of every T below it.
+    Without sharpening, T = 1 replaces every T below 1.
     """
     candidates, is_held = minima, False
     if not allow_sharpening:
@@ -174,8 +174,9 @@ class _Sample:
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
     """Draw at most `most` rows in proportion to their weights; return the rows and their counts.
 
-    Importance weights may put most of the mass on a few rows, which a uniform draw would miss. A
-    stratified draw along the cumulated weights takes every heavy row in proportion to its weight.
+    Importance weights may put most of the mass on a few rows, and a uniform draw would miss these
+    rows. A stratified draw along the cumulated weights takes every heavy row in proportion to its
+    weight.
     """
     if len(weights) <= most:
         return np.arange(len(weights)), weights
@@ -204,7 +205,7 @@ class _Shift:
     def within(cls, depth: float, highest_t: float) -> "_Shift":
         """Return the shift for temperatures up to `highest_t`.
 
-        At all of them, the floor has probability 0.
+        At all these temperatures, the floor has probability 0.
         """
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
@@ -228,7 +229,7 @@ def brier_rows(
     """Return ||p - y||^2 of every row, and its derivatives with respect to s = log T.
 
     With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d. Logits are class-major,
-    shape (K, m), each row's highest 0, and finite where derivatives are asked for.
+    shape (K, m), with each row's highest at 0. They must be finite if derivatives are wanted.
     """
     u, e = _exponentials(block, temperature)
     total = _sums(e)
@@ -276,7 +277,7 @@ def nll_rows(
 
 
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
-    """Return u = z/T and e^u; in float64 for few classes, whose sums are flat near T = infinity."""
+    """Return u = z/T and e^u; in float64 for few classes, whose sums hardly change at large T."""
     with np.errstate(over="ignore"):  # a mask can be near the lowest float32
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
     e = np.exp(u)
@@ -347,8 +348,8 @@ class _Objective:
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
         """Return a grid of log T that ends at `highest`, ascending, and the loss at each point.
 
-        Squaring e^(z/T) halves T. So exponentials are computed for three temperatures, and squared
-        for the others. In float64 an error of the last digit grows to 1e-8 at the lowest T.
+        Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures, and
+        squared for the others. In float64 an error in the last digit grows to 1e-8 at the lowest T.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
@@ -425,7 +426,7 @@ class _Descent:
             bend = self.third * step / curvature
             # Newton's step, corrected by the third derivative.
             step *= 1 - bend / 2 if abs(bend) < 1 else 1
-        else:  # where the loss is not convex, the slope gives only the direction
+        else:  # if the loss is not convex here, the slope gives only the direction
             step = -math.copysign(_GRID_STEP, slope)
         step = max(-_GRID_STEP, min(_GRID_STEP, step))
         newton = curvature > 0 and self.left <= self.log_t + step <= self.right

@@ -5,9 +5,9 @@ likely, so that q/p = 1/g - 1. First its logits are divided by T_g, then g is cl
 work with logarithms, so nothing overflows (MATHEMATICS, sections 2, 3.3, 3.8 and 3.9).
 
 The discriminator of a features file is a class-balanced, ridge-penalised logistic regression of two
-kinds of rows, fitted by Newton's method. The objective is that of MATHEMATICS, section 1:
-cross-entropy with half of the weight on each kind, plus a ridge on the coefficients but not on the
-intercept. It is convex, so there is one minimum and no seed.
+kinds of rows, fitted by Newton's method. MATHEMATICS, section 1 has the objective: cross-entropy
+with half of the weight on each kind, plus a ridge on the coefficients but not on the intercept. It
+is convex, so there is one minimum, and no seed is needed.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,8 @@ class WeightHealth:
     """Diagnostics of importance weights over source validation rows; shares are fractions of n."""
 
     n: int  # source validation rows
-    # Effective sample sizes: of w, for the overlap of the domains; of a, for the noise of T_f.
+    # Effective sample sizes: the first of w, for the overlap of the domains; the second of a, for
+    # the noise of T_f.
     ess: float
     ess_share: float
     ess_fit: float
@@ -122,7 +123,7 @@ def effective_sample_size(weights: Float64s) -> float:
     scale = float(weights.max(initial=0.0))
     if scale == 0:
         return 0.0
-    relative = weights / scale  # keeps tiny weights' squares from underflowing
+    relative = weights / scale  # otherwise the squares of tiny weights would underflow
     return float(relative.sum() ** 2 / (relative * relative).sum())
 
 
