@@ -1,4 +1,4 @@
-"""Unsupervised domain adaptation on stored features: the one part of covcal that trains.
+"""Unsupervised domain adaptation on stored features: the only part of covcal that trains.
 
 Importing this package or ``settings`` loads no torch.
 """

@@ -1,9 +1,9 @@
 """Feature learning: train psi, the forecaster's head and the discriminator D-bar together.
 
 The forecaster learns the labels of source rows, and D-bar learns the domain. Psi helps the
-forecaster and, through a gradient reversal layer, hinders D-bar. A linear probe, fitted from
-scratch, measures how far the domains still differ on psi: D-bar may fail although a new
-discriminator separates the domains with 99 % accuracy (MATHEMATICS, section 5).
+forecaster and, through a gradient reversal layer, hinders D-bar. A new linear probe at each check
+measures how far the domains still differ on psi. D-bar itself is no measure: it may fail although a
+new discriminator separates the domains with 99 % accuracy (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -216,9 +216,9 @@ class Aligner:
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
     """Return whether a check of the probe shows enough overlap to stop.
 
-    The probe's weights must keep the share `least` of effective rows. Their mean must also be near
-    1, like that of the true weights. A poor probe has nearly equal weights too, but their mean is
-    not near 1.
+    The probe's weights must have at least the share `least` of effective rows. Their mean must also
+    be near 1, like the mean of the true weights. A poor probe has nearly equal weights too, but
+    their mean is not near 1.
     """
     if least is None or "ess_share" not in check:
         return False

@@ -182,7 +182,7 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 # Torch's AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
-# The first is low, because with more momentum psi and D-bar only circle around each other.
+# The first beta is low, because with more momentum psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
 
 

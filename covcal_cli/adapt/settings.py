@@ -19,11 +19,11 @@ two layers, no reversal             13.03  1.40       14.18  2.06
 ================================  =======  ====  ==========  ====
 
 One hidden layer is the paper's own form of psi. It is best on corruptions and Office-Caltech10, and
-near the best on the other families except reviews. There, no alignment is better (4.7 instead of
-7.5, and 5.6 instead of 6.3). Dropout and a fixed 300 steps on one layer did worse on corruptions.
-Afterwards, eight further shifts and SVHN to USPS were run with 1, 3 and 5 members. fl+temp gave
-7.15, 6.96 and 6.76, and fl+iw+temp 8.31, 7.48 and 7.03. Without alignment they gave 9.00, 8.03 and
-7.38, and 10.46, 9.24 and 8.72.
+near the best on the other families except reviews. On reviews, no alignment is better (4.7 instead
+of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp). Dropout, or a fixed 300 steps, on one layer
+was worse on corruptions. Afterwards, eight further shifts and SVHN to USPS were run with 1, 3 and 5
+members. With alignment, fl+temp had 7.15, 6.96 and 6.76, and fl+iw+temp 8.31, 7.48 and 7.03.
+Without alignment, fl+temp had 9.00, 8.03 and 7.38, and fl+iw+temp 10.46, 9.24 and 8.72.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class Schedule:
     batch: int  # rows per domain and step; the smaller domain is cycled
     steps: int | None = None  # largest length in steps; give either steps or epochs
     epochs: int | None = None
-    check_every: int | None = None  # steps between two checks of the stop rule; None: an epoch
+    check_every: int | None = None  # steps between two checks of the stop rule; None: one epoch
     warm_up: int = 0  # steps over which the learning rate rises linearly to its full value
     halve_every: int | None = None  # number of epochs after which the learning rate is halved
 
@@ -57,7 +57,7 @@ class Schedule:
         return -(-n_rows // self.batch)
 
     def total_steps(self, n_rows: int) -> int:
-        """Return the number of steps at most."""
+        """Return the maximum number of steps."""
         if self.epochs is not None:
             return self.epochs * self.steps_per_epoch(n_rows)
         return self.steps or 0
@@ -94,7 +94,7 @@ class Settings:
     members: int  # independently seeded feature maps, heads and discriminators
     components: int | None  # principal components of phi that psi reads; None: phi itself
     psi_widths: tuple[int, ...]  # widths of psi's layers
-    psi_output_relu: bool  # whether psi's last layer ends in a ReLU, as hidden ones do
+    psi_output_relu: bool  # whether psi's last layer ends in a ReLU, like hidden layers
     discriminator_hidden: int  # width of the hidden layer of D-bar, which psi works against
     # Share of the activations dropped in training: psi's output before the head, and D-bar's
     # hidden layer.
@@ -182,7 +182,8 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper writes 0.2, but its code divides the sum over both domains by one domain's rows.
+        # The paper writes 0.2, but its code divides the sum over both domains by the rows of one
+        # domain.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),

@@ -1,8 +1,8 @@
 """Train all networks of ``covcal adapt``, report on every member, and write adapted.h5.
 
 Psi and the forecaster are aligned first and then frozen. Then two source discriminators are
-trained, one on phi and one on psi(phi), as in Section 6 of the paper: one hidden layer, dropout and
-squared error.
+trained, on phi and on psi(phi), as in Section 6 of the paper: one hidden layer, dropout and squared
+error.
 """
 
 import json
@@ -161,8 +161,9 @@ def train_discriminators(
 ) -> tuple[Perceptrons, Tensor]:
     """Train one discriminator per member, on psi of the rows or, if psi is None, on the rows.
 
-    Each member has its own random generator. Return each member's weights with the lowest error on
-    validation rows, and that error, shape (M,): class-balanced and squared; 0.25 is chance.
+    Each member has its own random generator. Return the weights of each member with the lowest
+    error on validation rows, and this error, shape (M,). The error is squared and class-balanced;
+    0.25 is chance.
     """
     members = len(generators)
 

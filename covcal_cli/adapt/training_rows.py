@@ -105,7 +105,7 @@ class Projection:
         return type(self)(self.mean.to(device), components, self.scale)
 
     def arrays(self) -> dict[str, Float32s]:
-        """Return ``mean``, ``scale`` and, where there are any, ``components`` as NumPy arrays."""
+        """Return ``mean``, ``scale`` and, if there are any, ``components`` as NumPy arrays."""
         named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()
@@ -219,7 +219,7 @@ def _second_moment(blocks: Blocks, mean: Tensor) -> Tensor:
 def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest eigenvalues and their vectors, by orthogonal iteration.
 
-    A full decomposition of 2048 features takes seconds, this takes milliseconds. It is exact when
+    A full decomposition of 2048 features takes seconds; this takes milliseconds. It is exact if
     `count` is the number of features.
     """
     width = len(covariance)

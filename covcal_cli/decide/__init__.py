@@ -1,1 +1,1 @@
-"""Which rows can be accepted, with an estimate or a promise of their error; sets of classes."""
+"""Rows that can be accepted, with an estimate or a promise of their error; sets of classes."""

@@ -1,12 +1,13 @@
-"""``covcal decide``: which target rows can be accepted, and sets of classes for all of them.
+"""``covcal decide``: choose target rows to accept, and sets of classes for all rows.
 
-Rows are ranked by their calibrated confidence. Without labels, the largest share is accepted whose
-expected error is within the limit at the low end of the estimated accuracy. With labels that were
-drawn for a decision (``covcal pick --for``), thresholds are tested by an exact bound
-in an order that no label decides (`maths.acceptance`).
+Rows are ranked by their calibrated confidence. Without labels, `decide` accepts the largest share
+whose expected error is within the limit, computed at the low end of the estimated accuracy. With
+labels that were drawn for a decision (``covcal pick --for``), it tests thresholds by an exact
+bound, in an order that does not depend on labels (`maths.acceptance`).
 
-Labels that the calibration was fitted to make no promise, because they raise the confidence of
-rows that are known to be right. Rows of the test split are neither read nor promised.
+Labels to which the calibration was fitted are not used for a promise, because the fit raised the
+confidence of rows that are known to be right. Rows of the test split are not read, and a promise
+does not include them.
 """
 
 import math
@@ -59,11 +60,11 @@ from covcal_cli.records import Input, require_one_of
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
-_MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # most rows that stand for all rows in the curve
+_MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # most rows that represent all rows in the curve
 BY_PREDICTED, _MAX_GROUPS = "predicted", 100
-_OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # labels to ask for
-_LEAST_SHARE = 0.005  # least share of the rows for which a promise is worth labels
-# Probabilities of a promise for which labels are worth asking; the higher one is tried first.
+_OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # numbers of labels that are suggested
+_LEAST_SHARE = 0.005  # least accepted share for which labels are suggested
+# Labels are suggested if they make a promise with this probability; the higher is tried first.
 _LIKELY = (0.8, 0.5)
 _NEAR = 1e-5  # rounding of a threshold in 32 bits
 
@@ -73,9 +74,9 @@ class DecideSettings:
     """The settings of ``covcal decide``."""
 
     error: float | None = None  # the largest share of wrong rows among the accepted ones
-    coverage: float | None = None  # of sets
+    coverage: float | None = None  # coverage of sets
     certainty: float = 0.9
-    certain_sets: bool = False  # whether the coverage of sets has the certainty too
+    certain_sets: bool = False  # whether the coverage of sets must also have the certainty
     these_rows: bool = False  # whether the promise is about the rows of the file
     labels: str = "auto"  # "marked", "none", or "auto": marked ones if they can be used
     by: str | None = None  # "predicted" or a column: adds the expected error of each group
@@ -108,7 +109,7 @@ def decide(
     networks: str | Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> Decision:
-    """Decide which target rows to accept, with a promise where labels make one.
+    """Decide which target rows to accept, with a promise if there are labels for it.
 
     Parameters
     ----------
@@ -118,7 +119,8 @@ def decide(
         The cal.json.
     settings : DecideSettings
     estimate : Estimate, optional
-        The target accuracy without labels. Without it the calibrated confidence is believed.
+        The target accuracy without labels. If it is missing, the calibrated confidence is taken for
+        right.
     networks : str or Path, optional
         The adapted file with the networks, if it has moved.
     progress : callable, optional
@@ -126,8 +128,8 @@ def decide(
     Raises
     ------
     CovcalError
-        If the calibration does not fit the file, there are no rows, or labels are asked for that
-        make no promise.
+        If the calibration does not fit the file, there are no rows, or the user asks for labels
+        that cannot be used for a promise.
     """
     path, document = Path(path), Path(document)
     calibration = read_calibration(document)
@@ -256,7 +258,7 @@ def _scores(
 
 
 class _Sample:
-    """Random rows that stand for all rows, with their calibrated distribution."""
+    """Random rows that represent all rows, with their calibrated distribution."""
 
     def __init__(
         self, target: Domain, scaled: ScaledLogits, splits: Sequence[str], seed: int
@@ -274,7 +276,7 @@ class _Sample:
         return cut_without_labels(self._logits, self.probabilities, coverage, estimate, labels)
 
     def confidence(self, estimate: Estimate | None) -> tuple[Float64s, Float64s, Float64s]:
-        """Return the confidence with its range, as `confidence_range` has it."""
+        """Return the confidence with its range; see `confidence_range`."""
         accuracies = None if estimate is None else (estimate.low, estimate.high)
         return confidence_range(
             self._logits, self._temperature, self.labels, accuracies, can_move=self._can_move
@@ -335,9 +337,9 @@ class _Labelled:
         return len(self.draw.batches)
 
     def tested(self, ranking: Ranking, settings: DecideSettings) -> "_Test":
-        """Test the thresholds that the draw allows, and return the look that accepts the most.
+        """Test the thresholds that the draw allows, and return the look that accepts most rows.
 
-        Every look has its own part of the level, so a promise outlives later batches.
+        Every look has its own part of the level, so a promise stays valid with later batches.
         """
         looks = [self._look(number, ranking, settings) for number in range(1, len(self.used) + 1)]
         return max(reversed(looks), key=lambda test: test.rows)
@@ -360,7 +362,7 @@ class _Labelled:
         return _Test(tested, self, np.isin(self.draw.batch, numbers), look)
 
     def _left(self, number: int, threshold: float) -> int:
-        """Return how many rows above a threshold the batches before left."""
+        """Return the number of rows above a threshold that no earlier batch drew."""
         before = (self.draw.batch < number) & (self.scores > threshold)
         return self._ranking.above(threshold) - int(before.sum())
 
@@ -370,16 +372,17 @@ class _Labelled:
         return inclusions(batch.drawn, inside, batch.population - inside)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
-        """Return how a batch drew from the rows above a threshold."""
+        """Return the `Sampling` of a batch from the rows above a threshold."""
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        if region == -1 or threshold < region - _NEAR:  # rows outside the region, or no order
+        # rows outside the region, or a draw in another order
+        if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
 
     def _require_design(self, number: int, region: float) -> None:
-        """Refuse a draw whose inclusion probabilities are not those of its region."""
+        """Refuse a draw whose inclusion probabilities do not fit its region."""
         p, q = self._inclusions(number)
         rows = self.draw.batch == number
         scores = self.scores[rows]
@@ -412,7 +415,7 @@ class _Test:
 
 
 def _unusable(labelled: _Labelled, calibration: Calibration, document: Path) -> str | None:
-    """Return why the labels of a file make no promise, or None."""
+    """Return the reason why the labels of a file cannot be used for a promise, or None."""
     draw = labelled.draw
     if not (labelled.is_used & draw.labelled).any():
         if draw.labelled.any():
@@ -441,7 +444,7 @@ def _sets(
     target: Domain,
     scaled: ScaledLogits,
 ) -> SetRule:
-    """Return the rule for sets of classes; `labelled` are rows that were drawn at random."""
+    """Return the rule for sets of classes; `labelled` are randomly drawn rows."""
     coverage = settings.coverage or 0.0
     if labelled is None:
         cut = sample.cut(coverage, estimate)

@@ -28,7 +28,7 @@ _POSSIBLE = (1.0, 0.8, 0.6)
 
 
 class Decision:
-    """Which rows to accept at an error, and which classes a set needs for a coverage.
+    """A rule for rows to accept at an error, and for sets of classes with a coverage.
 
     Parameters
     ----------
@@ -44,11 +44,11 @@ class Decision:
     Attributes
     ----------
     threshold_ : float
-        Rows with a larger confidence are accepted; 1 if no row is.
+        Rows with a larger confidence are accepted; 1 if no row is accepted.
     is_promise_ : bool
         Whether labels prove that at most `error` of the accepted rows are wrong.
     cut_ : float
-        A set has the likeliest class, and every class with at least this probability.
+        A set has the most probable class, and every class with at least this probability.
     """
 
     @checked
@@ -77,9 +77,9 @@ class Decision:
         *,
         estimate: Estimate | None = None,
     ) -> Self:
-        """Choose the threshold and the cut by target logits, and by labels of random rows.
+        """Choose the threshold and the cut from target logits, and from labels of random rows.
 
-        Without labels both are estimates. With labels the threshold is a promise, which holds for
+        Without labels both are estimates. With labels the threshold is a promise. It is valid for
         every classifier, temperature and estimate, if the rows were drawn at random.
 
         Parameters
@@ -90,8 +90,8 @@ class Decision:
         labels : array of shape (m,), optional
             The class numbers of those rows.
         estimate : Estimate, optional
-            The accuracy on the target, such as `Calibrator.estimate_`. Without labels, the
-            threshold keeps to its low end. Without it the probabilities are believed.
+            The accuracy on the target, such as `Calibrator.estimate_`. Without labels, its low end
+            decides the threshold. If it is missing, the probabilities are taken for right.
         """
         values = logits_of(logits, "logits")
         drawn, known_labels = _labelled(rows, labels, values.shape)
@@ -130,7 +130,7 @@ class Decision:
     def _beliefs(
         self, logits: Float64s, top: Labels, confidence: float, estimate: Estimate | None
     ) -> list[Float64s]:
-        """Return the errors that are possible, by the estimate or by lower and lower accuracies."""
+        """Return possible errors, by the range of the estimate or by a series of accuracies."""
         if estimate is not None:
             range_ = estimate.low, estimate.high
             range_of = confidence_range(logits, self.temperature, top, range_)
@@ -140,7 +140,7 @@ class Decision:
         return [beliefs_of(expected_errors(*range_of))[0] for range_of in ranges]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
-        """Return the lowest threshold that the labels prove; 1 if they prove none.
+        """Return the lowest threshold that the labels prove, or 1 if they do not prove any.
 
         The labelled rows above a threshold are a random sample of all rows above it, so the number
         of wrong rows among them is binomial.

@@ -1,22 +1,23 @@
-"""Which rows to accept, and which classes a set holds, by confidences in memory.
+"""The rows to accept, and the classes in a set, from confidences in memory.
 
 A curve gives the expected error of the rows with the highest confidence, for every share of the
 rows. Costs of wrong classes and of reviews give the share that is cheapest to accept.
 
-costs.json is an object with `review`, the cost of a row that a person reviews, and `wrong`, that of
-an accepted row with a wrong class. `pairs` is an optional list of objects with `true`, `predicted`
-and `cost`, which replace `wrong` for single pairs of classes.
+costs.json is an object with `review`, the cost of a row that a person reviews, and `wrong`, the
+cost of an accepted row with a wrong class. `pairs` is an optional list of objects with `true`,
+`predicted` and `cost`. It replaces `wrong` for single pairs of classes.
 
-A set of classes contains the right class in a share of the rows. It holds the likeliest class, and
-every class with at least a certain calibrated probability, the cut. This is LAC (Sadinle, Lei &
-Wasserman 2019), and no set is empty.
+Sets of classes should contain the right class in a given share of the rows. A set has the most
+probable class, and every class whose calibrated probability is at least a cut. This is LAC
+(Sadinle, Lei & Wasserman 2019), but no set is empty.
 
-- Without labels, the cut is the largest one at which the sets hold, on average, the wanted share of
-  the probability. The probabilities for this mean have a higher temperature: their mean confidence
-  is two fifths of the way from the estimated accuracy to its low end.
-- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) leaves out at
-  most the floor((n + 1) (1 - C)) - 1 right classes with the least probability. The coverage holds
-  on average over draws. With a certainty, the number left out is the one that an exact test allows.
+- Without labels, the cut is as large as possible, but the classes in the sets have, on average, the
+  wanted share of the probability. The probabilities for this mean have a higher temperature: their
+  mean confidence is two fifths of the way from the estimated accuracy to its low end.
+- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) may exclude at
+  most floor((n + 1) (1 - C)) - 1 right classes, those with the lowest probability. The coverage is
+  then right on average over draws. With a certainty, an exact test says how many right classes may
+  be excluded.
 """
 
 import math
@@ -47,10 +48,10 @@ def cut_without_labels(
     estimate: Estimate | None,
     labels: Labels | None = None,
 ) -> float:
-    """Return the cut of `probabilities`, (n, K), whose sets have the coverage, as far as is known.
+    """Return the cut of `probabilities`, (n, K), whose sets have the coverage by the estimate.
 
-    Without an estimate the calibrated probabilities are believed. `labels` are the classifier's,
-    where they may differ from the top class of the logits.
+    Without an estimate the calibrated probabilities are taken for right. `labels` are the
+    classifier's labels, if they may differ from the top class of the logits.
     """
     if estimate is None:
         return cut_by_mass(probabilities, coverage, probabilities)
@@ -60,7 +61,7 @@ def cut_without_labels(
 
 
 def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> float:
-    """Return the largest cut whose sets hold a share of the mass, (n, K), on average."""
+    """Return the largest cut whose sets have a share of the mass, (n, K), on average."""
     rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
     needed = coverage * len(rows) - float(mass[rows, top].sum())
     if needed <= 0:
@@ -74,10 +75,10 @@ def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> flo
 
 
 def cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
-    """Return the cut that leaves out so few right classes of labelled rows as `coverage` needs.
+    """Return the cut that excludes at most as many right classes of labelled rows as allowed.
 
     `scores` are the probabilities of the right classes, shape (n,). `allowed` is the number that
-    may be left out, if it is known.
+    may be excluded; by default it follows from `coverage`.
     """
     if allowed is None:
         allowed = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9) - 1
@@ -93,7 +94,7 @@ def mean_size(probabilities: Float64s, cut: float) -> float:
 
 
 def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
-    """Return the probability of the right class; 1 for the likeliest class, 0 without a label."""
+    """Return the right class's probability; 1 for the most probable class, 0 without a label."""
     scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
     scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
     return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
@@ -140,7 +141,7 @@ def temperature_range(
 def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:
     """Return the expected error of the best rows of every share, with its range.
 
-    Rows are ranked by their `own` confidence. All three are those of `confidence_range`.
+    Rows are ranked by their `own` confidence. `confidence_range` returns all three arguments.
     """
     order = np.argsort(-own, kind="stable")
     shares = np.arange(1, _POINTS + 1) / _POINTS
@@ -176,12 +177,12 @@ def _point(share: float, error: float, best: float, worst: float) -> CurvePoint:
 
 
 def largest_share(curve: tuple[CurvePoint, ...], error: float) -> float:
-    """Return the largest share whose expected error, at the high end, is within the limit."""
+    """Return the largest share whose expected error is within the limit even at its high end."""
     return max((point.share for point in curve if point.high <= error), default=0.0)
 
 
 _SHARES = 200  # shares that are compared
-_MOST = 1e100  # the largest cost; the square of a larger one may be infinite
+_MOST = 1e100  # the largest cost; the square of a larger cost may be infinite
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,9 @@ class Costs:
     def cheapest(
         self, scores: Float64s, own: Float64s, lowest: Float64s, highest: Float64s
     ) -> CostPoint:
-        """Return the share of the best rows whose acceptance costs least, with the cost's range.
+        """Return the share of the best rows that is cheapest to accept, with the range of the cost.
 
-        `own` is the expected cost of accepting each row, and `lowest` and `highest` are those at
+        `own` is the expected cost of accepting each row. `lowest` and `highest` are the same at
         both ends of the estimated accuracy.
         """
         m, order = len(scores), np.argsort(-scores, kind="stable")

@@ -14,7 +14,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, La
 from covcal_cli.errors import CovcalError
 from covcal_cli.records import at
 
-# The metrics that are mean losses of the confidence as a forecast of whether the label is right.
+# The metrics that are mean losses of the confidence, as a forecast that the label is right.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
 MAX_BINS = 10_000
 SMALL_GROUP = 100  # rows; the ECE of a smaller group is mostly the noise of its bins
@@ -60,8 +60,8 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # The product may round into the bin above, so the edges are compared too. Thus 0, 1 and every
-    # edge belong to exactly one bin.
+    # The product may be rounded into the bin above, so the confidence is compared with the edges
+    # too. Thus 0, 1 and every edge belong to exactly one bin.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0  # the first bin is closed
@@ -253,8 +253,8 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Each cell has several copies, used in turn by neighbouring rows. Most probabilities are small and
-# fall into the same cell, where each addition would wait for the previous one.
+# Each cell has several copies, which neighbouring rows use in turn. Most probabilities are small
+# and fall into the same cell, and with one copy each addition would wait for the previous addition.
 _LANES = 4
 
 
@@ -331,8 +331,8 @@ class ClasswiseBins:
 def debiased_ece(bins: Bins) -> float:
     """Return 2 ECE - E[ECE*].
 
-    ECE* is the ECE with the accuracy of each bin drawn from a normal distribution around the
-    observed one, with variance acc (1 - acc) / n_b. Its mean has a closed form;
+    For ECE*, the accuracy of each bin is drawn from a normal distribution around the observed
+    accuracy, with variance acc (1 - acc) / n_b. The mean of ECE* has a closed form;
     uncertainty-calibration's ``get_ece(debias=True)`` draws a thousand samples instead. A result
     below 0 means that chance explains the whole ECE.
     """

@@ -1,46 +1,47 @@
 """Intervals for the metrics of a sample, by resampling its rows.
 
-A draw resamples the counts of rows in cells, not the rows one by one. So it costs as much for ten
-million rows as for a thousand.
+A draw resamples the counts of rows in cells, not single rows. So ten million rows take no more time
+than a thousand.
 
 Means (mean confidence and the losses) have percentile intervals of the mean over resampled cells.
 The accuracy has Wilson's (1927) interval, whose width is not 0 when every row is right. The AUROC
 is a share of pairs. It also has Wilson's interval, with an effective number of rows
 (`ranks_interval`).
 
-For calibration errors a percentile interval would be wrong. The ECE is a sum of magnitudes, so
+For calibration errors a percentile interval would be wrong. The ECE is a sum of absolute values, so
 chance only adds to it: the resamples of a calibrated forecaster never come near its true value, 0.
 The interval therefore contains every true ECE that the data do not reject:
 
-- A hypothesis is a gap d_b = confidence - accuracy for every bin, so its true ECE is sum_b n_b/n
-  |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, with n* multinomial and e_b the
-  noise of binomial hits.
+- A hypothesis is a gap d_b = confidence - accuracy for every bin. Its true ECE is sum_b n_b/n
+  |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, where n* is multinomial and e_b is
+  the noise of binomial hits.
 - Two families of hypotheses are tested at every true ECE. `concentrated` scales the gaps that
-  exceed two standard errors, and all other bins are calibrated (chance adds the most). `even` has
-  the same gap in every bin, in the observed direction (chance adds the least).
+  exceed two standard errors, and sets all other gaps to 0 (chance adds the most). `even` has the
+  same gap in every bin, in the observed direction (chance adds the least).
 - A hypothesis is rejected if the observed ECE is further from the median of ECE* than 95 % of the
   resamples. Values below the median of a calibrated forecaster are first raised to that median.
 
-The lower end is above 0 only if one of two tests rejects a calibrated forecaster. Each test has
-half of the error rate, so that both together keep the level:
+The lower end is above 0 only if at least one of two tests rejects a calibrated forecaster. Each
+test has half of the error rate, so that both together have the stated level:
 
 - Labels drawn from the confidences themselves give a smaller ECE (the consistency resampling of
   Broecker & Smith 2007).
 - The gap between mean confidence and accuracy is beyond chance. With any bins the ECE is at least
-  that gap (Jensen). The gap is a mean over rows, which has less noise. So the lower end of the ECE
-  is at least the lower end of the gap.
+  this gap (Jensen). The gap is a mean over rows and has less noise. So the lower end of the ECE is
+  at least the lower end of the gap.
 
 The observed ECE may be above its interval; then most of it is noise. Coverage is tested.
 
 The ECE and its over- and under-confident parts are tested separately, so a part could be larger
-than the whole. Then the intervals are widened until they agree: the ECE's upper end is at least
-that of each part, and no part's lower end is above the ECE's. A widened interval covers the truth
-at least as often; a shortened one might not.
+than the whole. Then the intervals are widened until they agree: the upper end of the ECE is at
+least the upper end of each part, and no part has a lower end above the lower end of the ECE. A
+wider interval contains the truth at least as often; a narrower interval might not.
 
-At a level close to 1, fewer than five resamples may be outside the interval. Then the interval of
-the highest level with five outside is widened, as for a normal distribution.
+At a level close to 1, fewer than five resamples may be outside the interval. Then the interval is
+computed for the highest level with five resamples outside, and widened as for a normal
+distribution.
 
-The difference of two calibrations on the same rows, by paired resampling.
+Two calibrations on the same rows are compared by paired resampling.
 
 Comparing two intervals is not enough, because chance affects both calibrations in the same way. So
 both confidences of a row are resampled together, by resampling counts in joint cells. The cost of a
@@ -49,15 +50,16 @@ draw does not depend on the number of rows.
 - Brier score and log loss, of the distribution and of correctness: percentiles of the mean
   difference of the rows' losses. They are proper scores, so their difference says which forecast is
   better.
-- AUROC: the difference of both areas has the variance of the rows' paired placements (DeLong,
-  DeLong & Clarke-Pearson 1988). Here placements are computed between cells of confidence of equal
-  width in log odds. The interval is normal.
+- AUROC: the variance of the difference of both areas comes from the rows' paired placements
+  (DeLong, DeLong & Clarke-Pearson 1988). Here placements are computed from cells of confidence with
+  equal width in log odds. The interval is normal.
 - ECE: chance adds to both ECEs, and more to the smaller one. So the observed difference is too near
-  0, and resampled differences are even nearer. The interval spans the percentiles of the resampled
-  differences and their reflection at the observed difference (the basic bootstrap interval, Davison
-  & Hinkley 1997, section 5.2), which corrects for this. In doubt it contains 0; that is tested.
-- Class gap: a sum of magnitudes like the ECE, with the same interval. It needs the joint cells of
-  every class, so it has none with more than some hundred classes.
+  0, and resampled differences are even nearer. The interval therefore contains the percentiles of
+  the resampled differences, and also their reflection at the observed difference (the basic
+  bootstrap interval, Davison & Hinkley 1997, section 5.2). In doubt it contains 0; a test checks
+  this.
+- Class gap: a sum of absolute values like the ECE, with the same interval. It needs the joint cells
+  of every class, so with more than some hundred classes there is no interval.
 """
 
 import math
@@ -75,18 +77,18 @@ from covcal_cli.maths.odds import quantile, wilson
 LEVEL = 0.95
 RESAMPLES = 1000  # usual number of draws
 Interval = tuple[float, float]
-# What counts of a gap: its magnitude, or its `over` or `under` part.
+# The part of a gap that counts: its absolute value, or its `over` or `under` part.
 Part = Callable[[Float64s], Float64s]
 _SIGNIFICANT = 2.0  # standard errors that a gap must exceed
 _GRID = 48  # number of true ECEs that are tested
-_BEYOND = 5.0  # the tested ECEs are within so many standard errors of the observed one
+_BEYOND = 5.0  # the tested ECEs are within this many standard errors of the observed ECE
 _LEAST_BEYOND = 5  # least number of resamples outside an interval
 # Limits the numbers drawn for the noise of bins; many bins get fewer resamples.
 _MAX_NOISE = 1 << 21
 MAX_DRAWS = 1 << 20  # numbers drawn at a time, which limits the memory
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000  # resamples
 GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics with intervals for groups of rows
-# The parts of the ECE; all other metrics of gaps use the magnitude.
+# The parts of the ECE; all other metrics of gaps use the absolute value.
 _PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -100,9 +102,9 @@ def intervals(
 ) -> dict[str, Interval]:
     """Return the interval of every metric in `names` that has one, by default of all metrics.
 
-    The metrics must include the distributions of the rows' losses. A thousand resamples are usual,
-    and equal seeds give equal intervals. `level` is the share of samples whose interval contains
-    the truth.
+    The metrics must include the distributions of the rows' losses (`keep_losses`). A thousand
+    resamples are usual, and equal seeds give equal intervals. `level` is the share of samples whose
+    interval contains the truth.
     """
     if names is None:
         names = metrics.names
@@ -173,17 +175,17 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
 
 
 def resampled_level(level: float, resamples: int) -> float:
-    """Return the level, or the highest one that leaves five resamples beyond its ends."""
+    """Return the level, or the highest level that leaves five resamples beyond its ends."""
     return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
 
 
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return the interval of an area under the ROC curve.
 
-    It is Wilson's interval for the number of rows at which a share of that size has the area's
-    variance. That number is at least the number of the rarer kind of rows, right or wrong, because
-    no area has a larger variance (Birnbaum & Klose 1957). So the width is not 0 even if every right
-    row is above every wrong one.
+    It is Wilson's interval for an effective number of rows, with which a share of this size has the
+    variance of the area. This number is at least the number of right rows or of wrong rows,
+    whichever is smaller, because no area has a larger variance (Birnbaum & Klose 1957). So the
+    width is not 0 even if every right row ranks above every wrong row.
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -215,8 +217,8 @@ def mean_interval(
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
     """Return fewer cells with about the same distribution.
 
-    Values within a 32nd of the standard deviation of each other are replaced by their mean. That
-    lowers the variance by less than a thousandth.
+    Values that differ by less than a 32nd of the standard deviation are replaced by their mean.
+    This lowers the variance by less than a thousandth.
     """
     n = counts.sum()
     mean = counts @ values / n
@@ -249,8 +251,8 @@ def ece_interval(
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # The ECE* of a calibrated forecaster. When one part is tested, the significant gaps of the
-    # other direction are kept, because the noise of their bins does not count in that part.
+    # The ECE* of a calibrated forecaster. If one part is tested, the significant gaps of the other
+    # direction are kept, because the noise of their bins does not count in that part.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -268,7 +270,8 @@ def ece_interval(
     # The interval spans the hypotheses of both families that are not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        unit = direction / float(part(direction) @ shares)  # a hypothesis with true ECE 1
+        # the gaps of a hypothesis with true ECE 1
+        unit = direction / float(part(direction) @ shares)
         size = max(1, MAX_DRAWS // noise.size)  # hypotheses at a time
         consistent = np.concatenate(
             [
@@ -295,7 +298,7 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether more than half of the error rate of the draws reach the observed value.
+    """Return whether the share of draws that reach the observed value is above half the error rate.
 
     If there are too few draws for the `wanted` level, their normal approximation decides.
     """
@@ -352,7 +355,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return, per row of draws, the share at least as far from the median as the observed value."""
+    """Return by row the share of draws at least as far from the median as the observation."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -377,7 +380,7 @@ def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
 LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are means of proper scores over rows
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))  # edges of the cells of confidence
 _MAX_CELLS = 1_000_000  # most joint counts; if more are needed, the ECE has no paired difference
-_MAX_CLASS_CELLS = 1 << 17  # the same by class, for the class gap
+_MAX_CLASS_CELLS = 1 << 17  # most joint counts by class, for the class gap
 
 
 @dataclass(frozen=True)
@@ -399,7 +402,7 @@ class Difference:
 
 
 class PairedRows:
-    """Counts of the same rows by the confidence of two calibrations, block by block.
+    """The counts of the same rows by the confidence of two calibrations, block by block.
 
     `n_classes` is the number of predicted classes, or 1 if the two calibrations predict different
     labels. Only the metrics in `names` get a difference.

@@ -1,7 +1,7 @@
 """Sentences about what the rows prove about a confidence, made from intervals.
 
-A sentence states an error only where the interval excludes 0. Otherwise it states how large the
-error may be. A count of classes is a lower bound, because a class with few rows proves nothing.
+A sentence states an error only if the interval excludes 0. Otherwise it says how large the error
+may be. A count of classes is a lower bound, because a class with few rows proves nothing.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def ece_sentence(interval: Interval) -> str:
 
 @dataclass(frozen=True)
 class ClassGaps:
-    """The predicted classes, sorted by what the rows prove about their gaps at one joint level."""
+    """The predicted classes: off, within the margin, or undecided, all at one joint level."""
 
     off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, sorted from the worst
     within: tuple[GroupMetrics, ...]  # proved to be within the margin
@@ -67,7 +67,7 @@ class ClassGaps:
     def of(
         cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
     ) -> "ClassGaps":
-        """Test every class with rows, all at a level that holds for them together (Bonferroni)."""
+        """Test every class with rows, at a level that is valid for all together (Bonferroni)."""
         predicted = [group for group in groups if group.n]
         off: list[tuple[float, GroupMetrics]] = []
         within, undecided = [], []
@@ -90,7 +90,7 @@ class ClassGaps:
 
     @property
     def n(self) -> int:
-        """The number of classes that are predicted at all."""
+        """The number of classes that are predicted."""
         return len(self.off) + len(self.within) + len(self.undecided)
 
     @property
@@ -126,7 +126,7 @@ class ClassGaps:
 
     @property
     def _directions(self) -> str:
-        """In how many classes that are off the confidence is too high, and too low."""
+        """The number of classes with too high confidence, and with too low confidence, in words."""
         too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)
@@ -138,7 +138,7 @@ def direction_of(group: GroupMetrics) -> str:
 
 
 def points(value: float) -> str:
-    """Return the magnitude of a fraction in percentage points, rounded to useful digits."""
+    """Return the absolute value of a fraction in percentage points, rounded to useful digits."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 

@@ -3,8 +3,8 @@
 An empty bin is not drawn. The picture has the paper's two views of every calibration. The first is
 accuracy against confidence in bins, with each gap in the colour of its direction. The second is the
 accuracy of the rows above a confidence threshold, with the share of these rows. Matplotlib is
-imported only for a picture. `ece` and `reliability_diagram` are for probabilities in arrays: the
-Python API has them.
+imported only for a picture. The Python API has `ece` and `reliability_diagram`, for probabilities
+in arrays.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,8 +33,8 @@ from covcal_cli.maths.softmax import class_major, softmax
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# Hatches distinguish both directions without colour. They are lines, because SVG needs one path per
-# dot.
+# Hatches distinguish both directions without colour. They are lines and not dots, because SVG needs
+# one path per dot.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
 # Metadata to leave out, by format.
 _DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
@@ -146,7 +146,7 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
     """Return accuracy and share of the rows whose confidence is above each lower bin edge.
 
-    Both have shape (bins,); the accuracy is NaN where no row is above the edge.
+    Both have shape (bins,); the accuracy is NaN if no row is above the edge.
     """
     counts = np.cumsum(bins.counts[::-1])[::-1]
     hits = np.cumsum(bins.hits[::-1])[::-1]
@@ -156,8 +156,8 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     """Return a reliability diagram in text, one line per bin that holds rows.
 
-    Each bar is the accuracy (``#``); the gap to the confidence is ``>`` where confidence is too
-    high and ``<`` where it is too low. Neighbouring bins are merged until at most 15 lines remain.
+    Each bar is the accuracy (``#``). The gap to the confidence is ``>`` if confidence is too high
+    and ``<`` if it is too low. Neighbouring bins are merged until at most 15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
     step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # bins per line; the last line may have fewer

@@ -1,6 +1,6 @@
 """The metrics of calibrations on labelled target rows, in one pass over the file in blocks.
 
-Target test labels are read only here. Rows whose labels a calibration was fitted to are left out.
+Target test labels are read only here. Rows to whose labels a calibration was fitted are left out.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ from covcal_cli.records import Input, require_at_least, require_one_of
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
-_CACHED_VALUES = 1 << 16  # float64 logits that stay in the processor's cache
+_CACHED_VALUES = 1 << 16  # number of float64 logits that fit the processor's cache
 
 
 @checked_settings
@@ -96,7 +96,7 @@ DEFAULTS = EvaluateSettings()
 
 
 class Version(NamedTuple):
-    """A calibration, either the current one or the one that a baseline describes."""
+    """A calibration in one state: the current state, or the state that a baseline describes."""
 
     name: str
     earlier: bool = False
@@ -249,7 +249,7 @@ def evaluate(
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
-    """Return a sentence on how to see what to expect without labels."""
+    """Return a sentence on the command that works without labels."""
     if not has_source:  # an estimate needs the source
         return (
             "extract it together with the source, and covcal estimate prints what to expect "
@@ -378,7 +378,7 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 def _rows_of_split(target: Domain, split: str, hint: str) -> Rows:
     """Return the rows of a split; raise an error with a remedy if it is empty.
 
-    `hint` says how to see what to expect without labels.
+    `hint` names the command that works without labels.
     """
     rows = target.rows(split)
     if len(rows):
@@ -463,9 +463,9 @@ def _top_class(logits: Float64s) -> Labels:
 def _without_fitted(
     target: Domain, rows: Rows, calibrations: Mapping[str, Calibration]
 ) -> tuple[Rows, Rows]:
-    """Split rows into those that no calibration was fitted to, and the rest.
+    """Split rows into rows to which no calibration was fitted, and the other rows.
 
-    Ids identify the rows, also in a file that was extracted again.
+    Rows are identified by their ids, also in a file that was extracted again.
     """
     fitted = {
         row_id
@@ -503,7 +503,7 @@ def _notes_on_fitted(
 ) -> list[str]:
     """Return a note per calibration whose labelled rows are not in the file.
 
-    That is fine for other data, but not if the file has the same rows with different ids.
+    This is right for other data, but not if the file has the same rows with different ids.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):

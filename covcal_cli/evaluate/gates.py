@@ -27,7 +27,7 @@ from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
 POWER = 0.8  # probability that a gate finds a fault
-_MOST = 20  # a suggestion of more than so many times the rows is mostly noise
+_MOST = 20  # a suggestion of more than this many times the rows is mostly noise
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
@@ -45,7 +45,8 @@ class Gates:
     allowed: Sequence[Limit] = ()  # how much worse than in the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
-    shared_by: int = 1  # evaluations with such gates that share the level, as those of labels do
+    # number of evaluations with such gates that share the level, one for each of several labels
+    shared_by: int = 1
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
@@ -90,7 +91,8 @@ class Assessment:
     evaluation: Evaluation
     verdicts: Sequence[Verdict] = ()  # results of the limits
     changes: Sequence[Change] = ()  # since the baseline
-    level: float | None = None  # level of each gate's interval; None: gates use the plain values
+    # level of each gate's interval; None: gates compare the plain values
+    level: float | None = None
 
     @property
     def gates(self) -> list[GateResult]:
@@ -124,8 +126,8 @@ def assess(
     """Evaluate calibrations and apply the gates.
 
     - `path`: a features or adapted file; None: the one that the first calibration was fitted on.
-    - `documents`: calibrations. If there are none, that of the decision, or cal.json without a
-      `path`.
+    - `documents`: calibrations. Default: the calibration of the decision; without a `path`,
+      cal.json.
     - `settings`, `networks`, `decision`: as in `evaluate`. Gates that use intervals resample even
       if the settings do not ask for it.
     - `names`: names for the calibrations; `read_named` chooses a name if it is empty or missing.
@@ -320,7 +322,7 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
-    """Return the best guess of the true value, because chance adds to an observed sum of gaps.
+    """Return a guess of the true value that corrects for chance in an observed sum of gaps.
 
     It is the middle of the interval at 95 %, so that it does not depend on the number of gates.
     """
@@ -363,9 +365,9 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
     return text.replace(".0 %", " %")
 
 
-# How many rows a gate needs. The width of an interval shrinks with the square root of the rows. A
-# gate decides in four of five cases if the true value is 1.96 + 0.84 standard errors away from the
-# limit, for a level of 95 %.
+# The number of rows that a gate needs. The width of an interval shrinks with the square root of the
+# rows. At a level of 95 %, a gate decides in four of five cases if the true value is 1.96 + 0.84
+# standard errors away from the limit.
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
@@ -376,7 +378,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # The power adds to the half-width of a 95 % interval; other levels add about as much.
+    # The power adds to the half-width of a 95 % interval; at other levels it adds about as much.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 
@@ -384,7 +386,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 def detectable(interval: Interval, level: float) -> float:
     """Return the distance beyond a limit at which a gate fails in four of five cases.
 
-    `interval` has the `level` of the gate, and about the same width as at that distance.
+    `interval` has the `level` of the gate. At that distance, its width is assumed to be the same.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))

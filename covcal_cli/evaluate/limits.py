@@ -1,18 +1,17 @@
 """Gates: the limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``.
 
 A metric of a sample varies by chance. So a gate fails only if the whole interval of the metric is
-beyond the limit: the lower end for an error, the upper end for a metric where higher is better. A
-gate that does not fail need not be good: if the interval contains the limit, the rows cannot
-decide, and the gate is not proved.
+beyond the limit. For an error, the lower end decides; for a metric where higher is better, the
+upper end. A gate that does not fail need not be good: if the interval contains the limit, the rows
+cannot decide, and the gate is not proved.
 
 All gates of a job share one error rate (Bonferroni): with m gates, each has an interval of level 1
 - (1 - level) / m. So a job without any fault fails as rarely as a single gate.
 
 `Baseline` is an earlier metrics.json, and `compare` says how much worse an evaluation is. On the
-same rows, the change of a metric is a paired difference. To check whether the rows are the
-same, the earlier temperature is measured again on the current rows; it must give its earlier
-metrics. Different rows are an independent sample, and the interval is that of two independent
-samples.
+same rows, the change of a metric is a paired difference. To check whether the rows are the same,
+the earlier temperature is measured again on the current rows; it must give its earlier metrics.
+Different rows are an independent sample, so the interval is for two independent samples.
 """
 
 import math
@@ -64,7 +63,7 @@ def parse_limit(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
     Raises ValueError with the reason. Metrics where higher is better are refused: such a gate on
-    the accuracy would pass bad classifiers and stop good ones.
+    the accuracy would pass bad classifiers and stop good classifiers.
     """
     limit = _parse_metric(text)
     if limit.least:
@@ -140,7 +139,7 @@ def gate_level(
 ) -> float:
     """Return the level of every gate's interval, so that all gates together keep the level.
 
-    `times` is the number of evaluations with as many gates each.
+    `times` is the number of evaluations with the same gates.
     """
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
@@ -200,7 +199,7 @@ def _verdict_on_all(
 
 
 def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
-    """Apply a limit to the decision, whose calibration is the only one that it concerns."""
+    """Apply a limit to the decision; it has the name of the decision's calibration."""
     metrics = evaluation.decision
     if metrics is None:
         raise CovcalError(f"{limit.metric} is measured on a decision: pass --decide decide.json")
@@ -244,11 +243,11 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
 
 
 def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list[str]:
-    """Return the calibrations that gates apply to: all given ones, else ``none``."""
+    """Return the calibrations to which gates apply: all given calibrations, else ``none``."""
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# Metrics that are equal on the same rows, and differ on other rows of the same number.
+# Metrics that are equal on the same rows, and differ on other rows, even of the same number.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 _OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
@@ -379,7 +378,7 @@ def compare(
     """Compare every calibration, or ``none`` if there is no calibration, with its baseline.
 
     With a `level`, a change exceeds a limit if the lower end of its interval does. The interval is
-    a paired one if the baseline has the same rows, else one of two independent samples. Without a
+    paired if the baseline has the same rows, else it is for two independent samples. Without a
     level the plain change decides.
 
     Raises `CovcalError` if a calibration or a metric is missing on one side.
@@ -427,9 +426,9 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    It is the method of variance estimates recovery of Zou & Donner (2008), which uses the
+    This is the method of variance estimates recovery (Zou & Donner 2008), which uses the
     half-widths of both intervals on each side. An observed ECE may be outside its own interval,
-    because chance adds to it; then the nearest end replaces it.
+    because chance adds to it. Then the nearest end replaces it.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)

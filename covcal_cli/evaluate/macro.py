@@ -1,8 +1,8 @@
 """Evaluations of several labels together: the mean over labels, the worst label, and the gates.
 
-A limit such as ``ece=0.05`` applies to every label, and so to the worst. ``ece:macro=0.05`` applies
-to the mean over labels. The interval of that mean has the means of the labels' ends, which is wide
-enough however the labels depend on each other. All gates of all labels share one error rate.
+A limit such as ``ece=0.05`` applies to every label. ``ece:macro=0.05`` applies to the mean over
+labels. The ends of its interval are the means of the labels' ends. This is wide enough, however the
+labels depend on each other. All gates of all labels share one error rate.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ class LabelAssessments:
         return fmean(values.values()) if values else None
 
     def worst(self, calibration: str, metric: str) -> tuple[str, float] | None:
-        """Return the label with the worst value of a metric; None where no value is better."""
+        """Return the label with the worst value of a metric; None if no direction is better."""
         values, better = self.values(calibration, metric), METRICS[metric].better
         if not values or better == "neither":
             return None
@@ -83,7 +83,7 @@ class LabelAssessments:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The result of every gate of every label, then those on the mean."""
+        """The result of every gate of every label, then of the gates on the mean."""
         results = [
             gate_of_label(label, gate)
             for label, assessment in self.labels.items()

@@ -1,7 +1,7 @@
-"""The one table of metrics, and what each metric is computed from.
+"""The table of metrics, and the counts from which they are computed.
 
-The confidence of a row is the probability of the label that the classifier predicted; the row is a
-hit if that label is right. Metrics are computed from rows counted in bins (``bins.py``) or ranked
+The confidence of a row is the probability of the label that the classifier predicted. The row is a
+hit if this label is right. Metrics are computed from rows counted in bins (``bins.py``) or ranked
 by confidence (``ranked.py``); counts are integers and sums are float64 (ARCHITECTURE, section 3.7).
 
 To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. A metric
@@ -61,8 +61,8 @@ class Metric:
     screen: Display | None  # column of ``covcal evaluate``; None: no column
     report: Display | None  # line of the report's page, in words; None: no line
     better: Literal["lower", "higher", "neither"] = "lower"
-    # What the metric is, which decides its interval: a share of rows, a mean over rows, an order of
-    # rows, or gaps of bins. None: it has no interval.
+    # The kind of metric, which decides its interval: a share of rows, a mean over rows, an order of
+    # rows, or gaps of bins. None: no interval.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
     bins: Literal["bins", "adaptive", "predicted"] = "bins"  # attribute of `Metrics` with the gaps
     main: bool = False  # whether it is shown without ``--metrics all`` too
@@ -159,7 +159,7 @@ MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
 # Metrics that need more than counts in bins of confidence: the probability of every class, the
 # ranked rows, or the confidence as a forecast of correctness.
 _CLASSWISE = ("calibration", "sharpness", "classwise_ece")
-# Metrics of the whole distribution, which one confidence per row does not give.
+# Metrics of the whole distribution, which are not known with one confidence per row.
 OF_ALL_CLASSES = ("nll", "brier", "agreement", *_CLASSWISE)
 _RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
 
@@ -185,7 +185,7 @@ def in_report() -> list[tuple[str, Display]]:
 class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
-    Unless stated otherwise, the confidence is that in the label which the classifier predicted. A
+    Unless stated otherwise, the confidence is about the label that the classifier predicted. A
     metric that was not asked for has no value.
     """
 
@@ -201,14 +201,14 @@ class Metrics:
     agreement: float  # share of rows where the classifier's label is still the most probable
     classwise_ece: float | None  # uses the whole distribution; None for more than a million counts
     # The confidence c as a forecast of whether the label is right (r = 1) or wrong (r = 0): the
-    # means of (c - r)^2 and of -log c or -log(1 - c). Where float64 underflows, the log is 708.
+    # means of (c - r)^2 and of -log c or -log(1 - c). If float64 underflows, the log counts 708.
     correctness_brier: float | None
     correctness_nll: float | None
     bins: ReliabilityBins
     rows: RowCollector | None  # None if no metric of ranked rows was asked for
     by_class: GroupBins | None  # bins per predicted label; None for over a million counts
     losses: Mapping[str, ValueCells]  # losses of metrics that are means over rows, for resampling
-    # False for one confidence per row: `OF_ALL_CLASSES` then have no value.
+    # False for one confidence per row: metrics in `OF_ALL_CLASSES` then have no value.
     has_all_classes: bool = True
 
     @property
@@ -260,7 +260,7 @@ class Metrics:
 
     @property
     def debiased_ece(self) -> float:
-        """ECE minus what chance adds; may be negative."""
+        """ECE minus the part that chance adds; may be negative."""
         return debiased_ece(self.bins)
 
     @cached_property
@@ -280,12 +280,12 @@ class Metrics:
 
     @cached_property
     def ranking(self) -> Auroc | None:
-        """How well confidence ranks right rows above wrong ones; None without rows of both."""
+        """The ranking of right above wrong rows by confidence; None without both kinds."""
         return auroc(self.ranked)
 
     @property
     def correctness_auroc(self) -> float | None:
-        """Share of the pairs of a right and a wrong row where the right one is more confident."""
+        """Share of pairs of a right and a wrong row in which the right row has more confidence."""
         return None if self.ranking is None else self.ranking.value
 
     @cached_property
@@ -370,7 +370,7 @@ class MetricsAccumulator:
         for name, values in of_correctness.items():
             self._correctness[name] += float(values.sum())
         rows = replace(rows, losses=of_correctness)
-        if self._losses:  # losses of every row, for metrics whose interval is that of a mean
+        if self._losses:  # losses of every row, for metrics with the interval of a mean
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {
                 "mean_confidence": rows.confidence,

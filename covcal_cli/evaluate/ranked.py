@@ -1,9 +1,9 @@
-"""Rank rows by confidence, for metrics that bins of equal width cannot give.
+"""Rank rows by confidence, for metrics that need more than bins of equal width.
 
-A row is stored as one integer of four bytes. The bits of a float32 in [0, 1], read as an integer,
-have the order of the values, and the highest bit is unused. Shifted by one bit, they leave the
-lowest bit for whether the row is right. Sorting such integers is much faster than sorting row
-numbers.
+A row is stored as one integer of four bytes. If the bits of a float32 in [0, 1] are read as an
+integer, the integers have the order of the values, and the highest bit is unused. The bits are
+shifted by one, and the lowest bit says whether the row is right. Sorting such integers is much
+faster than sorting row numbers.
 """
 
 from collections.abc import Iterator
@@ -135,15 +135,15 @@ def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
     return Bins(counts, hits, confidence_sums)
 
 
-# The area under the risk-coverage curve: how well confidence tells right rows from wrong ones.
+# The area under the risk-coverage curve: how well confidence separates right rows from wrong rows.
 
 
 def aurc(rows: RankedRows) -> float:
     """Return the share of errors among the k most confident rows, averaged over k = 1 .. n.
 
     Lower is better; temperature scaling hardly changes it. (Geifman & El-Yaniv 2017; the area of
-    Geifman, Uziel & El-Yaniv 2019.) For rows of equal confidence, the mean over all their orders is
-    taken, so the order of the rows in the file does not matter.
+    Geifman, Uziel & El-Yaniv 2019.) Rows of equal confidence count with the mean over all their
+    orders, so the order of the rows in the file does not matter.
     """
     n = require_rows(len(rows))
     area, before, errors_before = 0.0, 0, 0  # before: number of rows already summed
@@ -208,8 +208,8 @@ def auroc(rows: RankedRows) -> Auroc | None:
     squares_of_right = squares_of_wrong = 0.0
     for sizes, errors in _runs(rows):
         hits = sizes - errors
-        # For every row: twice the number of rows of the other kind that are ordered correctly with
-        # it.
+        # For every row: twice the number of rows of the other kind that are ordered correctly
+        # relative to it.
         below = 2 * (wrong - wrong_above - np.cumsum(errors)) + errors
         above = 2 * (right_above + np.cumsum(hits)) - hits
         pairs += int(errors @ above)

@@ -50,13 +50,13 @@ class DecisionMetrics:
     calibration: str  # the name of the calibration that the decision was made with
     accepts_rows: bool  # False: the decision makes only sets
     error: float | None  # the largest share of accepted rows that may be wrong, if it was given
-    wanted: float | None  # coverage of the sets, as decided
+    wanted: float | None  # coverage of the sets that the decision asks for
     is_promise: bool
     n: int
     accepted: int
-    wrong: int  # among the accepted rows
+    wrong: int  # wrong rows among the accepted rows
     covered: int  # rows whose set contains the right class
-    members: int  # classes in all sets
+    members: int  # total number of classes in all sets
 
     @property
     def accepted_share(self) -> float | None:
@@ -88,7 +88,7 @@ class DecisionMetrics:
         raise CovcalError("the decision accepts no row, so accepted_error has no value")
 
     def rows(self, name: str) -> int:
-        """Return the number of rows that a metric of `DECIDED` is a share of."""
+        """Return the number of rows behind a metric of `DECIDED`."""
         return self.accepted if name == "accepted_error" else self.n
 
     def interval(self, name: str, level: float) -> Interval:
@@ -96,7 +96,7 @@ class DecisionMetrics:
         return wilson(self.value(name), self.rows(name), level)
 
     def to_json(self) -> dict[str, object]:
-        """Return the counts, and the shares that they give."""
+        """Return the counts, and the shares computed from them."""
         shares = ("accepted_share", "accepted_error", "coverage", "set_size")
         counts = ("calibration", "error", "is_promise", "n", "accepted", "wrong")
         return {name: getattr(self, name) for name in (*counts, *shares)}
@@ -139,7 +139,7 @@ class DecisionCounter:
 
 
 def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> None:
-    """Refuse to measure a decision on rows that it was made on."""
+    """Refuse to measure a decision on the rows with which it was made."""
     made_on = {entry.sha256 for entry in decision.inputs if entry.role == data.role}
     if data.sha256 in made_on and (split == ALL or split in decision.splits):
         raise CovcalError(
@@ -156,7 +156,8 @@ class Verdict:
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # whether the whole interval (without interval, the value) is beyond the limit
+    # whether the whole interval, or the value if there is no interval, is beyond the limit
+    exceeded: bool
     low: float | None = None  # ends of the interval
     high: float | None = None
     by: str | None = None  # the grouping and the group, for a limit on each group
@@ -183,7 +184,7 @@ class Change:
     before: float
     value: float  # now
     worse_by: float  # negative if it got better
-    exceeded: bool  # whether `low` (without interval, `worse_by`) is above the limit
+    exceeded: bool  # whether `low`, or `worse_by` if there is no interval, is above the limit
     baseline: str  # the calibration's name in the baseline
     low: float | None = None  # ends of the interval of `worse_by`
     high: float | None = None
@@ -222,7 +223,8 @@ class Evaluation:
     split: str
     predictions: Predictions  # the confidence is measured for these labels
     unlabelled: int  # rows of the split without a label, left out
-    left_out: int  # rows of the split that a calibration was fitted to, left out for all
+    # rows of the split to which a calibration was fitted, left out for all calibrations
+    left_out: int
     metrics: dict[str, Metrics]  # ``none`` first, then in the order given
     scalings: dict[str, Scaling]  # the scaling of each calibration
     inputs: tuple[Input, ...]
@@ -260,7 +262,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class MetricsRecord(Document):
-    """The keys of a metrics.json that are read again; a field with a default came later."""
+    """The keys of a metrics.json that are read again; a field with a default was added later."""
 
     schema: ClassVar[str] = "covcal.metrics/1"
 

@@ -5,16 +5,17 @@ rows is estimated by the difference estimator sum_i s_i + sum_{drawn} (right_i -
 (Cassel, Särndal & Wretman 1976). If s is right, the variance of this estimate is smallest on
 average for pi_i in proportion to sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki &
 Fuller 1982; Särndal, Swensson & Wretman 1992, section 12.2). So rows whose outcome is nearly
-certain are seldom drawn. This is active testing (Kossen et al. 2021) with a fixed number of rows.
+certain are rarely drawn. This is active testing (Kossen et al. 2021) with a fixed number of rows.
 
-In case s is wrong, a share `FLOOR` of the draw is uniform over all rows. So every pi_i is above 0
-and every weight is below N / (n FLOOR). The estimate is unbiased for any s.
+Because s may be wrong, a share `FLOOR` of the draw is uniform over all rows. So every pi_i is above
+0 and every weight is below N / (n FLOOR). The estimate is unbiased for any s.
 
 Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are put in an order and
-laid end to end on a line, each with length pi_i. One row is drawn from every unit of length, so the
-sample is spread along the whole order. Its variance is never above that of a draw with replacement
-(Chauvet 2012; Chauvet & Ruiz-Gazen 2017), so intervals by the usual formula of Hansen & Hurwitz
-(1943) are valid. For systematic draws, which use a single random number, no formula is valid.
+placed one after the other on a line, each with length pi_i. One row is drawn from every unit of
+length, so the sample is spread along the whole order. Its variance is never above that of a draw
+with replacement (Chauvet 2012; Chauvet & Ruiz-Gazen 2017), so intervals by the usual formula of
+Hansen & Hurwitz (1943) are valid. For systematic draws, which use a single random number, no
+formula is valid.
 
 Both steps process the rows in parts, so that arrays of all rows need not be in memory.
 """
@@ -56,7 +57,7 @@ def inclusion_rule(
             return np.full(len(scores), 1 / N)
         return np.asarray((1 - FLOOR) * _spread(scores) / total + FLOOR * (1 / N))
 
-    # A row with a length above one is certain to be drawn. The other rows share the rest of the
+    # A row with a length above 1 is drawn with certainty. The other rows share the rest of the
     # draw, which may make more rows certain. Each round stores the rest of the draw and the length
     # of the other rows.
     rounds: list[tuple[int, float]] = []
@@ -87,9 +88,9 @@ def inclusion_rule(
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
     """Return whether inclusion probabilities, shape (n,), can be those of n drawn rows.
 
-    Each is at least the share of the draw that is alike for all rows. The sum of their inverses
-    estimates the population, within the noise of a draw with replacement (Hansen & Hurwitz 1943).
-    A draw for a decision has few rows outside its region, often none: `decide` checks it instead.
+    Each is at least the uniform share of the draw. The sum of their inverses estimates the
+    population, within the noise of a draw with replacement (Hansen & Hurwitz 1943). A draw for a
+    decision has few or no rows outside its region, so `decide` checks it instead.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR
@@ -99,7 +100,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     certain = inclusion == 1
     left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
     spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-    # The floor limits every weight, and so the error by a few missing rows.
+    # The floor limits every weight, so a few missing rows cannot cause a large error.
     noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
     return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
 
@@ -109,7 +110,7 @@ def _spread(scores: Float64s) -> Float64s:
 
 
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
-    """Yield row numbers, in parts, in an order in which neighbours are similar.
+    """Yield row numbers, in parts, in an order with similar neighbours.
 
     A part is a band of the score. Within a band, rows are sorted by predicted class and then by
     score. Every second band is reversed, so that neighbours in different bands are similar too.
@@ -161,7 +162,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
     # The rows that no stratum has used yet, with their start and end on the line.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # A row that was not drawn in its first stratum is carried on with its remaining length.
+    # A row that was not drawn in its first stratum goes on with its remaining length.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -169,7 +170,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
-        """Draw one row from the next stratum; the row `last` reaches over its end."""
+        """Draw one row from the next stratum; the row `last` extends beyond its end."""
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
@@ -179,7 +180,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Then draw either this row or the last row, and carry the other row on.
+        # Then draw either this row or the last row; the other row goes on.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:
@@ -211,5 +212,5 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:
-    """Return the row that reaches over the end of a stratum."""
+    """Return the row that extends beyond the end of a stratum."""
     return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

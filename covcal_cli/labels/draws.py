@@ -1,21 +1,20 @@
 """Draws of target rows to be labelled, in memory and in a file.
 
 `covcal pick` draws rows in batches, with known probabilities. Each batch is drawn from the rows
-that are not in earlier batches. `covcal label` stores the draw in the group ``/marked`` of a
-features or adapted file, apart from ``/target/labels``, which are for ``evaluate``. `read_draw`
-hides the labels. Only the module `picked_labels` returns them, and few modules import it.
+that no earlier batch drew. `covcal label` stores the draw in the group ``/marked`` of a features or
+adapted file, apart from ``/target/labels``, which are for ``evaluate``. `read_draw` hides the
+labels. Only the module `picked_labels` returns them, and few modules import it.
 
-**The estimate from a batch.** Let U be the N rows of the splits that are drawn from, and U_b the
-rows that the batches before b left. Batch b drew n_b rows of U_b, row i with probability pi_i. Let
-t_i be any number for each row, for example whether the classifier is right, or the error of a
-forecast. Then
+**The estimate from a batch.** Let U be the N rows of the splits, and U_b the rows of U that no
+batch before b drew. Batch b drew n_b rows of U_b, row i with probability pi_i. Let t_i be any
+number for each row, for example whether the classifier is right, or the error of a forecast. Then
 
     t(earlier batches) + sum_{i in batch b} t_i / pi_i
 
-is an unbiased estimate of their sum over U, given the earlier batches (Raj 1956; within a batch
-Horvitz & Thompson 1952). So is every mean of these estimates whose weights do not depend on labels.
-Batches are combined with weights in proportion to n_b, so the design of a later batch may depend on
-the labels of earlier batches.
+is an unbiased estimate of the sum of t over U, given the earlier batches (Raj 1956; within a batch
+Horvitz & Thompson 1952). A mean of these estimates is unbiased too if its weights do not depend on
+labels. Batches get weights in proportion to n_b, so the design of a later batch may depend on the
+labels of earlier batches.
 """
 
 import hashlib
@@ -42,7 +41,7 @@ from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.hdf5 import Dataset, Group
 
 MAX_FRAME = 50_000
-# Takes the place of a label that `read_draw` hides; no class has this number.
+# The number in place of a label that `read_draw` hides; no class has this number.
 HIDDEN_LABEL = int(np.iinfo(np.int64).max)
 MARKED = "marked"  # the group
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet
@@ -59,11 +58,12 @@ class Batch:
     """One draw of rows, and how it was made."""
 
     drawn: int  # n_b, the number of drawn rows
-    # N_b, the number of rows that it was drawn from, without the rows of earlier batches.
+    # N_b, the number of rows that it could draw, without the rows of earlier batches.
     population: int
     seed: int
-    splits: tuple[str, ...]  # splits that it was drawn from, the same for all batches of a file
-    score: str  # the score that the inclusion probabilities follow, in words
+    # splits of the rows that it could draw, the same for all batches of a file
+    splits: tuple[str, ...]
+    score: str  # the score from which the inclusion probabilities were computed, in words
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +74,13 @@ class Draw:
     # (m,), above 0, at most 1: the probability with which the row's batch drew it.
     inclusion: Float64s
     batch: Integers  # (m,), index into `batches`
-    # (m,), 0 .. n_b - 1: the place of the row's stratum in the order of the design. One row was
+    # (m,), 0 .. n_b - 1: the position of the row's stratum in the order of the design. One row was
     # drawn from each stratum, and neighbouring strata are similar. A row with inclusion 1 is a
     # stratum too.
     stratum: Integers
     labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` for a row without a label, or `HIDDEN_LABEL`
-    batches: tuple[Batch, ...]  # the batches, first draw first
-    # The rows that were drawn from, ascending, or `MAX_FRAME` random rows of them. Empty in a draw
+    batches: tuple[Batch, ...]  # the batches in the order in which they were drawn
+    # The rows that could be drawn, ascending, or `MAX_FRAME` random rows of these. Empty in a draw
     # that was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
     # "marked": drawn by ``covcal pick``. "random": drawn from the rows whose labels are in the
@@ -97,7 +97,7 @@ class Draw:
 
     @property
     def population(self) -> int:
-        """Return N, the number of rows that the first batch was drawn from."""
+        """Return N, the number of rows that the first batch could draw."""
         return self.batches[0].population
 
     @property
@@ -119,13 +119,13 @@ class Draw:
     def right(self, logits: Floats) -> Float64s:
         """Return 1 where the classifier is right and 0 where it errs, shape (m,).
 
-        `logits` are the classifier's of these rows, shape (m, K).
+        `logits` are the classifier's logits of these rows, shape (m, K).
         """
         return np.asarray(logits.argmax(axis=1) == self.labels, dtype=np.float64)
 
     @property
     def weights(self) -> Float64s:
-        """Return how many frame rows each row represents, shape (m,); the sum is N on average.
+        """Return the number of frame rows that each row represents, (m,); the sum is N on average.
 
         Batches are weighted by their sizes. In the estimate of a later batch, an earlier row
         represents only itself.
@@ -136,7 +136,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return each row's factor from its variance to that of the sum, shape (m,)."""
+        """Return the factor from each row's variance to its part of the sum's variance, (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -226,8 +226,8 @@ def read_draw(file: FeatureFile) -> Draw:
 def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
     """Write a copy of `file` to `partial`, with this draw in place of the draw in the file.
 
-    The copy stores the sha256 of the file without any draw. By this hash, calibrations and adapted
-    files recognise the file.
+    The copy stores the sha256 of the file without any draw, so that calibrations and adapted files
+    recognise it.
     """
     attributes = {
         name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES
@@ -274,7 +274,7 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return what is wrong with a stored draw, or None."""
+    """Return the fault of a stored draw, or None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "name a row that the target does not have, or a row twice"

@@ -1,7 +1,8 @@
 """Read a sheet that went through a spreadsheet or an annotation tool, and join it to a draw.
 
-A sheet that was changed is read rightly or refused. No hash can cover a label.
-`require_labels_beside_rows` looks for labels that were sorted apart from their rows.
+A changed sheet is either read correctly or refused. A hash cannot protect the labels, because the
+user writes them. So `require_labels_beside_rows` looks for labels that were sorted without their
+rows.
 """
 
 import base64
@@ -51,7 +52,8 @@ _FACTS = re.compile(
 )
 _WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
 _WIDEST = 20  # the most digits of an id that may have lost leading zeros
-_LEAST_CHANCE = 1e-3  # labels whose order is less likely by chance count as sorted apart
+# if an order of labels is less likely than this by chance, the labels were sorted alone
+_LEAST_CHANCE = 1e-3
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -62,8 +64,8 @@ def read_sheet(path: Path) -> Sheet:
 def read_sheets(path: Path) -> list[Sheet]:
     """Read a sheet or the tasks of an annotation tool, filled or not, once for each labeller.
 
-    Raises `CovcalError` if it is not a sheet, lacks a row, holds a row twice, or a cell that `pick`
-    wrote was changed or belongs to another line.
+    Raises `CovcalError` if it is not a sheet, lacks a row or has a row twice, or if a cell that
+    `pick` wrote was changed or belongs to another line.
     """
     return [_sheet(table) for table in read_tables(path)]
 
@@ -151,7 +153,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that may have been in a cell before a spreadsheet or pandas read a number."""
+    """Yield the ids that a cell may have had before a spreadsheet or pandas read it as a number."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -160,7 +162,7 @@ def _written_ids(cell: str) -> Iterator[str]:
 
 
 def _labels(table: LabelTable) -> list[str]:
-    """Return the labels, from the column ``label`` or, where that is empty, from ``choice``."""
+    """Return the labels, from the column ``label`` or, if that is empty, from ``choice``."""
     columns = [
         [unescaped(cell.strip()) for cell in table.columns[name]]
         for name in ("label", CHOICE)
@@ -198,7 +200,7 @@ def _split(letter: str) -> str:
 
 
 def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
-    """Refuse a sheet that does not hold every line of its draw, or of its share, once."""
+    """Refuse a sheet unless it has every line of its draw, or of its share, exactly once."""
     own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
@@ -215,8 +217,8 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
     """Return one sheet with all lines that several labellers got of one batch, without labels.
 
-    A sheet of another batch than the first is left out. If a labeller's sheet is lacking, so are
-    some lines.
+    Only sheets of the batch of the first sheet are joined. If a labeller's sheet is missing, some
+    lines are missing.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -283,12 +285,12 @@ def _require_possible(sheet: Sheet) -> None:
 
 
 def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
-    """Refuse labels that seem to stand beside other rows than a person gave them to.
+    """Refuse labels that seem to be beside wrong rows.
 
     `predicted` are the names of the classes that the classifier predicts in the sheet's rows. If
-    only the labels were sorted, they are in alphabetical order and the lines in the order that
-    `pick` wrote. If only the other columns were sorted, the labels fit the old order of the lines
-    better than the new one.
+    only the labels were sorted, they are in alphabetical order, and the lines are in the order of
+    `pick`. If only the other columns were sorted, the labels fit the old order of the lines better
+    than the new order.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
@@ -304,8 +306,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
                 "sorted alone; undo that, or fill it in again"
             )
         return
-    # The lines were moved. With their labels these agree with the classifier more often than the
-    # labels that stand where pick wrote the lines.
+    # The lines were moved. This is right if the labels beside the moved lines agree with the
+    # classifier more often than the labels at the lines' old positions.
     now = before = 0
     for line in labelled:
         stayed = _is_same_class(sheet.labels[int(sheet.places[line])], predicted[line])
@@ -345,7 +347,7 @@ def plain_number(label: str) -> str:
 
 
 def _is_sorted(labels: Sequence[str]) -> bool:
-    """Return whether labels stand in the order of a spreadsheet, up or down."""
+    """Return whether labels are sorted as a spreadsheet sorts them, up or down."""
     try:
         keys = [(float(label.replace(",", ".")), "") for label in labels]
     except ValueError:
@@ -361,7 +363,7 @@ def _arrangements(labels: Sequence[str]) -> float:
 
 
 def _sign_test(hits: int, n: int) -> float:
-    """Return how likely `hits` or more of n are by chance, if each has probability 1/2."""
+    """Return the probability of `hits` or more of n, if each has probability 1/2."""
     return float(sum(math.comb(n, k) for k in range(hits, n + 1)) / 2**n)
 
 
@@ -380,9 +382,10 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
 
     The rows have no labels yet, unless the draw holds the batch already.
 
-    A batch is drawn from the rows that earlier batches left, and its estimates hold only after
-    those. So batches join in the order in which they were drawn. Raises `CovcalError` if the sheet
-    is of other data, or of a draw that did not know the batches that are there.
+    A batch is drawn from the rows that earlier batches did not draw, and its estimates are valid
+    only together with these batches. So batches must be joined in the order in which they were
+    drawn. Raises `CovcalError` if the sheet is of other data, or if its draw did not know the
+    batches in the file.
     """
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):

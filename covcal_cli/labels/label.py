@@ -1,11 +1,11 @@
-"""``covcal label``: put the labels of picked rows into the file that the rows were picked from.
+"""``covcal label``: put the labels of picked rows into the file of these rows.
 
 A complete new file replaces the old file, or nothing changes. Calibrations and adapted files of the
-old file still belong to the new file, because it stores the sha256 of the file without labels. The
-labels are stored apart from those that ``evaluate`` reads (`covcal_cli.labels.draws`).
+old file still fit the new file, because it stores the sha256 of the file without labels. These
+labels are stored separately from the labels that ``evaluate`` reads (`covcal_cli.labels.draws`).
 
 Several sheets of one batch may come from several people. Sheets that label different rows are
-joined. Where two people disagree, the user says which label counts.
+joined. If two people disagree, the user says which label counts.
 """
 
 from collections import Counter
@@ -43,16 +43,16 @@ Votes = Mapping[int, Mapping[int, int]]  # the class that each labeller chose, b
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far labellers agree on the rows that several of them labelled."""
+    """The agreement of labellers on the rows that several of them labelled."""
 
     rows: int
-    agreed: int  # rows with the same label by all
+    agreed: int  # rows with the same label by all labellers
     labellers: int
     kappa: float
 
     @property
     def kappa_name(self) -> str:
-        """The name of the kappa for so many labellers."""
+        """The name of the kappa for this number of labellers."""
         return "Cohen's kappa" if self.labellers == 2 else "Fleiss' kappa"
 
 
@@ -66,7 +66,8 @@ class Labelling:
     empty: int  # drawn rows without a label
     batches: int  # batches in which the rows were drawn
     for_decision: bool  # whether the last batch was drawn for a decision
-    agreement: Agreement | None = None  # of several labellers; None if no row has two labels
+    # agreement of several labellers; None if no row has two labels
+    agreement: Agreement | None = None
     differing: tuple[str, ...] = ()  # the rows in which labellers disagree, and their labels
 
 
@@ -91,12 +92,12 @@ def label(
     output : str or Path, optional
         The file to write; `path` itself is replaced when left out.
     partial : bool
-        Accept rows without a label. Until their labels follow, the labelled rows are treated as a
-        random part of their batch.
+        Accept rows without a label. Until their labels follow, the labelled rows count as a random
+        part of their batch.
     resolve : str, optional
-        Which label is used where sheets, or the file and a sheet, disagree. ``first`` and ``last``
-        follow the order of the arguments, with the file before the sheets. ``majority`` takes the
-        most frequent label. ``drop`` takes no label. Without it a disagreement is an error.
+        The label to use if sheets, or the file and a sheet, disagree. ``first`` and ``last`` follow
+        the order of the arguments, with the file before the sheets. ``majority`` takes the most
+        frequent label. ``drop`` takes no label. Without this argument a disagreement is an error.
     force : bool
         Replace labels in the file by those of the sheets, and an existing output.
 
@@ -189,7 +190,7 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
 
 
 def _labellers(sheets: Sequence[Sheet]) -> list[int]:
-    """Return the labeller of each sheet: by its share, or by its place among those of its batch."""
+    """Return the labeller of each sheet: by its share, or its position among the batch's sheets."""
     taken: set[tuple[int, int]] = set()  # batch and labeller
     labellers = []
     for sheet in sheets:
@@ -202,13 +203,14 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 
 
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
-    """Return how far labellers agree; None if no row has labels by several of them.
+    """Return the agreement of labellers; None if no row has several labels.
 
     `labellers` are the people who filled in the sheets, by the number of the sheet.
 
-    Kappa is the share of pairs of labels that agree minus the share expected by chance, divided by
-    one minus that share. For two people, chance follows from how often each of them uses each class
-    (Cohen 1960). For more people, it follows from how often all of them do (Fleiss 1971).
+    Kappa is (a - c) / (1 - c). Here a is the share of pairs of labels that agree, and c is the
+    share expected by chance. For two people, c follows from the class frequencies of each person
+    (Cohen 1960). For more people, it follows from the class frequencies of all people together
+    (Fleiss 1971).
     """
     several = [of_row for of_row in votes.values() if len(of_row) > 1]
     if not several:
@@ -238,7 +240,7 @@ def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
 def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
     """Return Fleiss' kappa of the counts of each class in each row, with two labels or more.
 
-    Rows may have different numbers of labels; each row counts alike.
+    Rows may have different numbers of labels; each row has the same weight.
     """
     sizes = [count.total() for count in counts]
     pairs = [

@@ -8,37 +8,37 @@ number of rows that it stands for:
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
 s is the score of `labels.score`: the confidence of the classifier at the temperature of its source
-rows, averaged with that of the aligned forecaster where there is one. Offset a and slope b are
-fitted to the same labels with the same weights, and shrunk towards 0 and 1, so that a useless score
-does no harm. The label-free estimate of the accuracy is not used, because it is a single number,
-which the offset would replace.
+rows. If there is an aligned forecaster, it is the mean of both confidences. Offset a and slope b
+are fitted to the same labels with the same weights, and shrunk towards 0 and 1, so that a useless
+score does no harm. The label-free estimate of the accuracy is not used, because it is a single
+number, and the offset would replace it.
 
-The interval is Wilson's (1927) for the effective sample size n* = p(1-p) / V, at which labels
-without a forecast would be as precise. Here p is the mean of the fitted forecast, and V is the
-variance of the design if the forecast is right. With one to three errors, or one to three right
-rows, normal quantiles are too narrow. That end is then taken from the Poisson distribution (Brown,
+The interval is Wilson's (1927) for the effective sample size n* = p(1-p) / V: n* labels without a
+forecast would be as precise. Here p is the mean of the fitted forecast, and V is the variance of
+the design if the forecast is right. With one to three errors, or one to three right rows, normal
+quantiles are too narrow. This end of the interval then comes from the Poisson distribution (Brown,
 Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
 
 The constants were chosen on the half *choose* of ``examples/research/benchmark`` (78 shifts):
 standard deviations 0.5 of the slope and 2 of the offset.
 
 Precision, recall and other metrics are estimated in the same way. Every row of the frame has a
-probability p of the class, by the temperature and the offset that `posterior` fits to the labels. A
-drawn row stands for w_i rows, and y_i is 1 if its label is the class, else 0. Each cell of the
-confusion matrix is then a difference estimate (Cassel, Särndal & Wretman 1976): the sum of p over
-the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of these
-sums. With its derivative g_i by row i, its variance is (delta method; Särndal, Swensson & Wretman
-1992, section 5.5)
+probability p of the class. It is computed with the temperature and the offset that `posterior` fits
+to the labels. A drawn row stands for w_i rows, and y_i is 1 if its label is the class, else 0. Each
+cell of the confusion matrix is then a difference estimate (Cassel, Särndal & Wretman 1976): the sum
+of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of
+these sums. With its derivative g_i by row i, its variance is (delta method; Särndal, Swensson &
+Wretman 1992, section 5.5)
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
 with v_i of the design (`Draw.variances`). The interval is Wilson's (1927) for the number of rows
-that gives a share this variance. A metric needs `LEAST_LABELS` labelled rows of each kind that it
-is a share of.
+with which a share has this variance. A metric needs `LEAST_LABELS` labelled rows of each kind in
+its `needs`.
 
 On 51 shifts of the half *choose* (50 to 500 labels, 3 draws each), these intervals contained the
-metric of all rows in 91 to 97 % of cases. With the squares (y_i - p_i)^2 in place of p_i (1 - p_i)
-it was 76 to 98 % before the limit `_MOST_GAIN`, because a few rows without an error prove little.
+metric of all rows in 91 to 97 % of cases. With (y_i - p_i)^2 in place of p_i (1 - p_i), it was 76
+to 98 % (before the limit `_MOST_GAIN`), because a few rows without an error prove little.
 """
 
 import math
@@ -78,19 +78,19 @@ NEAREST = 0.0025  # forecasts are clipped to this distance from 0 and 1
 _HALVINGS = 60  # bisection steps that shrink an interval of length 3 to rounding error
 _FEW = (1, 2, 3)  # numbers of events for which the Poisson distribution gives the end
 LEAST_LABELS = 5
-# A share of so many labelled rows counts as one of at most four times as many: the probabilities
-# that the sums start from are not surer than that.
+# The effective number of rows of a share is at most four times its number of labelled rows, because
+# the probabilities in the sums may be wrong.
 _MOST_GAIN = 4
 _KIND = f"Ranges of metrics are {short_percent(LEVEL)} intervals by labels."
 
 
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:
-    """Estimate the accuracy on the rows that a draw was made from, from its labels.
+    """Estimate the accuracy on the frame of a draw from its labels.
 
     - `file`: the open file that holds the rows.
     - `draw`: labelled rows, at least one, with their frame.
     - `level`: confidence level of the interval.
-    - `seed`: chooses the source rows that the score's temperature is fitted to, if there are many.
+    - `seed`: chooses the source rows to which the score's temperature is fitted, if there are many.
     """
     of_frame, of_drawn = (
         score(file, rows, None, seed=seed, progress=silent).right
@@ -106,7 +106,7 @@ def difference_estimate(
     """Estimate the accuracy on a frame of rows, from the labels of the rows drawn from it.
 
     - `draw`: at least one row.
-    - `right`, (n,): 1 where the classifier is right in a drawn row, else 0.
+    - `right`, (n,): 1 if the classifier is right in a drawn row, else 0.
     - `of_frame`, (m,): the score (the probability that the classifier is right) of rows that
       represent the frame.
     - `of_drawn`, (n,): score of the drawn rows.
@@ -149,7 +149,7 @@ def accuracy_and_size(
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
     """Return Wilson's interval of a share, with Poisson ends if there are few events.
 
-    `right` counts the events: rows that are right, and errors.
+    `right` says which rows are right; with few right rows, or few errors, an end is Poisson's.
     """
     low, high = wilson(accuracy, size, level)
     hits = int(right.sum())
@@ -198,10 +198,9 @@ class LabelSpread:
     """A metric by labels, with its errors in the drawn rows."""
 
     value: float
-    labels: int  # labelled rows that decide
+    labels: int  # number of labelled rows on which it rests
     design: Float64s  # v n / (n - 1), (n,)
-    # E(g y) and E(g^2 y) under p, (n,): in a mean over classes, the classes of a row exclude each
-    # other.
+    # E(g y) and E(g^2 y) under p, (n,), for means over classes, because a row has only one class.
     first: Float64s
     second: Float64s
 
@@ -241,7 +240,7 @@ def metrics_by_labels(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on the rows that a draw was made from: of all, then by group.
+    """Estimate metrics on the frame of a draw: for all rows, then by group.
 
     - `draw`: the labelled rows.
     - `frame`, `drawn`, (m, K): the classifier's logits of rows that represent the frame, and of the
@@ -293,7 +292,7 @@ def metrics_by_labels(
         for name in names:
             metric = CLASS_METRICS[name]
             labels = min(counts[need] for need in metric.needs)
-            # The estimated sums may be near 0 or below where the labels contradict p.
+            # The estimated sums may be near 0 or below 0 if the labels contradict p.
             least = min(getattr(rows, need) for need in metric.needs)
             by_class[name] = labels, None
             if labels >= LEAST_LABELS and least >= 1:

@@ -1,8 +1,8 @@
 """The page on which a person labels the picked rows: one self-contained HTML file.
 
 Texts and pictures are embedded as JSON. The page's script shows texts as text, never as HTML. The
-page's security policy forbids all other scripts and all requests. The page saves the CSV that it
-was made from, with the column ``label`` filled in.
+page's security policy forbids all other scripts and all requests. The page saves the CSV from which
+it was made, with the column ``label`` filled in.
 """
 
 import base64
@@ -31,11 +31,12 @@ if TYPE_CHECKING:  # a sheet without images needs no Pillow
     from covcal_cli.data.domain import RowShape
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help to label
-_LONG = 60  # characters: a column with a longer text, or with lines, is shown as texts
-_FILE = Path("page")  # base of the paths in a document; a page has no paths
+_LONG = 60  # characters; a column with a longer text, or with several lines, is shown as text
+_FILE = Path("page")  # name of the file for the paths in a document; a page has no paths
 LONGEST_SIDE = 256  # longest side of a thumbnail in pixels
 _MOST_BYTES = 24_000  # largest size of a thumbnail: 60 thumbnails in base 64 take less than 2 MB
-_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried in turn until it is small enough
+# JPEG qualities, tried in turn until the thumbnail is small enough
+_QUALITIES = (85, 70, 50, 30, 15)
 _WHITE = (255, 255, 255)
 _BATCH = 64
 _THREADS = 4
@@ -106,7 +107,7 @@ def page(
         "answers": {column: list(cells) for column, cells in answers.items()},
         "classes": classes,
     }
-    # The browser stores answers under this name, which differs between tables.
+    # The browser stores answers under this name; different tables have different names.
     digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
     data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)

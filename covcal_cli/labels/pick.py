@@ -1,7 +1,7 @@
 """``covcal pick``: draw target rows for a person to label, by a known design.
 
 No target label is read, and the file is not changed. The sheet holds everything that `label` needs.
-Rows of earlier batches are not drawn again, whether their labels are in the file or the user names
+Rows of earlier batches are not drawn again. Their labels may be in the file, or the user names
 their sheets. `labels.draws` describes the design of batches.
 
 Only a score and a predicted class are in memory for every row. Everything else is computed in
@@ -59,7 +59,7 @@ _CHUNK = 1 << 18  # rows that are processed at a time
 class PickSettings:
     """The settings of ``covcal pick``."""
 
-    rows: int = 50  # to draw
+    rows: int = 50  # number of rows to draw
     labellers: int = 1  # people who label rows, each on a sheet
     overlap: int = 0  # rows that all labellers get
     seed: int = 0
@@ -87,22 +87,23 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and the accuracy's expected interval once they are labelled."""
 
-    sheet: Sheet  # with all rows
-    sheets: tuple[Sheet, ...]  # of the labellers: the sheet itself if there is one labeller
-    pages: tuple[Path, ...]  # that were written, in the order of the sheets
+    sheet: Sheet  # the sheet with all rows
+    # the sheets of the labellers; the sheet itself if there is one labeller
+    sheets: tuple[Sheet, ...]
+    pages: tuple[Path, ...]  # the written pages, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels
     before: int  # rows drawn by earlier batches
     # Half of the 95 % interval of the accuracy on the rows of `splits`, if the scores are about
-    # right: with the labels of this batch, and with those of all batches.
+    # right: with the labels of this batch, and with the labels of all batches.
     half_width: float
     half_width_of_all: float
-    # With the labels of all batches, if the scores are useless and half of the rows are right.
+    # The same with the labels of all batches, if scores are useless and half of the rows are right.
     half_width_at_worst: float
     unreadable: Mapping[str, str]  # the reason why an image is not on the page, by the row's id
 
     @property
     def mean_error(self) -> float:
-        """The expected error of the accuracy: the least ECE to expect from a T matched to it."""
+        """The expected error of the accuracy; a T matched to it has at least this ECE."""
         return self.half_width_of_all / Z * _MEAN_OF_SIZE
 
 
@@ -141,12 +142,12 @@ def pick(
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
         The images of the target, as given to extract: for `page`, and for the column ``path`` if
-        they are in a folder that the ids are relative to.
+        the ids are paths in this folder.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
-        The decide.json whose promise the labels are for. Rows are drawn alike from those that it
-        may accept, and a few from the others.
+        The decide.json for whose promise the labels are. Rows that it may accept are drawn with
+        equal probability, and other rows rarely.
     predictions : bool
         Whether the CSV shows the classifier's answers. The page shows them on demand.
     force : bool
@@ -157,8 +158,8 @@ def pick(
     Raises
     ------
     CovcalError
-        If there are fewer rows left, a sheet or the calibration belongs to another file, images
-        are those of other rows, or an output cannot be written.
+        If there are fewer rows left, a sheet or the calibration belongs to another file, the images
+        belong to other rows, or an output cannot be written.
     """
     made_for: Decision | None = None
     if decision is not None:
@@ -226,7 +227,7 @@ def pick(
             np.arange(n),
             [paths[row] for row in strata],
             cells,
-            # Only a person who sees the prediction can say whether it is right.
+            # A person must see the prediction to say whether it is right.
             [] if file.is_forecast_of_right else answer_columns(cells, predicted),
             predictions,
         )
@@ -266,7 +267,7 @@ def pick(
 
 
 class _Frame:
-    """The rows that a batch is drawn from: their scores and predicted classes, stored compactly."""
+    """The rows that a batch can draw: their scores and predicted classes, stored compactly."""
 
     def __init__(
         self,
@@ -282,7 +283,7 @@ class _Frame:
         self._is_exact = left <= _EXACT_ROWS
         # Store the score minus 1, which has more digits near 1, where most scores are.
         self._less = 0.0 if self._is_exact else 1.0
-        self._is_random, self._is_by_score = False, False  # the order in which rows are drawn
+        self._is_random, self._is_by_score = False, False  # how the rows are ordered for the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-len(file.classes))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
@@ -339,11 +340,11 @@ class _Frame:
         return order_of_likeness(self._keys, self._predictions)
 
     def rule_for(self, decision: Decision, n: int, batches: int) -> tuple[str, Any]:
-        """Return in words, and as a function of the score, how to draw rows for a decision.
+        """Return the way to draw rows for a decision, in words and as a function of the score.
 
-        The rows have the calibration's confidence as their score. A decision on sets alone needs
-        random rows of all. Otherwise rows are drawn along the order of the score, so that the
-        number drawn above every threshold is fixed.
+        The score of a row is the calibration's confidence. A decision only on sets needs random
+        rows of all rows. Otherwise rows are drawn along the order of the score, so that the number
+        of drawn rows above every threshold is fixed.
         """
         if decision.error is None:
             self._is_random = True
@@ -367,19 +368,19 @@ class _Frame:
     def variance(self, probabilities: Any) -> float:
         """Return the expected variance of the estimate of a total, if the scores are right.
 
-        That is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). It ignores the gain
+        This is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). It ignores the gain
         from the order of the rows.
         """
         total = 0.0
         for scores in self.score_parts():
-            # Scores near 0 or 1 are too sure, so they are clipped as in the estimate by labels.
+            # Scores near 0 or 1 are too certain, so they are clipped as in the estimate by labels.
             doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
             total += float(((1 / probabilities(scores) - 1) * doubtful * (1 - doubtful)).sum())
         return total
 
 
 def _numbered(path: Path, labellers: int) -> list[Path]:
-    """Return the files of the labellers: ``NAME-1``, ``NAME-2``, or the path of a single one."""
+    """Return the files of the labellers: ``NAME-1``, ``NAME-2``, or the path of a single file."""
     if labellers == 1:
         return [path]
     return [

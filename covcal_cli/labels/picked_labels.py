@@ -1,7 +1,7 @@
-"""The one reader of the labels that a person gave to rows that `covcal pick` drew.
+"""The only reader of the labels that a person gave to rows of `covcal pick`.
 
-They are stored apart from ``/target/labels``. Code that may use them imports this module, which
-cannot reach the labels for ``evaluate``. A test lists who imports it.
+These labels are stored separately from ``/target/labels``. Code that may use them imports this
+module. It cannot reach the labels for ``evaluate``. A test lists the modules that import it.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def labelled_draw(file: FeatureFile) -> Draw | None:
 
 
 def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
-    """Return the labelled rows of a draw, with the rows that they were drawn from, or None."""
+    """Return the labelled rows of a draw, with their frame, or None."""
     if not draw.labelled.any():
         return None
     frame = frame_rows(file.require_target(), draw.batches[0].splits)

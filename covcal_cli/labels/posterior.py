@@ -1,23 +1,23 @@
 """Fit temperature and offset to a few labels, and estimate the ECE from them.
 
 The confidence in the classifier's label is c = sigmoid(logit(softmax(z / T)_f) + a), with a
-temperature T and an offset a of its log odds. The posterior of (T, a) is built as follows:
+temperature T and an offset a of the log odds. These are the prior and the likelihood of (T, a):
 
 1. The mean confidence m(T, a) over the frame is assumed to equal the accuracy. Its prior is
-   Student's t with 2 degrees of freedom around the label-free estimate (`consensus.combined`). Its
-   width is 3 points where the estimators lie within 10 points and 8 elsewhere. These are errors of
-   the estimate on the half *choose* of the benchmark. They hardly depend on ``adapt`` or on the
-   number of classes, so one pair of widths is enough.
-2. The offset has a normal prior of mean 0.2 and standard deviation 0.4. Of two calibrations with
-   the same mean confidence, the flatter one is usually better after a shift.
+   Student's t with 2 degrees of freedom around the label-free estimate (`consensus.combined`). The
+   width is 3 points if the estimators lie within 10 points of each other, else 8. These widths are
+   errors of the estimate on the half *choose* of the benchmark. They hardly depend on ``adapt`` or
+   on the number of classes, so one pair of widths is enough.
+2. The offset has a normal prior of mean 0.2 and standard deviation 0.4. If two calibrations have
+   the same mean confidence, the one with less varied confidence is usually better after a shift.
 3. A labelled row multiplies the density by c or 1 - c, to the power of its weight. Weights have
    mean 1: a row that was drawn with a small probability represents many rows.
 4. The offset is its posterior mean. T is the temperature at which the mean confidence is the
    posterior mean of the accuracy. Without labels, T would be about the T of ``consensus``.
 
-The half *choose* also decided against these variants. A temperature without offset has a larger ECE
-from 50 labels on (8 % at 200). Unweighted rows are worse from 100 labels on. Wider, narrower and
-more normal priors and mixtures of the estimators change the ECE at 10 labels by less than 2 %.
+These variants were worse on the half *choose*. A temperature without offset has a larger ECE from
+50 labels on (8 % at 200). Unweighted rows are worse from 100 labels on. Wider, narrower and more
+normal priors and mixtures of the estimators change the ECE at 10 labels by less than 2 %.
 
 `label_ece` estimates the ECE of a calibration from the same labels. Bins of a few rows are useless:
 with 50 labels, the binned ECE of a well calibrated confidence is about 15 %. So a model is used
@@ -25,9 +25,9 @@ instead: rows with confidence c are right with probability sigmoid(a + b logit(c
 that the error is small (a has mean 0 and standard deviation 1, b has mean 1 and standard deviation
 0.5). Prior and weighted labels give a distribution of (a, b), and so of the mean distance over the
 frame, E|c - sigmoid(a + b logit(c))|. Its mean is the ECE. The interval goes from the least
-distance among the likeliest (a, b) to the 95 % quantile. The model misses errors that change sign
-several times along the reliability curve. For rows that a calibration was fitted to, c must come
-from a fit without them (cross-fitting).
+distance among the most probable (a, b) to the 95 % quantile. The model misses errors that change
+sign several times along the reliability curve. If a calibration was fitted to a row, c must come
+from a fit without this row (cross-fitting).
 """
 
 import math
@@ -52,8 +52,9 @@ _RANGE = 5e-3, 2e2  # range of T, relative to the scale of the logits
 _POINTS = 33, 25  # grid points for T and for the offset
 _REACH = 4.0  # range of the offset, in standard deviations
 _PASSES = 3
-_FORGOTTEN = 12.0  # the next pass leaves out points whose log density is further below the peak
-_LARGEST = 30.0  # log odds are cut here
+# the next pass leaves out points whose log density is further below the peak than this
+_FORGOTTEN = 12.0
+_LARGEST = 30.0  # log odds are clipped at this value
 _MIN_EXCESS = 0.01
 
 
@@ -148,10 +149,10 @@ def label_ece(
 ) -> tuple[float, float, float]:
     """Estimate the ECE of a confidence, a fraction, and the ends of its interval.
 
-    - `frame`, (N,): confidence of rows that represent all rows drawn from.
+    - `frame`, (N,): confidence of rows that represent all rows that could be drawn.
     - `confidence`, (n,): confidence of the labelled rows, by fits that did not use their labels.
     - `draw`: the labelled rows.
-    - `right`, (n,): 1 where the classifier is right, else 0.
+    - `right`, (n,): 1 if the classifier is right, else 0.
     """
     weights = draw.weights / draw.weights.mean()
     offsets, slopes = (
@@ -176,8 +177,8 @@ def label_ece(
     ece = float((chances * distances).sum())
     order = np.argsort(distances, axis=None)
     high = np.interp(_LEVEL, np.cumsum(chances.ravel()[order]), distances.ravel()[order])
-    # A distance is never below 0, so a lower quantile would always exclude an ECE of 0. Instead,
-    # the lower end is the least distance among the likeliest (a, b).
+    # A distance is never below 0, so a lower quantile would always exclude an ECE of 0. Therefore
+    # the lower end is the least distance among the most probable (a, b).
     likeliest = np.argsort(-chances, axis=None)
     inside = likeliest[: int(np.searchsorted(np.cumsum(chances.ravel()[likeliest]), _LEVEL)) + 1]
     low = float(distances.ravel()[inside].min())

@@ -1,11 +1,11 @@
 """The score of a row: the probability that the classifier is right, known without labels.
 
-`pick` draws rows by it, and the accuracy by labels starts from it. It is the confidence in the
-classifier's label. The confidence comes from a calibration if the user gives one, else from the
-classifier at the temperature of the labelled source validation rows. If the file has an aligned
-forecaster, the score is the mean of both forecasters' confidences. On the shifts of the half
-*choose*, the accuracy has an error of 3.5 points at 50 labels with this mean, and 4.4 points with
-the classifier's own, uncalibrated confidence.
+`pick` draws rows by the score, and the accuracy by labels starts from it. The score is the
+confidence in the classifier's label. The confidence comes from a calibration if the user gives one,
+else from the classifier at the temperature of the labelled source validation rows. If the file has
+an aligned forecaster, the score is the mean of both forecasters' confidences. On the shifts of the
+half *choose*, the accuracy has an error of 3.5 points at 50 labels with this mean, and 4.4 points
+with the classifier's own, uncalibrated confidence.
 """
 
 import re
@@ -21,7 +21,7 @@ from covcal_cli.maths.scaling import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.progress import Progress, ProgressCallback
 
-_MOST_FITTED = 20_000  # source rows to fit to; more would not improve a score
+_MOST_FITTED = 20_000  # source rows for the fit; more rows would not improve a score
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
 _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
 _THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
@@ -49,7 +49,7 @@ def score(
     """Return the scores of target rows.
 
     `scaled` is the scaling of a calibration with its logits, if there is a calibration. `seed`
-    chooses the source rows that temperatures are fitted to, if there are many.
+    chooses the source rows to which temperatures are fitted, if there are many.
     """
     forecasters = forecasters_of(file, scaled, seed)
     predictions, right = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
@@ -125,12 +125,12 @@ def _sentence(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def words_of_region(threshold: float) -> str:
-    """Return in words how rows are drawn for a decision: alike above a threshold, fewer below."""
+    """Return the design for a decision in words: equal above a threshold, fewer rows below."""
     return f"decision for confidences above {threshold!r}"
 
 
 def region_of(words: str) -> float | None:
-    """Return the threshold of a draw for a decision; None of any other draw."""
+    """Return the threshold of a draw for a decision; None for any other draw."""
     match = _DECISION.fullmatch(words)
     return None if match is None else float(match[1])
 

@@ -1,14 +1,14 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills and `label` reads.
 
-Sheets go through spreadsheets, which sort columns, round numbers and drop lines. So every line
-proves its row by its cell in the column ``draw``. The cell holds the line's place in the sheet, the
-stratum, the exact inclusion probability and the confidence. A hash of these, of the id and of the
-facts of the draw follows. The facts are in the first line's cell. `filled_sheet` reads sheets.
+Spreadsheets may sort columns, round numbers and drop lines. So the cell in the column ``draw``
+proves which row a line belongs to. It holds the line's position in the sheet, the stratum, the
+exact inclusion probability and the confidence. Then follows a hash of these, of the id and of the
+facts of the draw. The first line's cell also holds these facts. `filled_sheet` reads sheets.
 
-A sheet also shows the columns that extract kept. Those that seem to hold the classifier's answer
-are told apart, because people tend to agree with an answer that they see. A spreadsheet takes a
-text that begins with a sign such as ``=`` for a formula. `escaped` puts an apostrophe before it,
-and `unescaped` takes it away again.
+A sheet also shows the columns that extract kept. Columns that seem to hold the classifier's answer
+are treated separately, because people tend to agree with an answer that they see. A spreadsheet
+reads a text that begins with a sign such as ``=`` as a formula. `escaped` puts an apostrophe before
+such a text, and `unescaped` removes it.
 """
 
 import base64
@@ -31,24 +31,24 @@ from covcal_cli.labels.draws import Batch
 from covcal_cli.labels.score import code_of
 from covcal_cli.labels.tasks import LABEL_STUDIO, doccano_tasks, label_studio_tasks, task_text
 
-SHEET = Path("to-label.csv")  # the name that pick gives a sheet and label looks for
+SHEET = Path("to-label.csv")  # the default name of a sheet in pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
 CHOICE = "choice"  # the column in which Label Studio writes labels
-_PROOF_ROWS = 256  # the logits of so many rows tell data with equal ids apart
+_PROOF_ROWS = 256  # the logits of this many rows are enough to distinguish data with equal ids
 _DIGITS = 16  # digits of a sha256 that are kept
 HASH_BYTES = 6  # bytes of a line's hash that are kept
 NUMBERS = ">IdH"  # stratum, inclusion probability, confidence in steps of 0.0001
 STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # characters for which a cell must be quoted
 LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letter of each split; test is e
-_CHUNK = 1 << 18  # ids that are looked through at a time
+_CHUNK = 1 << 18  # number of ids that are searched at a time
 
 
 Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of the column
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _ESCAPED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE | re.ASCII)
-# Names that tools give to the classifier's answer, and covcal too.
+# Names of the classifier's answer in other tools and in covcal.
 _ANSWER = re.compile(
     r"\.?(y_|model_)?(pred(ict(ed|ions?|s)?)?|conf(idence)?|scores?|scored|prob(as?|abilit(y|ies))?"
     r"|logits?)([ _.(].*)?",
@@ -61,8 +61,8 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 class Share:
     """The lines of a draw that one of several labellers gets.
 
-    The lines of a draw are in an order of chance. All labellers get its first lines, which tell how
-    far they agree. The other lines are dealt to them in turn.
+    The lines of a draw are in random order. All labellers get its first lines, which show how far
+    they agree. The other lines are dealt to them in turn.
     """
 
     labeller: int  # from 0
@@ -70,7 +70,7 @@ class Share:
     overlap: int  # lines that all labellers get
 
     def places(self, drawn: int) -> Integers:
-        """Return the places of its lines in a draw of `drawn` lines, ascending."""
+        """Return the positions of its lines in a draw of `drawn` lines, ascending."""
         everybody = np.arange(min(self.overlap, drawn))
         own = np.arange(self.overlap + self.labeller, drawn, self.labellers)
         return np.concatenate([everybody, own]).astype(np.int64)
@@ -100,15 +100,16 @@ class Sheet:
     inclusion: Float64s  # (m,)
     stratum: Integers  # (m,)
     predicted: Sequence[str]  # class names; empty if the sheet has no such column
-    confidence: Float64s  # (m,), in steps of 0.0001 once it was written
+    confidence: Float64s  # (m,), in steps of 0.0001 after writing
     labels: Sequence[str]  # class names, empty until a person fills them in
-    places: Integers  # (m,), the place of each line in this sheet as pick wrote it, from 0
+    places: Integers  # (m,), position of each line in the sheet that pick wrote, from 0
     paths: Sequence[str] = ()  # paths of the images, if there are any
     # The kept columns of the rows, for a person to read.
     cells: Cells = field(default_factory=dict)
     answers: Collection[str] = ()  # columns that seem to hold the classifier's answer
     shows_answers: bool = False  # whether the CSV has the answers, `predicted` and `confidence`
-    share: Share | None = None  # of one labeller; None if the sheet has all rows of the batch
+    # the share of one labeller; None if the sheet has all rows of the batch
+    share: Share | None = None
     is_export: bool = False  # whether an annotation tool wrote it, which may leave out lines
 
     def __len__(self) -> int:
@@ -139,14 +140,14 @@ class Sheet:
 
     @property
     def draw_places(self) -> Integers:
-        """The place of each line in the draw, from 0, shape (m,)."""
+        """The position of each line in the draw, from 0, shape (m,)."""
         if self.share is None:
             return self.places
         return np.asarray(self.share.places(self.batch.drawn)[self.places])
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return a hash that identifies the target of a file. The adapted file has the same hash."""
+    """Return a hash that identifies the target of a file; an adapted file has the same hash."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -162,7 +163,7 @@ def _id_blocks(target: Domain) -> Iterator[AnyArray]:
 
 
 def sheet_text(sheet: Sheet) -> str:
-    """Return the CSV of a sheet, without the column ``path`` where no row has one."""
+    """Return the CSV of a sheet, without the column ``path`` if no row has a path."""
     columns = _columns(sheet, fact_columns(sheet))
     lines = [csv_line(map(escaped, columns))]
     lines += [csv_line(map(escaped, cells)) for cells in zip(*columns.values(), strict=True)]
@@ -170,12 +171,12 @@ def sheet_text(sheet: Sheet) -> str:
 
 
 def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
-    """Return the tasks of a sheet for the annotation tool that the suffix of its path tells.
+    """Return the tasks of a sheet; the suffix of its path decides the annotation tool.
 
     `images` has a data URI per row, or None.
     """
     facts = fact_columns(sheet)
-    # A tool may leave out or move tasks, so each of them describes the draw.
+    # A tool may leave out or move tasks, so each task describes the draw.
     columns = _columns(sheet, {}) | {
         "draw": [_cell(sheet, line, always=True) for line in range(len(sheet))]
     }
@@ -221,7 +222,7 @@ def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def _free_name(name: str, others: Collection[str]) -> str:
-    """Return the name of a kept column in the sheet: stripped, and other than all others."""
+    """Return the name of a kept column in the sheet: stripped, and different from all others."""
     free = name.strip() or GROUP_PREFIX
     while free in (*COLUMNS, CHOICE) or (free != name and free in others):
         free = f"{GROUP_PREFIX}{free}"
@@ -229,7 +230,7 @@ def _free_name(name: str, others: Collection[str]) -> str:
 
 
 def csv_line(cells: Iterable[str]) -> str:
-    """Return a line of CSV (RFC 4180, line feeds); Python's own leaves a carriage return bare."""
+    """Return a line of CSV (RFC 4180, line feeds); Python's csv does not quote carriage returns."""
     return ",".join(map(_quoted, cells)) + "\n"
 
 
@@ -277,7 +278,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
     hashes, start = np.sort(_hashes(wanted)), 0
     for ids in _id_blocks(target):
-        # Hashes first: comparing texts one by one is ten times slower.
+        # Compare hashes first: comparing texts one by one is ten times slower.
         keys = _hashes(ids)
         places = np.searchsorted(hashes, keys)
         near = np.flatnonzero(hashes[np.minimum(places, len(hashes) - 1)] == keys)
@@ -308,14 +309,15 @@ def _hashes(ids: AnyArray) -> AnyArray:
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Zeros at the end change nothing, so that a wider array of the same ids has equal hashes.
+        # Zeros at the end do not change the hash, so a wider array of the same ids has equal
+        # hashes.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes
 
 
 def escaped(text: str) -> str:
-    """Return a text as a spreadsheet may read it: a formula begins with an apostrophe."""
+    """Return a text that is safe for a spreadsheet: an apostrophe is put before a formula."""
     return f"'{text}" if _FORMULA.match(text) and not is_number(text) else text
 
 

@@ -1,8 +1,9 @@
-"""The one reader of target labels: for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
+"""The only reader of target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N``.
 
-Nothing else that trains or fits imports this module, and a test keeps it so. covcal promises that
-``adapt``, ``estimate`` and ``calibrate`` see no target label, except those of rows that the user
-labelled for them or asked for with ``--labels N`` (MATHEMATICS, section 10).
+Nothing else that trains or fits imports this module; a test checks this. covcal promises that
+``adapt``, ``estimate`` and ``calibrate`` see no target labels, with two exceptions: rows that the
+user labelled for them, and rows that the user asks for with ``--labels N`` (MATHEMATICS, section
+10).
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from covcal_cli.records import require_at_least
 
 
 def target_labels(target: Domain, rows: Rows) -> Labels:
-    """Return the labels of target `rows`, shape (m,) int64; -1 where unknown."""
+    """Return the labels of target `rows`, shape (m,) int64; -1 if unknown."""
     return read_labels(target, rows)
 
 

@@ -1,12 +1,13 @@
-"""Tasks for annotation tools, and what the tools export: Label Studio and doccano.
+"""Tasks for the annotation tools Label Studio and doccano, and the exports of these tools.
 
-A task holds the cells of a line of the sheet, under ``row_id`` instead of ``id``, because both
-tools number the tasks themselves. ``text`` holds what a person reads.
+A task holds the cells of a line of the sheet. The id is under ``row_id``, because both tools use
+``id`` for their own numbers. ``text`` holds the text for the person.
 
 - Label Studio takes ``.json``, a list of ``{"data": {...}}``, and a labelling interface in XML. Its
-  exports JSON, JSON_MIN and CSV are read. An export may lack tasks that nobody labelled, and may
+  exports JSON, JSON_MIN and CSV are read. An export may lack tasks that nobody labelled. It may
   hold labels by several annotators, who then count as several labellers.
-- doccano takes ``.jsonl`` of ``{"text": ...}`` with more keys, and exports the same with ``label``.
+- doccano takes ``.jsonl`` of ``{"text": ...}`` with further keys, and exports the same with
+  ``label``.
 """
 
 import json
@@ -47,7 +48,7 @@ class LabelTable:
 
 
 def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
-    """Return what a person reads of a row: its only column, or a line for each column."""
+    """Return the text of a row for a person: its only column, or a line for each column."""
     cells = {name: column[row] for name, column in facts.items() if column[row]}
     if len(facts) == 1:
         return next(iter(cells.values()), "")
@@ -100,7 +101,8 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
 def read_tables(path: Path) -> list[LabelTable]:
     """Read a sheet, tasks, or the export of a tool: one table for each person who labelled.
 
-    Raises `CovcalError` if it is not readable, or does not say which class a person chose.
+    Raises `CovcalError` if the file is not readable, or if the class that a person chose is not
+    clear.
     """
     require_file(path, remedy="give the CSV file that covcal pick wrote, or an export of its tasks")
     if path.suffix.lower() not in SUFFIXES:
@@ -146,7 +148,7 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _is_task(item: Any) -> bool:
-    """Return whether an item is a task of Label Studio with its annotations, not a flat line."""
+    """Return whether an item is a task of Label Studio with annotations, and not a flat line."""
     return isinstance(item, dict) and isinstance(item.get("data"), dict)
 
 
@@ -168,7 +170,7 @@ def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, 
 
 
 def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the class that an annotation of Label Studio names; empty if it names none."""
+    """Return the class in an annotation of Label Studio; empty if there is none."""
     results = annotation.get("result")
     chosen = {
         str(result.get("from_name")): result["value"]["choices"]
@@ -181,7 +183,7 @@ def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str])
 
 
 def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the one label of a row, given what was chosen in each control of the interface."""
+    """Return the only label of a row, given the choices in each control of the interface."""
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
@@ -216,7 +218,7 @@ def _of_line(path: Path, item: Any) -> dict[str, str]:
 
 
 def _of_doccano(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of a line of doccano, which older versions write with a key ``meta``."""
+    """Return the cells of a line of doccano; older versions write a key ``meta``."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is no task: {_REMEDY}")
     meta = item.get("meta")
@@ -236,8 +238,8 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
     """Return a table for each annotator: all rows, with the labels of this annotator."""
-    lines: dict[str, Mapping[str, str]] = {}  # by the cell that proves the row
-    labels: dict[str, dict[str, str]] = {}  # by annotator and cell
+    lines: dict[str, Mapping[str, str]] = {}  # lines by the cell that proves the row
+    labels: dict[str, dict[str, str]] = {}  # labels by annotator and cell
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)

@@ -1,9 +1,9 @@
-"""Estimate the accuracy of a period, from the source's rows or from a sketch of them.
+"""Estimate the accuracy of a period, from the source's rows or from a summary of these rows.
 
 If the file that the calibration was fitted on exists unchanged, all estimators read its labelled
-source rows. Otherwise the sketch in the reference data takes their place. It holds the top label's
-log odds, for right and wrong rows separately, which is all that ATC and DoC need. It also holds the
-centres of the classes, where the estimators by clustering start.
+source rows. Otherwise the sketch in the reference data replaces these rows. It holds the log odds
+of the top label, for right and wrong rows separately; ATC and DoC need nothing more. It also holds
+the centres of the classes, from which the estimators by clustering start.
 """
 
 import math
@@ -56,17 +56,17 @@ from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
 
-_LEAST_ROWS = 16  # least rows of a period: fewer may leave half of all accuracies possible
+_LEAST_ROWS = 16  # least rows of a period: with fewer, half of all accuracies may be possible
 _LEAST_SOURCE = 2
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The source rows that an estimate needs, or rows made from a sketch of them."""
+    """The source rows that an estimate needs, or artificial rows made from a sketch."""
 
     logits: Floats  # (n_v, K)
     labels: Labels  # (n_v,)
-    sketch: Reference | None  # the file that the rows come from; None for other rows
+    sketch: Reference | None  # the reference data with the sketch, if the rows were made from it
     temperature: float  # T_s
     prior: Float64s | None  # class frequencies on the target, (K,), if the user gave them
     has_all_classes: bool  # as in `EstimatorInputs`
@@ -87,7 +87,7 @@ class SourceRows:
             self.logits, self.labels, logits, self.temperature, of_source=self.of_source
         )
         offsets = None
-        if self.prior is not None and self.sketch is None:  # a sketch does not have the labels
+        if self.prior is not None and self.sketch is None:  # a sketch has no labels
             offsets = prior_offsets(self.prior, self.labels)
         ends = accuracy.accuracy, accuracy.low, accuracy.high
         estimate = Estimate("combined", *ends, ASSUMPTION)

@@ -1,8 +1,9 @@
 """Cut files into periods, name the periods, and put them in the order of time.
 
 A period is a whole file, or a part of a file: a day, week, month, quarter or year of a column of
-dates, or a number of rows. Names sort by time if they are all of one kind (2026-11-28, 2026-W48,
-2026-11, 2026-Q4, 2026, or "row 2501" for rows from there on). Times with an offset count in UTC.
+dates, or a number of rows. Names are sorted by time if they are all of one kind (2026-11-28,
+2026-W48, 2026-11, 2026-Q4, 2026, or "row 2501" for the rows from 2501 on). Times with an offset
+count in UTC.
 """
 
 import re
@@ -126,7 +127,7 @@ def _day(text: str) -> date:
     if len(text) > _DATE:
         try:
             moment = datetime.fromisoformat(text)
-        except ValueError:  # what follows the date is no time of ISO 8601
+        except ValueError:  # the text after the date is not a time of ISO 8601
             return date.fromisoformat(text[:_DATE])
         return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
     return date.fromisoformat(text)
@@ -169,7 +170,7 @@ def _number(kind: str, numbers: Sequence[int]) -> int:
 
 
 def missing_between(before: str, after: str) -> list[str]:
-    """Return the names of the periods between two, which have no rows; at most 1000."""
+    """Return the names of the periods between two periods, which have no rows; at most 1000."""
     first, last = place_in_time(before), place_in_time(after)
     if first is None or last is None or first[0] != last[0] or first[0] == "row":
         return []

@@ -1,9 +1,9 @@
-"""The drift of the columns that a file keeps: how their values differ from the calibration's rows.
+"""The drift of kept columns: how their values differ from those of the calibration's rows.
 
 Numbers are compared by the population stability index (PSI) over the tenths of the reference, and
 by the Kolmogorov-Smirnov test. Categories are compared by the PSI of their shares, and by the
-chi-square test. Missing values have a chi-square test of their own. The p-values count all tests of
-a period (Bonferroni).
+chi-square test. Missing values have a chi-square test of their own. The p-values are corrected for
+all tests of a period (Bonferroni).
 
 Columns that cannot be compared are left out: dates, and texts that are nearly all different.
 """
@@ -21,15 +21,15 @@ from covcal_cli.watch.period import ColumnDrift
 from covcal_cli.watch.reference import ColumnSketch, quantiles
 
 _MOST_COLUMNS = 20  # columns with a sketch
-_MOST_CATEGORIES = 30  # a column of more texts is not compared
-_MOST_NUMBERS = 10  # so few different numbers count as categories
+_MOST_CATEGORIES = 30  # a column with more different texts is not compared
+_MOST_NUMBERS = 10  # at most this many different numbers count as categories
 _LONGEST = 60  # characters of a category
-_LEAST_ROWS = 30  # rows with a value that a comparison needs, on both sides
-_LEAST_SHARE = 1e-4  # takes the place of an empty part in the PSI
+_LEAST_ROWS = 30  # a comparison needs this many rows with a value on both sides
+_LEAST_SHARE = 1e-4  # replaces an empty part in the PSI
 _LEAST_EXPECTED = 5.0  # rarer categories are counted together in the chi-square test
 _TENTHS = np.arange(1, 10) / 10
-_TERMS = 100  # of the series of the Kolmogorov distribution
-_NEW = 3  # new categories that are named
+_TERMS = 100  # number of terms of the series of the Kolmogorov distribution
+_NEW = 3  # number of new categories that are named
 _DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
 
 
@@ -60,7 +60,7 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
     """Return the drift of every column that has a sketch, if there are enough rows.
 
-    A column that is not there counts as missing in all rows, unless none is there.
+    A column that is absent counts as missing in all rows, unless all columns are absent.
     """
     names = set(domain.columns)
     if not any(column.name in names for column in sketches):
@@ -77,15 +77,15 @@ def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tupl
 
 
 def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, ...]:
-    """Return drifts whose p-values count this number of comparisons."""
+    """Return drifts whose p-values are corrected for this number of comparisons."""
     return tuple(replace(column, p=min(1.0, column.p * tests)) for column in columns)
 
 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
     """Yield the drift of a column; nothing for few rows.
 
-    Texts in a column of numbers count as missing. If nearly all values are missing, only that is
-    compared.
+    Texts in a column of numbers count as missing. If nearly all values are missing, only the share
+    of missing values is compared.
     """
     if min(len(values), before.valued) < _LEAST_ROWS:
         return
@@ -149,7 +149,7 @@ def _present(values: AnyArray) -> AnyArray:
 
 
 def _texts(values: AnyArray) -> list[str]:
-    """Return the names of categories, cut to a bearable length."""
+    """Return the names of categories, cut to `_LONGEST` characters."""
     if values.dtype.kind != "S":
         return [f"{value:.7g}" for value in values.tolist()]
     return [value.decode("utf-8", "replace")[:_LONGEST] for value in values.tolist()]
@@ -201,7 +201,7 @@ def ks_statistic(first: Floats, second: Floats) -> float:
 def ks_p(statistic: float, n: int, m: int) -> float:
     """Return the asymptotic p-value of the two-sample Kolmogorov-Smirnov test.
 
-    The small-sample term is that of Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von Mises and
+    The small-sample term is from Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von Mises and
     related statistics without extensive tables", 1970.
     """
     root = math.sqrt(n * m / (n + m))

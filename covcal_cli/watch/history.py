@@ -1,9 +1,9 @@
-"""The history of a watch: a file of JSON lines that only grows.
+"""The history of a watch: a file of JSON lines, to which lines are only added.
 
 A run appends its lines in one write, under a lock, and waits until they are on the disk. If a
-process is killed, the lines before stay as they were. Each line holds one period and its digest. A
-line that was cut off or changed is ignored with a warning, and the next line starts below it. A
-file without any line that begins like a period is not a history, and is never changed.
+process is killed, earlier lines do not change. Each line holds one period and its digest. A line
+that was cut off or changed is ignored with a warning, and the next line starts below it. A file is
+never changed unless at least one of its lines begins like a period.
 """
 
 import os
@@ -23,14 +23,15 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-_STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)  # of every line
+# the beginning of every line
+_STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
 _PADDING = b" \t\r\0"  # a power cut may leave NULs in a file
 
 
 @dataclass(frozen=True)
 class History:
-    """The content of a history: every period once, as its latest line has it."""
+    """The content of a history: every period once, by its latest line."""
 
     path: Path
     periods: tuple[Period, ...] = ()
@@ -66,9 +67,9 @@ def read_history(path: Path) -> History:
 
 
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
-    """Append the lines that `lines` makes from the current history; if it raises, append nothing.
+    """Append the lines that `lines` makes from the current history; append nothing if it raises.
 
-    Only the part of the file behind the `earlier` history is read.
+    Only the part of the file after the `earlier` history is read.
 
     Raises
     ------
@@ -139,7 +140,7 @@ def _extended(earlier: History, content: bytes) -> History:
             reason = "it was cut off" if is_cut_off else error
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
-        periods[period.key] = period  # a later line takes the place of an earlier one
+        periods[period.key] = period  # a later line replaces an earlier line
     if damaged and not is_history:  # the file is of another kind, such as a calibration
         raise CovcalError(
             f"{path} is not a history of watch, as no line of it holds a period: pass another "

@@ -1,18 +1,19 @@
-"""The labels of periods: what those of one period tell, and what those of many tell together.
+"""The accuracy and the gap by the labels of one period, and of several periods together.
 
-Every labelled period gives an accuracy A and a size n*, the number of random labels that tell as
-much. So n* A labels count as right, and the others as wrong. Periods are pooled by adding these
-counts. What is pooled is the gap, mean confidence minus accuracy: the accuracy itself moves with
-the rows. The interval is valid at every look (`maths.odds.anytime_interval`).
+Every labelled period gives an accuracy A and a size n*, the number of random labels that would be
+as precise. So n* A labels count as right, and the others as wrong. Periods are pooled by adding
+these counts. The result is the gap, mean confidence minus accuracy, because the accuracy itself
+changes with the rows. The interval is valid at every look (`maths.odds.anytime_interval`).
 
-A pool may begin at any labelled period. The pool that begins at the k-th one, from 0, has the error
-probability e / ((k + 1) (k + 2)). These sum to e, so all intervals are right together, and the
-labels may choose among them. The longest pool is taken whose interval meets those of all shorter
-pools. So labels that show another gap than earlier ones end the pool.
+A pool may begin at any labelled period. The pool that begins at period k = 0, 1, ... has the error
+probability e / ((k + 1) (k + 2)). The sum of these is e, so all intervals are right together with
+probability 1 - e, and the labels may choose among them. The result is the longest pool whose
+interval overlaps the intervals of all shorter pools. So a pool ends if later labels show another
+gap than earlier labels.
 
-Labels that arrive late are a CSV with the columns ``id`` and ``label``. They are joined to the rows
-of watched periods by id. If ids are repeated in several periods, the CSV needs a column ``period``
-too.
+Labels that arrive late come as a CSV with the columns ``id`` and ``label``. They are joined to the
+rows of watched periods by id. If several periods have the same ids, the CSV also needs a column
+``period``.
 """
 
 from collections import Counter
@@ -53,9 +54,9 @@ class FileLabels:
     """The labelled rows of a file, with the scores of the rows that they represent."""
 
     draw: Draw  # n labelled rows; if its design is "random", they are random rows of their period
-    right: Float64s  # (n,), 1 where the classifier is right
-    scores: Float64s  # (n,), of these rows
-    frame_scores: Float64s  # (m,), of the frame of the draw
+    right: Float64s  # (n,), 1 if the classifier is right
+    scores: Float64s  # (n,), scores of these rows
+    frame_scores: Float64s  # (m,), scores of the frame of the draw
     drawable: Booleans  # (N,), whether each row of the target could have been drawn
 
     @property
@@ -64,7 +65,7 @@ class FileLabels:
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Return what the labels of a part of the rows tell; None without any."""
+        """Return accuracy and size by the labels of a part of the rows; None without labels."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -81,9 +82,9 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def weighted(self, rows: Rows) -> PeriodLabels | None:
-        """Return what the labels of a part of the rows tell by their weights alone.
+        """Return accuracy and size by the labels of a part of the rows, only from their weights.
 
-        A row with the largest weight of the file counts as one random row, others as less.
+        A row with the largest weight of the file counts as one random row; other rows count less.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
@@ -98,7 +99,7 @@ class FileLabels:
     def metrics(
         self, target: Domain, rows: Rows, wanted: Sequence[Wanted], classes: Sequence[str]
     ) -> tuple[MetricEstimate, ...]:
-        """Estimate metrics on a part of the rows, which has a label, by its labels."""
+        """Estimate metrics on a part of the rows by its labels; it must have at least one."""
         draw = self.draw
         inside, frame = np.isin(draw.rows, rows), np.isin(draw.frame, rows)
         population, labelled = int(self.drawable[rows].sum()), int(inside.sum())
@@ -142,8 +143,8 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
     """Return rows of a file, ascending, with labels that arrived late.
 
-    If ``covcal pick`` drew all of these rows, they count by the design of the draw, together with
-    the labels of its other rows. Otherwise they count as random rows of their period.
+    If ``covcal pick`` drew all these rows, they count by the design of the draw, together with the
+    labels of the other drawn rows. Otherwise they count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
@@ -190,7 +191,7 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
 
 
 def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabels | None:
-    """Return the labels of two parts as random rows of both, as a pool adds those of periods."""
+    """Return the labels of two parts as random rows of both parts, added as in a pool."""
     if first is None or second is None:
         return first or second
     size = first.size + second.size
@@ -199,7 +200,7 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 
 
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
-    """Return what the labels of parts of one period tell, given the rows of every part.
+    """Return accuracy and size by the labels of parts of one period, given the rows of each part.
 
     Every part counts in proportion to its rows. A part without labels is left out.
     """
@@ -239,7 +240,7 @@ class Pool:
 
 
 def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) -> Pool | None:
-    """Return the gap by the labels of periods in order, from place `start` on; None without any."""
+    """Return the gap by the labels of ordered periods from `start` on, or None."""
     labelled = [
         (entry, entry.labels, place)
         for place, entry in enumerate(entries)
@@ -265,11 +266,12 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
 
 @dataclass(frozen=True)
 class Pools:
-    """The gap by the labels from every start on; all intervals are right together."""
+    """The gap by the labels from each start on; all intervals are right together."""
 
     starts: Sequence[int]  # numbers of labelled periods
     gaps: Sequence[Gap]
-    chosen: int  # the place of the longest pool whose interval meets those of all shorter ones
+    # position of the longest pool whose interval overlaps the intervals of all shorter pools
+    chosen: int
 
 
 def spent(k: Integers, error: float = ERROR) -> Float64s:
@@ -290,7 +292,7 @@ def pools(
 
     - `sizes`, `accuracies`, `confidences`: n*, A and the mean confidence of the labelled periods in
       order, shape (n,).
-    - `starts`: numbers of labelled periods, of which the last ones are used.
+    - `starts`: numbers of labelled periods; only the last of these are used.
     - `expected`: the accuracy to expect, known before the labels. Default: the mean confidence.
     - `error`: the probability that any interval ever misses.
     """
@@ -310,7 +312,7 @@ def pools(
     )
     ends = confidence - accuracy, confidence - highs, confidence - lows
     gaps = [Gap(*gap) for gap in zip(*(end.tolist() for end in ends), strict=True)]
-    # The first start whose interval meets all later ones.
+    # The first start whose interval overlaps the intervals of all later starts.
     highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
     lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
     chosen = next(
@@ -363,7 +365,7 @@ class LateLabels:
 
     @property
     def notes(self) -> list[str]:
-        """Return a note on the lines that no period has."""
+        """Return a note on the lines that belong to no period."""
         missing = sorted(set(range(len(self.ids))) - set(self.joined))
         if not missing:
             return []

@@ -58,15 +58,15 @@ from covcal_cli.watch.sketches import (
     squared_distance,
 )
 
-# The most rows of a period that are read. Their sampling noise is far below that of a calibration's
-# own rows.
+# The most rows of a period that are read. Their sampling noise is far below the noise of the
+# calibration's own rows.
 _MOST_ROWS = 20_000
 _LEAST_ROWS = 2  # fewer rows have no useful moments
 
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration with everything that periods are compared with."""
+    """A calibration with all data with which periods are compared."""
 
     calibration: Calibration
     document: Path
@@ -78,7 +78,7 @@ class Standard:
     notes: tuple[str, ...] = ()
     segments: Segments | None = None  # how periods are cut into segments, if the user asks
     decision: WatchedDecision | None = None
-    metrics: Sequence[Wanted] = ()  # to estimate for every period
+    metrics: Sequence[Wanted] = ()  # metrics to estimate for every period
 
 
 def standard_of(
@@ -94,7 +94,7 @@ def standard_of(
 
     The file that the calibration was fitted on is opened only if it is in the calibration's folder,
     or if the user `named` it. If the reference data cannot be written, only this watch uses them,
-    and a note says so. `wrote` is called with their file once it is written.
+    and a note says so. `wrote` is called with the file of reference data after it was written.
 
     Raises
     ------
@@ -182,7 +182,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A period as its file holds it, compared with what the history has under its name."""
+    """A period in its file, with the history's period of the same name."""
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
@@ -195,8 +195,8 @@ def measurements(
 ) -> Iterator[Measurement]:
     """Yield every period of a file.
 
-    A period that is known with the same rows is not measured again, but its labels are read. It is
-    "grown" if its first rows are the known ones.
+    If the history has a period with the same rows, it is not measured again, but its labels are
+    read. A period is "grown" if its first rows are the rows in the history.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def _with_accepted(
     standard: Standard,
     labels: FileLabels | None,
 ) -> Measured:
-    """Return a period with the rows that the watched decision accepts."""
+    """Return a period with the data of the rows that the watched decision accepts."""
     decision = standard.decision
     if decision is None:
         return entry
@@ -276,7 +276,7 @@ def _with_accepted(
     if is_recorded and of_rows is None:
         return entry
     accepted = accepted_rows(target, cut.rows, scaled, decision)
-    # An earlier watch may have read some of the labels without this decision, so they count anew.
+    # An earlier watch may have read some of these labels without this decision, so count all again.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
@@ -291,7 +291,7 @@ def _with_metrics(
 ) -> Measured:
     """Return a period with its metrics: by `labels` if there are new ones, or estimated.
 
-    Metrics that the history has are not estimated again.
+    Metrics in the history are not estimated again.
     """
     classes = standard.calibration.classes
     recorded = wanted_again(entry.metrics, classes)
@@ -348,7 +348,7 @@ def with_segments(standard: Standard, column: str, tolerance: float, level: floa
 def _labels(
     file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return the labelled rows of a file: those that arrived late, its own, or the picked rows."""
+    """Return the labelled rows of a file: late labels, labels in the file, or picked rows."""
     own = own_labels(file, seed) if source.uses_labels else None
     if own is not None:
         return own
@@ -412,7 +412,7 @@ def _mean(shares_of_rows: Float64s) -> float:
 
 
 def joined(first: Measured, second: Measured) -> Measured:
-    """Return one period of two parts, which came in two files.
+    """Return one period from two parts, which came in two files.
 
     Means and signals are those of all rows. The estimate and the distances between domains are
     means over both parts.
@@ -492,7 +492,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the rows' coordinates, shape (m, p); None if the file does not have the features."""
+    """Return the rows' coordinates, shape (m, p); None if the file lacks the features."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
@@ -525,7 +525,8 @@ def signals_of(
 ) -> Iterator[tuple[str, float, float]]:
     """Yield the position of the rows among the reference rows, signal by signal.
 
-    It is the mean rank minus the reference's own mean rank, with the variance of the ranks.
+    The position is the mean rank minus the reference's own mean rank, with the variance of the
+    ranks.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Watch periods whose logits are in memory.
 
-Each period becomes a features file in memory. Then the functions behind ``covcal watch`` measure
-and judge it, so the numbers and verdicts are those of the command on the same rows.
+Each period becomes a features file in memory. Then the functions of ``covcal watch`` measure and
+judge it, so the numbers and verdicts are equal to those of the command.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
-_IN_MEMORY = Path("the arrays")  # where a period or a calibration is that no file holds
+_IN_MEMORY = Path("the arrays")  # the path of a period or calibration that is not in a file
 
 
 class Watch:
@@ -50,21 +50,21 @@ class Watch:
     source_logits, source_labels, target_logits : arrays, optional
         For a calibrator: the arrays that it was fitted on. Later rows are compared with them.
     target_columns : data frame or dict of arrays, optional
-        Further columns of the target rows, with which those of later rows are compared.
+        Further columns of the target rows; the columns of later rows are compared with them.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. Without it the
         history is kept in memory.
     tolerance : float
-        Confidence that is off by more is "off".
+        If the confidence is off by more than this, the verdict is "off".
     every : str
-        The length of a period: day, week, month, quarter or year. It tells how often an alarm is
-        possible.
+        The length of a period: day, week, month, quarter or year. It determines how often an alarm
+        is possible.
     false_alarms : float
         The largest number of false alarms (changed rows) per year.
     stable : int
         The number of periods without another change that end an alarm; 0 for never.
     segment : str, optional
-        For a cal.json: a column whose values are judged apart, or "predicted".
+        Only with a cal.json: a column whose values are judged separately, or "predicted".
     metrics : str, optional
         Metrics to estimate for every period, such as "f1,recall:fraud", as ``--metrics``.
 
@@ -156,24 +156,25 @@ class Watch:
     ) -> Period:
         """Judge the rows of a period, and add it to the history.
 
-        The same rows again, with labels that have arrived since, are judged by these labels.
+        If you give the same rows again with labels that arrived later, they are judged by these
+        labels.
 
         Parameters
         ----------
         logits : array or data frame, shape (n, K), or (n,) for the second of two classes
-            The classifier's. A data frame may have one column per class, called as the class, among
-            other columns.
+            The classifier's logits. A data frame may have one column per class, named like the
+            class, and other columns.
         period : str
             The name, such as "2026-11-29", "2026-W48" or "2026-11". Such names are put into the
             order of time.
         features : array, shape (n, d), optional
             phi(x), if the calibration was fitted on a file with features.
         labels : array, shape (n,), optional
-            The labels of rows that somebody labelled, as class names or numbers; None or NaN where
-            there is none. They count as random rows of the period.
+            The labels of rows that somebody labelled, as class names or numbers; None or NaN for
+            other rows. They count as random rows of the period.
         columns : data frame or dict of arrays, optional
-            Further columns of the rows, whose drift is told: numbers or categories. By default the
-            columns of `logits` that are no classes.
+            Further columns of the rows, numbers or categories, whose drift is measured. By default
+            the columns of `logits` that are not classes.
         join : bool
             Whether the rows are further rows of a known period.
         force : bool
@@ -227,7 +228,7 @@ class Watch:
         return next(line for line in reversed(reported) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:
-        """Return the logits, and the columns of a data frame that are no classes."""
+        """Return the logits, and the columns of a data frame that are not classes."""
         names = list(self._standard.calibration.classes)
         calibrator = self._calibrator
         if calibrator is not None:
@@ -235,7 +236,7 @@ class Watch:
         rest = None
         if set(names) <= set(getattr(logits, "columns", ())):
             rest, logits = logits.drop(columns=names), logits[names]
-        if hasattr(logits, "__len__") and not len(logits):  # a period in which no rows came
+        if hasattr(logits, "__len__") and not len(logits):  # a period without rows
             return np.zeros((0, len(self._standard.calibration.classes))), rest
         if calibrator is not None:
             return calibrator.rows(logits), rest
@@ -245,7 +246,7 @@ class Watch:
         return rows, rest
 
     def _labels(self, labels: Any, n: int) -> Labels:
-        """Return class numbers, and -1 where a label is missing."""
+        """Return class numbers, and -1 if a label is missing."""
         values = _objects(labels, "labels")
         if values.shape != (n,):
             raise ArgumentError(f"labels must be of shape ({n},), not {values.shape}")
@@ -294,12 +295,12 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 
 
 def _objects(values: Any, name: str) -> AnyArray:
-    """Return an array in which NaN among texts stays NaN, which NumPy would turn into a text."""
+    """Return an array that keeps NaN among texts, which NumPy would turn into a text."""
     return array_of(np.array(values, dtype=object) if isinstance(values, list) else values, name)
 
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
-    """Return objects as numbers if all are, or else as texts; NaN or empty where one is missing."""
+    """Return objects as numbers if all are, else as texts; missing values are NaN or empty."""
     present = [not _is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)
@@ -341,7 +342,7 @@ def _standard_of_arrays(
     target_logits: Any,
     target_columns: Any,
 ) -> Standard:
-    """Return a fitted calibrator with the reference data of the arrays that it was fitted on."""
+    """Return a fitted calibrator with the reference data of its arrays."""
     if source_logits is None or source_labels is None:
         raise ArgumentError(
             "give source_logits, source_labels and target_logits too: the arrays that the "

@@ -1,7 +1,7 @@
 """The records of a watch: the numbers and the verdict of one period, and the result of a run.
 
-The record of a period is one line of the history. Its numbers use no labels except those that you
-give: rows you labelled (`covcal label`), or ``--labels``.
+The record of a period is one line of the history. Its numbers use only labels that you give: rows
+you labelled (`covcal label`), ``--labels`` or ``--target-labels``.
 """
 
 import math
@@ -29,8 +29,8 @@ from covcal_cli.records import (
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
-_LARGE_DRIFT = 0.1  # of a PSI or a difference of shares: the usual limit of a moderate change
-_LARGE_SHARE = 0.01  # of missing or new values
+_LARGE_DRIFT = 0.1  # a PSI or a difference of shares: the usual limit of a moderate change
+_LARGE_SHARE = 0.01  # share of missing or new values
 _LARGEST = 1e15  # more evidence than a shift of 10 million rows can give
 
 
@@ -50,7 +50,7 @@ class PeriodAccuracy:
     accuracy: Share
     low: Share
     high: Share
-    of: str  # the rows or labels that the estimate rests on, in words
+    of: str  # the rows or labels on which the estimate rests, in words
     contradicted: bool = False  # whether the estimators disagree
 
     def __post_init__(self) -> None:
@@ -59,11 +59,11 @@ class PeriodAccuracy:
 
 @dataclass(frozen=True)
 class PeriodLabels:
-    """What the labels of one period tell, by the design of their draw."""
+    """The accuracy by the labels of one period, by the design of their draw."""
 
     rows: Number  # labelled
     accuracy: Share
-    size: Positive  # the number of random labels that tell as much
+    size: Positive  # the number of random labels that would be as precise
 
 
 @dataclass(frozen=True)
@@ -86,25 +86,26 @@ class Gap:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """How the values of one kept column differ from those of the calibration's rows."""
+    """The difference between a kept column's values and those of the calibration's rows."""
 
     name: str
     rows: Number
-    psi: NonNegative  # population stability index: of tenths of the numbers, or of categories
-    # The largest difference of both distribution functions (KS), or of the shares of a category.
+    psi: NonNegative  # population stability index, of tenths of the numbers or of categories
+    # The largest difference of the distribution functions (KS), or of the shares of a category.
     statistic: Share
-    p: Share  # of the KS or chi-square test and of that of missing values, for all columns together
+    # p-value of the KS or chi-square test and the test of missing values, for all columns together
+    p: Share
     missing: Share
     missing_before: Share
-    new: Share  # of the rows with a value: categories that the reference does not have
-    new_categories: tuple[str, ...]  # the most frequent ones
+    new: Share  # share of the rows with a value whose category the reference does not have
+    new_categories: tuple[str, ...]  # the most frequent new categories
     measure: str  # the number that changed most, in words, such as "median"
     now: str
     before: str
 
     @property
     def size(self) -> float:
-        """How large the change is, to compare columns."""
+        """The size of the change, to compare columns."""
         return max(self.psi, self.statistic, abs(self.missing - self.missing_before))
 
     def is_drift(self, level: float) -> bool:
@@ -155,10 +156,10 @@ class RaisedAlarm:
 
 @dataclass(frozen=True)
 class Segment:
-    """The periods that the alarm compares with, in place of the calibration's rows."""
+    """The periods with which the alarm compares, in place of the calibration's rows."""
 
     since: str  # its first period
-    reason: str  # why it began
+    reason: str  # the reason why it began
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,8 @@ class Accepted:
     """The rows of a period that a decision accepts."""
 
     decision: str  # sha256 of decide.json
-    error: Share  # the largest share of them that may be wrong
-    rows: Count  # that are accepted
+    error: Share  # the largest share of accepted rows that may be wrong
+    rows: Count  # number of accepted rows
     expected: CurvePoint | None  # their expected error without labels
     labels: PeriodLabels | None  # the accuracy by the labels of accepted rows
 
@@ -179,7 +180,7 @@ class Promise:
     verdict: PromiseVerdict
     labels: Count  # labelled accepted rows of this period and of earlier ones
     error: Gap | None  # the share of accepted rows that is wrong, by these labels
-    needed: Count | None  # about how many more labels decide; None: no number is likely to
+    needed: Count | None  # about how many more labels would decide; None: decided, or too many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,14 +191,14 @@ class Measured:
     file: Path
     by: str | None  # the column of dates that cut the file; None for a whole file
     every: str  # the length of a period
-    # Of the rows, by which they are recognised; one for each file that they came in.
+    # The sha256 of the rows, by which they are recognised; one for each file of the period.
     rows_sha256: tuple[str, ...]
-    rows: Count  # 0: no rows came, and the numbers below say nothing
+    rows: Count  # if it is 0, the numbers below mean nothing
     read: Count  # rows that the numbers use; a seeded sample if there are more
     confidence_before: Share  # mean confidence of the classifier itself
     confidence: Share  # mean calibrated confidence
     predicted: tuple[Share, ...]  # how often each class is predicted
-    estimate: PeriodAccuracy | None  # without labels
+    estimate: PeriodAccuracy | None  # estimated without labels
     labels: PeriodLabels | None  # the accuracy by the labels of its rows
     auc_target: Share | None  # AUC between the period and the calibration's own target
     auc_source: Share | None
@@ -206,10 +207,11 @@ class Measured:
     # signal.
     signals: Mapping[str, Difference]
     variances: Mapping[str, Share]  # variances of the ranks, by signal
-    signal_rows: Count  # rows that signals and domains use
-    columns: tuple[ColumnDrift, ...] = ()  # of the kept columns; empty for joined periods
+    signal_rows: Count  # number of rows for signals and domains
+    columns: tuple[ColumnDrift, ...] = ()  # drifts of the kept columns; empty for joined periods
     accepted: Accepted | None = None  # the rows that the decision accepts, if one is watched
-    # That were asked for: by the labels of the period, or estimated; empty for joined periods.
+    # The metrics that were asked for: by the labels of the period, or estimated; empty for joined
+    # periods.
     metrics: tuple[MetricEstimate, ...] = ()
 
     def __post_init__(self) -> None:
@@ -218,7 +220,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Period(Document):
-    """A period with its verdict, as a line of the history holds it."""
+    """A period with its verdict, which is one line of the history."""
 
     schema: ClassVar[str] = "covcal.period/1"
 
@@ -238,7 +240,7 @@ class Period(Document):
 
     @property
     def accuracy(self) -> PeriodAccuracy | None:
-        """The accuracy that the verdict rests on: by labels if there are any, or estimated."""
+        """The accuracy behind the verdict: by labels if there are any, else estimated."""
         return self.by_labels or self.measured.estimate
 
     @property
@@ -262,7 +264,7 @@ class Period(Document):
 
     @property
     def accepted(self) -> str:
-        """How many rows the decision accepts, and what to expect of them, in words."""
+        """The number of rows that the decision accepts, and their expected error, in words."""
         accepted = self.measured.accepted
         if accepted is None:
             return ""
@@ -300,7 +302,7 @@ class Period(Document):
     def drifts(self) -> list[ColumnDrift]:
         """The kept columns that have drifted, the largest change first.
 
-        A false one is as rare as a false alarm: both have one level per period.
+        A false drift is as rare as a false alarm, because both have the same level per period.
         """
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]
@@ -321,7 +323,7 @@ class Acknowledgement(Document):
     version: str  # of covcal
     calibration: str  # sha256 of the calibration
     since: str  # the period in which the change began, the first of the new segment
-    after: str  # the last period at that time; the segment holds from the next one on
+    after: str  # the last period at that time; the segment is used from the next period on
     reason: str
 
 
@@ -333,11 +335,11 @@ class SegmentVerdict:
     segment: str
     rows: Number
     confidence: Share  # mean calibrated confidence
-    accuracy: PeriodAccuracy | None  # by the labels of the period if there are any, or estimated
+    accuracy: PeriodAccuracy | None  # by the labels of the period if there are any, else estimated
     gap: Gap | None
     verdict: Verdict
     why: str
-    drifts: tuple[ColumnDrift, ...]  # against the calibration's rows of the same segment
+    drifts: tuple[ColumnDrift, ...]  # compared with the calibration's rows of the same segment
 
 
 @dataclass(frozen=True)
@@ -351,7 +353,7 @@ class Watched(Document):
     every: str
     false_alarms: Positive
     tolerance: Share
-    earlier: Count  # periods of the history that the alarm uses too
+    earlier: Count  # number of periods of the history that the alarm also uses
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     segments: tuple[SegmentVerdict, ...] = ()

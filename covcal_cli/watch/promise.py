@@ -1,15 +1,16 @@
 """Whether a decision still keeps its promise: at most a share A of the accepted rows is wrong.
 
 Labels of accepted rows add up over periods, with intervals that are valid at every look
-(`watch.labels.pools`). A pool may begin at any labelled period, and the intervals of all pools are
-right together with probability 95 %. So the promise is broken if the error of some pool is above A:
-this is said of a decision that keeps its promise with probability 5 % at most, however long you
-watch. The promise holds so far if the error of the longest pool without a change is at most A.
+(`watch.labels.pools`). A pool may begin at any labelled period. The intervals of all pools are
+right together with probability 95 %. The promise counts as broken if the interval of any pool is
+above A. For a decision that keeps its promise, this happens with a probability of at most 5 %,
+however long you watch. The promise holds so far if the interval of the longest pool without a
+change is at most A.
 
-Random rows count as they are. A row that was drawn with another probability than others counts as
-u = w / max w rows, with w its weight. This keeps the test valid: a likelihood ratio L of one row is
-linear in whether the row is wrong, and L^u <= 1 + u (L - 1) (Bernoulli's inequality), which has the
-mean 1 if the weighted share of wrong rows is A.
+A random row counts as one row. If rows have different weights w, a row counts as u = w / max w
+rows. The test stays valid for this reason. Let L be the likelihood ratio of one row, which is
+linear in r (1 if the row is wrong, else 0). Then L^u <= 1 + u (L - 1) (Bernoulli's inequality). The
+right side has the mean 1 if the weighted share of wrong rows is A.
 """
 
 from collections.abc import Sequence
@@ -29,8 +30,9 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.watch.labels import FileLabels, pools, spent
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
-_OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)  # labels to ask
-_PRIOR = 10.0  # labels that the expected error counts as
+# numbers of labels that are suggested
+_OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
+_PRIOR = 10.0  # number of labels as which the expected error counts
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class WatchedDecision:
 
 
 def watched_decision(path: Path, document: Path) -> WatchedDecision:
-    """Read the decision to watch; it must be of the calibration `document`, and accept rows.
+    """Read the decision to watch; it must belong to the calibration `document`, and accept rows.
 
     Raises
     ------
     CovcalError
-        If it cannot be read, is of another calibration or score, or promises nothing.
+        If it cannot be read, has another calibration or score, or makes no promise.
     """
     decision = read_decision(path, document)
     if decision.error is None:
@@ -80,8 +82,9 @@ def accepted_in_period(
 ) -> Accepted:
     """Measure the accepted rows of a period.
 
-    - `sample`: rows that stand for all rows of the period.
-    - `estimate`: the accuracy of all rows without labels. Without it no error is expected.
+    - `sample`: rows that represent all rows of the period.
+    - `estimate`: the accuracy of all rows without labels. If it is missing, there is no expected
+      error.
     - `labels`: the labelled rows of the file.
     """
     expected = None
@@ -106,7 +109,7 @@ def accepted_in_period(
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
     """Return whether the promise holds after the last period; None without a decision.
 
-    Labels from place `start` on count, if they are of the same decision.
+    Labels from position `start` on count, if they are of the same decision.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -147,7 +150,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return about how many more labels decide, if the share `rate` of them is wrong."""
+    """Return about how many more labels decide, if a share `rate` of them is wrong."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

@@ -2,7 +2,7 @@
 
 The data hold quantiles of single numbers, means and covariances, but no rows. They are in a
 separate file beside the calibration, such as cal.reference.json beside cal.json, of less than 200
-kB. The first ``covcal watch`` makes that file from the features or adapted file that the
+kB. The first ``covcal watch`` makes this file from the features or adapted file that the
 calibration was fitted on. Every record checks its own lengths and ranges when it is read.
 """
 
@@ -32,13 +32,13 @@ _ROUNDING = 1e-3  # rounding of sums and norms of 32-bit numbers
 _LARGEST_VARIANCE = 1e12  # largest variance of a coordinate; d features have about d
 _LARGEST_RANK_VARIANCE = 0.25  # the largest variance of numbers from 0 to 1
 _QUANTILES = 257
-_LEAST_TEMPERATURE = 1e-100  # T lies between it and its inverse
+_LEAST_TEMPERATURE = 1e-100  # T must lie between this number and its inverse
 
 
 def reference_path(document: Path) -> Path:
-    """Return the file with the reference data of a calibration: its name ends .reference.json.
+    """Return the file of a calibration's reference data: its name ends in .reference.json.
 
-    Each of several labels has its own, which is named after the label.
+    With several labels, each label has a file of its own, with the label in its name.
     """
     label = current_label()
     if label is None:
@@ -49,7 +49,7 @@ def reference_path(document: Path) -> Path:
 
 
 def identity_of(document: Path) -> str:
-    """Return the sha256 of a calibration's file, and within it of one of several labels."""
+    """Return the sha256 of a calibration's file; for one of several labels, derived from it."""
     label, sha256 = current_label(), sha256_of(document)
     if label is None:
         return sha256
@@ -65,8 +65,7 @@ def _require(condition: object, fault: str) -> None:
 class Packed:
     """An array of finite float32 as text.
 
-    Raises ValueError if the text does not hold as many numbers as the shape says, or a number is
-    not finite.
+    Raises ValueError if the number of values does not fit the shape, or a value is not finite.
     """
 
     shape: tuple[int, ...]
@@ -101,7 +100,7 @@ class Packed:
         return bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < _ROUNDING
 
     def require_quantiles(self, rows: int, name: str) -> None:
-        """Raise ValueError if the array cannot be the quantiles of so many values."""
+        """Raise ValueError if the array cannot be the quantiles of this number of values."""
         one_dimension = self.values.ndim == 1
         _require(
             one_dimension and len(self.values) <= rows, f"the quantiles of {name} are too many"
@@ -112,7 +111,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Signal:
-    """The distribution of one number per row. `watch` follows how later values of it move."""
+    """The distribution of one number per row; `watch` compares later values with it."""
 
     name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER"
     rows: int  # the number of rows in the distribution
@@ -139,14 +138,14 @@ class Signal:
 
 @dataclass(frozen=True)
 class ColumnSketch:
-    """The distribution of one kept column. `watch` tells how later values of it differ."""
+    """The distribution of one kept column; `watch` compares later values with it."""
 
     name: str
     rows: int
     missing: Share
-    quantiles: Packed | None  # of the numbers, as in `Signal`; None for categories
+    quantiles: Packed | None  # quantiles of the numbers, as in `Signal`; None for categories
     categories: tuple[str, ...] = ()
-    shares: tuple[Share, ...] = ()  # of the rows with a value, one per category
+    shares: tuple[Share, ...] = ()  # shares among the rows with a value, one per category
 
     def __post_init__(self) -> None:
         _require(self.valued >= 1, f"the column {self.name} has no rows")
@@ -214,8 +213,8 @@ class Coordinates:
     axes: Axes
     source: Moments
     target: Moments | None
-    # (p,): direction of the log density of the target over the source. Present if both domains
-    # have training rows to fit it on.
+    # (p,): direction of the log density ratio, target to source. It exists if both domains have
+    # training rows for the fit.
     density: Packed | None
 
     def __post_init__(self) -> None:
@@ -231,7 +230,7 @@ class Clusters:
 
     centres: Packed  # (L, K), centres of the classes that have a row
     classes: tuple[int, ...]  # (L,), numbers of these classes
-    shares: Packed  # (K,), of the classes
+    shares: Packed  # (K,), shares of the classes
     strays: float  # share of rows that end in a cluster other than their label's
     held_strays: float  # this share for the clustering with fixed class shares
 
@@ -248,11 +247,11 @@ class Clusters:
 
 @dataclass(frozen=True)
 class ClassPlaces:
-    """Where the logits of the source rows of each predicted class lie."""
+    """The mean and spread of the logits of the source rows of each predicted class."""
 
     classes: tuple[int, ...]  # (m,), the classes that are predicted for at least a few rows
-    counts: tuple[int, ...]  # (m,), their rows
-    means: Packed  # (m, K), of every logit less its row's mean
+    counts: tuple[int, ...]  # (m,), number of their rows
+    means: Packed  # (m, K), means of every logit minus its row's mean
     spreads: Packed  # (m, K), standard deviations
 
     def __post_init__(self) -> None:
@@ -275,8 +274,8 @@ class SourceSketch:
     right_odds: Packed  # (m,), quantiles as in `Signal`, of the rows that are classified correctly
     wrong_odds: Packed
     predicted: Packed  # (K,), how often each class is predicted
-    clusters: Clusters | None  # None where there are very many classes
-    places: ClassPlaces | None = None  # None where there are many classes, or two
+    clusters: Clusters | None  # None with very many classes
+    places: ClassPlaces | None = None  # None with many classes, or with two
 
     def __post_init__(self) -> None:
         _require(min(self.right, self.wrong) >= 0, "a number of source rows is negative")
@@ -341,7 +340,7 @@ class Reference(Document):
     def carried_over(self, calibration_sha256: str) -> "Reference":
         """Return these data for a different calibration of the same classifier.
 
-        The signal of the confidence is left out, since the other calibration changes it.
+        The signal of the confidence is left out, because the other calibration changes it.
         """
         signals = tuple(signal for signal in self.signals if signal.name != CONFIDENCE)
         return replace(
@@ -385,7 +384,8 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     """Return the share of a distribution below each value; ties count one half.
 
     `quantiles`, shape (m,), ascend; quantile i belongs to the probability (i + 1/2) / m. Between
-    two quantiles the share is linear. Beyond the last one it is a quarter of a step from 0 or 1.
+    two quantiles the share is linear. Beyond the first and last quantile it is a quarter of a step
+    from 0 or 1.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)

@@ -1,12 +1,12 @@
 """The verdict and the drift for each segment of a period: each value of a kept column.
 
 A segment is compared with the calibration's rows of the same segment. Its accuracy is estimated
-from the source rows of that segment, because other segments may have other classes. Its drift is
-that of the confidence, the predicted class and the kept columns. There is one correction: intervals
-by labels and p-values count all segments.
+from the source rows of this segment, because other segments may have other classes. Its drift is
+the drift of the confidence, the predicted class and the kept columns. Intervals by labels and
+p-values are corrected for the number of segments.
 
-A predicted class is judged by labels alone. The estimators compare how often classes are predicted,
-and this says nothing within one predicted class.
+A predicted class is judged only by labels. The estimators compare how often classes are predicted,
+which does not help within one predicted class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,20 +31,20 @@ from covcal_cli.watch.sketches import baseline_of, calibrated_confidence
 from covcal_cli.watch.verdict import verdict_on
 
 PREDICTED = "predicted"  # the segments by predicted class, unless there is a column of this name
-_MOST_SEGMENTS = 30  # more do not fit on one page
+_MOST_SEGMENTS = 30  # more segments do not fit on one page
 _MOST_ROWS = 20_000  # rows of a segment that are read
-_LEAST_SOURCE = 50  # source rows of a segment that an estimate needs
+_LEAST_SOURCE = 50  # an estimate needs this many source rows of a segment
 
 
 @dataclass(frozen=True)
 class Segments:
-    """How periods are cut into segments, and the calibration's rows of every segment."""
+    """The column that cuts periods into segments, and the calibration's rows of every segment."""
 
     column: str
     tolerance: float
     level: float  # the largest p-value of a drift
-    # By segment, from the file that the calibration was fitted on: sketches of the confidence, the
-    # predicted class and the kept columns, and the labelled source rows.
+    # For each segment, from the file that the calibration was fitted on: sketches of the
+    # confidence, the predicted class and the kept columns, and the labelled source rows.
     sketches: Mapping[str, Sequence[ColumnSketch]]
     sources: Mapping[str, SourceRows]
 
@@ -52,7 +52,7 @@ class Segments:
 def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return how periods are cut by a column, with the calibration's rows if its file is there."""
+    """Return the segments by a column, with the calibration's rows if its file exists."""
     sketches: dict[str, list[ColumnSketch]] = {}
     sources: dict[str, SourceRows] = {}
     fitted, classes = calibration.inputs[0], calibration.classes

@@ -1,12 +1,12 @@
 """Judge the periods of one calibration in the order of time.
 
-Periods are put in their order, and judged from the first new one on, because a period that arrives
-late changes what the periods after it show.
+Periods are put in the order of time, and judged from the first new period on, because a period that
+arrives late changes the verdicts of later periods.
 
-The alarm compares the rows with the calibration's own rows. An alarm ends where a new segment
-begins: somebody accepts the changed rows (``--acknowledge``), or they have not changed again for a
-number of periods. From then on the alarm compares with the first periods of the segment. The
-verdict is about the calibration in every segment.
+The alarm compares the rows with the calibration's own rows. An alarm ends when a new segment
+begins. This happens if somebody accepts the changed rows (``--acknowledge``), or if they have not
+changed again for a number of periods. From then on the alarm compares with the first periods of the
+segment. The verdict is always about the calibration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,15 @@ from covcal_cli.watch.verdict import alarm_after, verdict_on
 
 @dataclass(frozen=True)
 class Rule:
-    """What the verdict and the alarm depend on, apart from the rows."""
+    """The settings of the verdict and the alarm."""
 
     tolerance: float
-    threshold: float  # of the evidence
+    threshold: float  # threshold of the evidence
     stable: int  # periods without another change that end an alarm; 0 for never
 
 
 def in_time(names: Sequence[str]) -> list[int]:
-    """Return the order of time of period names; unless all are dates of one kind, as they are."""
+    """Return the time order of period names; the given order unless all are dates of one kind."""
     keys = [place_in_time(name) for name in names]
     if any(key is None for key in keys) or len({key[0] for key in keys if key}) > 1:
         return list(range(len(names)))
@@ -59,7 +59,7 @@ def judged(
     standard: Standard,
     rule: Rule,
 ) -> list[Period]:
-    """Return the lines that new periods add to a history: theirs, and those of changed verdicts.
+    """Return the lines that new periods add to a history, with those of changed verdicts.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def _judged(
         again = alarm_since(following)
         if not again.raised:
             segment, alarm = following, again
-    # Labels from before a change of the rows tell nothing of the rows after it.
+    # Labels from before a change of the rows say nothing about later rows.
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
@@ -154,7 +154,7 @@ def acknowledgement(
 ) -> tuple[Acknowledgement, Period] | None:
     """Return the line that accepts the rows of the last period, and this period.
 
-    None if its alarm is not raised.
+    Return None if its alarm is not raised.
     """
     periods = periods_in_time(history, used.sha256)
     if not periods or not periods[-1].alarm.raised:

@@ -1,12 +1,12 @@
 """Summarise rows: the numbers per row that `watch` follows, and the reference data made from them.
 
-Every signal is one number per row. Its mean rank among the reference rows, less one half, is what
-the Mann-Whitney statistic measures; with a few dozen rows its distribution is nearly normal.
+Every signal is one number per row. `watch` uses its mean rank among the reference rows minus one
+half, like the Mann-Whitney statistic. With a few dozen rows its distribution is nearly normal.
 
 Signals from the classifier's own outputs use the target's training and validation rows. The density
-ratio and the aligned logits were learnt on the target's training rows. Their signals use only its
-validation rows, because later rows are unseen too. The source's training rows are not read, because
-the classifier was trained on them.
+ratio and the aligned logits were learnt on the target's training rows. Their signals therefore use
+only the target's validation rows, because later rows are not training rows either. The source's
+training rows are not read, because the classifier was trained on them.
 """
 
 from collections.abc import Sequence
@@ -55,15 +55,15 @@ from covcal_cli.watch.reference import (
 )
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
-_MOST_CLASSES_CLUSTERED = 100  # the reference data of more classes hold no clusters
-_MOST_CLASSES_PLACED = 50  # the reference data of more classes hold no places of classes
-_MOST_CLASSES = 10  # classes that have a signal
+_MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data have no clusters
+_MOST_CLASSES_PLACED = 50  # with more classes, the reference data have no places of classes
+_MOST_CLASSES = 10  # the most classes that have a signal
 _MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers in all axes, including means and scales
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # added to the correlations, whose diagonal is 1
 _STEPS = 8  # steps of the subspace iteration
-_LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers to compare domains with
-_MOST_ROWS = 5000  # rows to find axes on
+_LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers with which domains are compared
+_MOST_ROWS = 5000  # rows on which axes are found
 _CONSTANT = 1e-7  # standard deviation of a constant column, as a share of its mean
 _RIDGE = 1e-3  # share of the mean variance that is added, so that a covariance can be inverted
 
@@ -157,7 +157,7 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return where the rows of each predicted class lie; None for many classes or two."""
+    """Return the places of the predicted classes; None for many classes or two."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = places(logits, LEAST_ROWS_OF_CLASS)
@@ -235,7 +235,7 @@ def watched_classes(predicted: Float64s) -> list[int]:
 
 
 def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
-    """Return how far each class's logit is above the highest other one, shape (len(classes), n).
+    """Return each class's logit minus the highest other logit, shape (len(classes), n).
 
     The margin of a masked class is the lowest finite number.
     """
@@ -269,7 +269,7 @@ def signal(
 
 
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
-    """Return one signal per axis of coordinates (n, p), and what makes their ranks uncorrelated.
+    """Return one signal per axis of coordinates (n, p), and a matrix that decorrelates their ranks.
 
     The correlations are estimated from the rows, so few rows allow few axes. Constant coordinates
     have no signal.
@@ -288,13 +288,13 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
 
 
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the maximum number of rows to compare domains with (fewer for wide rows)."""
+    """Return the maximum number of rows for comparing domains (fewer for wide rows)."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 
 
 def points(domain: Domain, rows: Rows, of: Space) -> Floats:
-    """Return the points by which domains are compared: features, or logits minus their row's mean.
+    """Return the points for comparing domains: features, or logits minus their row's mean.
 
     Their shape is (n, d). The logit of a masked class is replaced by the lowest other logit of its
     row.

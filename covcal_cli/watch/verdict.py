@@ -1,31 +1,30 @@
 """Judge a period: whether its confidence is right, and what changed in its rows, in words.
 
-The two questions are apart. Real rows change every week, and most changes do not matter. So the
-verdict compares the interval of (mean confidence - accuracy) with a tolerance. The alarm tells
-whether the rows changed.
+These are two separate questions, because real rows change every week and most changes do not
+matter. The verdict compares the interval of (mean confidence - accuracy) with a tolerance. The
+alarm says whether the rows changed.
 
 The alarm is for a change at an unknown time, with a guaranteed rate of false alarms. A change may
 have begun in any period j. For every signal and every j, the rows from period j on are compared
 with the rows before it: the reference and the earlier periods. Let u be the rank of a row among the
 reference rows, and D the difference of the mean ranks after and before. Let v = var(u) (1 / n_after
 + 1 / n_before), which includes the sampling noise of the reference. While nothing changes, D is
-about normal with variance v. The likelihood ratio of a change of size N(0, tau^2) against no change
-is
+approximately normal with variance v. The likelihood ratio of a change of size N(0, tau^2) to no
+change is
 
     E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))),
 
 It uses only differences, because the true mean of the reference is unknown. Such a test is
 group-invariant (Perez-Ortiz et al., "E-statistics, group invariance and anytime-valid testing",
-2024), and while nothing changes, the mean of E_j is 1. The same holds for p uncorrelated
-differences together, with the power p/2 in place of the root and the sum of squares in place of
-D^2. The average of E_j over several taus and signals also has mean 1, however the signals are
-correlated.
+2024), and while nothing changes, the mean of E_j is 1. For p uncorrelated differences together,
+replace the root by the power p/2 and D^2 by the sum of squares; the mean is still 1. The average of
+E_j over several taus and signals also has mean 1, whatever the correlation of the signals.
 
 The sum R over the starts j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
-"E-detectors", 2024): R less the number of periods is a martingale, so by Ville's inequality R
-reaches c within n periods with probability at most n / c (MATHEMATICS, section 12). With c =
-periods per year / allowed false alarms per year, the rate is kept in every year, and you may look
-at R at any time.
+"E-detectors", 2024): R minus the number of periods is a martingale. By Ville's inequality, the
+probability that R reaches c within n periods is at most n / c (MATHEMATICS, section 12). With c =
+periods per year / allowed false alarms per year, every year has at most the allowed rate, and you
+may look at R at any time.
 """
 
 import math
@@ -64,7 +63,7 @@ class Alarm:
     log_threshold: float  # natural logarithm of c
     raised: bool  # whether R is c or more
     start: int  # number of periods before the change most likely began
-    # The signal with the strongest evidence; for signals tested together, the first of them.
+    # The signal with the strongest evidence; if signals are tested together, the first of them.
     signal: int
 
 
@@ -81,8 +80,8 @@ def alarm(
     Parameters
     ----------
     rows, means : ndarrays of shape (t, S) float64
-        Number of rows of each period and signal, and their mean rank minus the reference's; a
-        signal that a period lacks has 0 rows.
+        Number of rows of each period and signal, and their mean rank minus the mean rank of the
+        reference. If a period lacks a signal, the number of rows is 0.
     reference_rows, variances : ndarrays of shape (S,) float64
         Number of reference rows of each signal, and the variance of their ranks, above 0.
     threshold : float
@@ -97,7 +96,7 @@ def alarm(
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # Compare the periods from a start on with the periods before it and the reference (mean 0).
+    # Compare the periods from a start on with the earlier periods and the reference (mean 0).
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -139,7 +138,7 @@ def verdict_on(
 ) -> tuple[Verdict, Gap | None, str]:
     """Return the verdict on a period, the gap that it judges, and the reason.
 
-    `pool` is the gap by labels since the rows last changed. It takes the place of the estimate.
+    `pool` is the gap by labels since the rows last changed. It replaces the estimate.
     """
     if not entry.rows:
         return "not known", None, "no rows came"
@@ -175,8 +174,7 @@ def alarm_after(
 ) -> RaisedAlarm:
     """Return the alarm after the last period, with what changed in words.
 
-    The periods are compared with the reference data, or with the first of them if
-    `is_own_baseline`.
+    The periods are compared with the reference data, or with the first period if `is_own_baseline`.
     """
     if is_own_baseline:
         found, signal = _alarm_within(entries, reference, threshold)
@@ -229,7 +227,7 @@ def alarm_of(
 def _alarm_within(
     entries: Sequence[Measured], reference: Reference, threshold: float
 ) -> tuple[Alarm, str]:
-    """Return the alarm of periods that are compared with the first of them."""
+    """Return the alarm of periods that are compared with the first period."""
     first, *following = entries
     moving = [
         signal
@@ -279,7 +277,7 @@ def _named(signal: Signal, reference: Reference) -> str:
 def change_in_words(
     entries: Sequence[Measured], reference: Reference, classes: Sequence[str], signal: str
 ) -> str:
-    """Return what differs between these periods and the calibration's own rows.
+    """Return the difference between these periods and the calibration's own rows, in words.
 
     Parameters
     ----------

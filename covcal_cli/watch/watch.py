@@ -1,8 +1,8 @@
-"""``covcal watch``: tell whether an old calibration still fits new rows.
+"""``covcal watch``: judge whether an old calibration still fits new rows.
 
-Each period is measured without labels, compared with the reference data of the calibration, and
-given a verdict: whether the confidence is off by more than a tolerance. Apart from this, an alarm
-tells whether the rows changed.
+Each period is measured without labels and compared with the reference data of the calibration. The
+verdict says whether the confidence is off by more than a tolerance. Separately, an alarm says
+whether the rows changed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,11 +47,11 @@ class WatchSettings:
     by: str | None = None  # a column of dates
     every: str = "week"  # a unit of time, or a number of rows
     false_alarms: float = 0.05  # the most false alarms per year
-    tolerance: float = 0.05  # confidence that is off by more is "off"
+    tolerance: float = 0.05  # if the confidence is off by more than this, the verdict is "off"
     stable: int = 8  # periods without another change that end an alarm; 0 for never
     segment: str | None = None  # a kept column, or "predicted": verdicts for each of its values
     target_labels: bool = False  # whether the target labels in the files are read
-    metrics: tuple[Wanted, ...] = ()  # to estimate for every period
+    metrics: tuple[Wanted, ...] = ()  # metrics to estimate for every period
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -93,8 +93,8 @@ def watch(
     Parameters
     ----------
     files : sequence of Path
-        Features or adapted files with a target. Each is one period, or several with
-        `settings.by`. ``NAME=FILE`` names a period; otherwise its name is the file's. Without any,
+        Features or adapted files with a target. Each is one period, or several with `settings.by`.
+        ``NAME=FILE`` names a period; otherwise its name is the name of the file. Without files,
         `labels` are joined to the files of the history.
     document : Path
         The calibration.
@@ -120,7 +120,7 @@ def watch(
     OutputExistsError
         If the history has a period with other rows.
     CovcalError
-        If a file does not fit the calibration, or two periods have one name.
+        If a file does not fit the calibration, or two periods have the same name.
     UnusedOptionError
         If `networks` are given and the calibration does not need them.
     """
@@ -160,7 +160,7 @@ def watch(
             raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
-    if not files:  # rows that changed since are not those that the history has
+    if not files:  # rows that have changed are not the rows in the history
         entries_now = [entry for entry in entries_now if entry.state == "same"]
 
     reported, notes, now = extended(
