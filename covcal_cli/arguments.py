@@ -3,6 +3,7 @@
 `checked` wraps a function, and `checked_settings` a class of settings. A wrong, missing or unknown
 argument is an `ArgumentError`, which names the argument and what it must be. An error of the
 system about a file becomes a `CovcalError`. The functions and settings themselves check ranges.
+What they refuse is an `ArgumentError` too if no argument names a file.
 """
 
 import inspect
@@ -50,12 +51,17 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
 
 def checked_settings(kind: Settings) -> Settings:
     """Check the arguments of a class of settings whenever an instance is made."""
-    kind.__init__ = checked(kind.__init__)  # type: ignore[misc]
+    kind.__init__ = _wrapped(kind.__init__, checks_types=True, is_of_settings=True)  # type: ignore[misc]
     return kind
 
 
-def _wrapped(function: Callable[P, R], *, checks_types: bool) -> Callable[P, R]:
+def _wrapped(
+    function: Callable[P, R], *, checks_types: bool, is_of_settings: bool = False
+) -> Callable[P, R]:
     signature = inspect.signature(function)
+    annotations = [str(parameter.annotation) for parameter in signature.parameters.values()]
+    # Without a file, every error is about an argument.
+    reads_no_file = is_of_settings or not any("Path" in text for text in annotations)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -75,6 +81,10 @@ def _wrapped(function: Callable[P, R], *, checks_types: bool) -> Callable[P, R]:
             if error.filename is None:  # not about a file
                 raise
             raise CovcalError(explained(error)) from error
+        except CovcalError as error:
+            if reads_no_file and type(error) is CovcalError:
+                raise ArgumentError(*error.args) from error
+            raise
 
     return call
 

@@ -241,8 +241,28 @@ class TestArgumentTypes:
 
     @pytest.mark.parametrize("bins", [0, -1, 10**30])
     def test_bins_have_limits(self, bins: int) -> None:
-        with pytest.raises(covcal.CovcalError, match="bins must be from 1 to 10000"):
-            covcal.ece(np.eye(3), np.arange(3), bins=bins)
+        for call in (covcal.ece, covcal.reliability_diagram):
+            with pytest.raises(ValueError, match="bins must be from 1 to 10000"):
+                call(np.eye(3), np.arange(3), bins=bins)
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda: covcal.CalibrateSettings(seed=-1),
+            lambda: covcal.CalibrateSettings(method="x"),
+            lambda: covcal.EvaluateSettings(bins=0),
+            lambda: covcal.PickSettings(rows=0),
+            lambda: covcal.Decision(error=2),
+            lambda: covcal.Calibrator(seed=-1).fit(*arrays()),
+            lambda: covcal.Calibrator(max_weight=0.1).fit(*arrays()),
+            lambda: covcal.Calibrator("x").fit(*arrays()),
+        ],
+    )
+    def test_a_value_out_of_range_is_a_value_error(self, call: Callable[[], Any]) -> None:
+        """As in scikit-learn; it is a `CovcalError` too."""
+        with pytest.raises(ValueError, match=r".") as refused:
+            call()
+        assert isinstance(refused.value, covcal.CovcalError)
 
     def test_complex_logits_are_refused(self) -> None:
         source, labels, target = arrays()

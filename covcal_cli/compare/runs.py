@@ -28,7 +28,7 @@ from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
-from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.evaluate.metrics import METRICS, require_possible
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.calibration import Calibration
@@ -52,7 +52,6 @@ ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prio
 # The methods that do not use the target. All other methods have to beat them.
 BASELINES = (NONE, "temp")
 MAX_SEEDS = 10_000
-_ROUNDING = 1e-6  # rounding by which a metric may leave its range
 # Environment variables by which numerical libraries choose their number of threads.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -128,7 +127,7 @@ class Duration:
 class Record(Document):
     """The result of one run.
 
-    Raises ValueError if a metric is outside its range, or the classifier itself is missing.
+    Raises ValueError if metrics are impossible, or the classifier itself is missing.
     """
 
     schema: ClassVar[str] = "covcal.compare-run/1"
@@ -147,19 +146,17 @@ class Record(Document):
     note: str = ""  # the reason why an earlier record was not used; empty in the file
 
     def __post_init__(self) -> None:
-        """Check the ranges of the metrics."""
+        """Check the metrics."""
         if NONE not in self.metrics:
             raise ValueError(f"metrics has no {NONE}")
+        accuracy = self.metrics[NONE].get("accuracy")
         for method, values in self.metrics.items():
-            for name, value in values.items():
-                metric = METRICS.get(name)
-                if metric is None or value is None:
-                    continue
-                if not metric.lowest - _ROUNDING <= value <= metric.highest + _ROUNDING:
-                    raise ValueError(
-                        f"metrics.{method}.{name} is {value:.7g}, outside {metric.lowest:g} to "
-                        f"{metric.highest:g}"
-                    )
+            require_possible(f"metrics.{method}", values, self.n)
+            if values.get("accuracy") != accuracy:  # no method changes a label
+                raise ValueError(f"metrics.{method}.accuracy is not that of {NONE}")
+        names = [estimate.name for estimate in self.estimates]
+        if names and (names[0] != "combined" or len({*names}) < len(names)):
+            raise ValueError(f"estimates are {', '.join(names)}, not combined and others")
 
     def require_complete(self, methods: Collection[str]) -> None:
         """Raise ValueError unless every method was fitted and measured, or refused."""

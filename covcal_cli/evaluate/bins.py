@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from covcal_cli.arguments import ArgumentError
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
-from covcal_cli.errors import CovcalError
 from covcal_cli.records import at
 
 # The metrics that are mean losses of the confidence, as a forecast that the label is right.
@@ -23,9 +23,9 @@ _FEW_ULPS = 2.0**-50
 
 
 def check_bins(bins: int) -> None:
-    """Raise `CovcalError` for a number of bins that is too small or too large."""
+    """Raise `ArgumentError` for a number of bins that is too small or too large."""
     if not 1 <= bins <= MAX_BINS:
-        raise CovcalError(f"bins must be from 1 to {MAX_BINS}, not {bins}")
+        raise ArgumentError(f"bins must be from 1 to {MAX_BINS}, not {bins}")
 
 
 def bin_edges(bins: int) -> Float64s:

@@ -39,9 +39,12 @@ from covcal_cli.evaluate.ranked import (
     smooth_ece,
 )
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
+from covcal_cli.records import Within
 
 _MAX_CELLS = 1_000_000  # most counts in memory; a metric that needs more has no value
 _NEARLY_ONE = 0.9999
+_ROUNDING = 1e-6  # relative
+_LEAST_HIT = 1e-3  # rows by which rounding may move the number of hits
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,55 @@ _RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
 def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
     """Return the metrics that can be measured, with all classes or with one confidence per row."""
     return tuple(name for name in names if has_all_classes or name not in OF_ALL_CLASSES)
+
+
+def require_possible(what: str, values: Mapping[str, float | None], n: float) -> None:
+    """Raise ValueError if metrics of n rows leave their ranges or contradict each other.
+
+    A digest shows damage, but somebody who edits a document can renew it. These rules then find an
+    edited number: the ECE is the sum of its parts, their difference is the mean gap, and accuracy
+    is a share of n rows.
+    """
+    known = {name: value for name, value in values.items() if value is not None}
+    for name, value in known.items():
+        if name in METRICS:
+            Within(METRICS[name].lowest, METRICS[name].highest).require(f"{what}.{name}", value)
+
+    def require(is_right: bool, name: str, reason: str) -> None:
+        if not is_right:
+            raise ValueError(f"{what}.{name} is {known[name]:.7g}, {reason}")
+
+    hits = known.get("accuracy", 0.0) * n
+    whole = abs(hits - round(hits)) <= _LEAST_HIT
+    require(whole, "accuracy", f"which is no share of {n:g} rows")
+    if {"ece", "over_ece", "under_ece"} <= known.keys():
+        total = known["over_ece"] + known["under_ece"]
+        require(_near(known["ece"], total), "ece", f"and its parts sum to {total:.7g}")
+    if not {"accuracy", "mean_confidence"} <= known.keys():
+        return
+    gap = known["mean_confidence"] - known["accuracy"]
+    if {"over_ece", "under_ece"} <= known.keys():
+        confidence = known["accuracy"] + known["over_ece"] - known["under_ece"]
+        reason = f"and accuracy plus over_ece less under_ece is {confidence:.7g}"
+        require(_near(known["mean_confidence"], confidence), "mean_confidence", reason)
+    least = {
+        "ece": abs(gap),
+        "over_ece": gap,
+        "under_ece": -gap,
+        "adaptive_ece": abs(gap),
+        "class_gap": abs(gap),
+        "mce": known.get("ece", abs(gap)),
+        "correctness_brier": gap * gap,
+        "brier": known.get("correctness_brier", gap * gap),
+    }
+    for name, low in least.items():
+        if name in known:
+            is_right = known[name] >= low or _near(known[name], low)
+            require(is_right, name, f"and the other metrics allow no less than {low:.7g}")
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= _ROUNDING * max(1.0, abs(b))
 
 
 def on_screen() -> list[tuple[str, Display, Metric]]:

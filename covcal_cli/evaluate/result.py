@@ -16,7 +16,7 @@ from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Difference, Interval, PairedRows
-from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics
+from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics, require_possible
 from covcal_cli.forecast.forecaster import NONE
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
@@ -286,9 +286,7 @@ class MetricsRecord(Document):
         for name, values in self.metrics.items():
             if (n := values.get("n", self.n)) != self.n:
                 raise ValueError(f"metrics.{name}.n is {n}, and n is {self.n}")
-            for metric, value in values.items():
-                if metric in METRICS and value is not None:
-                    _range_of(metric).require(f"metrics.{name}.{metric}", value)
+            require_possible(f"metrics.{name}", values, self.n)
         for name, intervals in self.intervals.items():
             for metric, ends in intervals.items():
                 if len(ends) != 2:

@@ -315,6 +315,8 @@ class Reference(Document):
             _LEAST_TEMPERATURE < self.temperature < 1 / _LEAST_TEMPERATURE,
             f"temperature is {self.temperature:g}",
         )
+        is_digest = re.fullmatch("[0-9a-f]{64}", self.calibration_sha256) is not None
+        _require(is_digest, "calibration_sha256 is no sha256")
         is_target = self.baseline == "target"
         _require(is_target == (self.coordinates.target is not None), "the baseline has no moments")
         names = [signal.name for signal in self.signals]

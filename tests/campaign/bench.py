@@ -168,6 +168,9 @@ def prepare(folder: Path) -> None:
         raise RuntimeError(f"the seeds could not be made: {done}")
 
 
+_SEVERAL = ("several-source.csv", "several-target.csv")  # three independent labels
+
+
 def _prepare(folder: Path) -> None:
     folder.mkdir(parents=True)
     source = made_domain("source", sizes=SIZES)
@@ -226,6 +229,9 @@ def _prepare(folder: Path) -> None:
         ("watch", "P=features.h5", "-c", "cal.json", "--history", "watch.jsonl"),
         ("compare", "features.h5", "--no-adapt", "--seeds", "1"),
         ("pick", "features.h5", "-n", "24", "-o", "sheet.csv"),
+        ("decide", "features.h5", "-c", "cal.json", "--error", "0.4", "-o", "decide.json"),
+        ("extract", "--logits", "--multilabel", *_SEVERAL, "-o", "several.h5"),
+        ("calibrate", "several.h5", "--method", "temp", "-o", "several.json"),
     )
     for command in done:
         covcal(*command, cwd=folder).require_success()
@@ -309,6 +315,17 @@ def _write_json(folder: Path, name: str, labels: Any, logits: Any) -> None:
     (folder / f"{name}-confidence.csv").write_text("\n".join(lines) + "\n")
 
 
+def _several_labels(columns: dict[str, Any]) -> str:
+    """Return a table of three independent labels, true where a noisy logit is above 0."""
+    rng = np.random.default_rng(len(columns["id"]))
+    logits = np.stack([columns[f"logit_{k}"] for k in range(3)], axis=1)
+    labels = (logits / 2 + rng.logistic(size=logits.shape) > 0).astype(int)
+    lines = ["id,logit_a,logit_b,logit_c,label_a,label_b,label_c"]
+    for identity, row, truth in zip(columns["id"], logits.tolist(), labels.tolist(), strict=True):
+        lines.append(",".join(map(str, [identity, *row, *truth])))
+    return "\n".join(lines) + "\n"
+
+
 def _write_tables(folder: Path, name: str, domain: dict[str, Any]) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -320,6 +337,7 @@ def _write_tables(folder: Path, name: str, domain: dict[str, Any]) -> None:
     lines = [",".join(columns)]
     lines += [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
     (folder / f"{name}-logits.csv").write_text("\n".join(lines) + "\n")
+    (folder / f"several-{name}.csv").write_text(_several_labels(columns))
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
     _write_json(folder, name, domain["labels"], domain["logits"][:, :3].astype(np.float64))
     with np.load(folder / f"{name}.npz") as data:

@@ -76,6 +76,7 @@ _LOGITS = "extract --logits source-logits.csv {} -o OUT.h5"
 _SHARES = "extract source.jsonl {} -o OUT.h5"
 _ALONE = "extract --target {} -o OUT.h5"  # the damaged file tells what it holds
 _COMPARE = "compare features.h5 --no-adapt --seeds 1"
+_SEVERAL = "extract --logits --multilabel several-source.csv several-target.csv -o OUT.h5"
 _LABEL = "label features.h5 sheet.csv -o OUT.h5"
 
 KINDS = (
@@ -129,6 +130,58 @@ KINDS = (
         "covcal-compare/without-adapt/features-seed0.json",
         (_COMPARE,),
         ("features.h5", "covcal-compare"),
+    ),
+    Kind(
+        "history of watch",
+        "watch.jsonl",
+        ("watch --history watch.jsonl --plot OUT.html",),
+        (),
+        mutated_text,
+        "",
+    ),
+    Kind(
+        "decide.json",
+        "decide.json",
+        (
+            "inspect decide.json",
+            "apply features.h5 -c cal.json --decide decide.json -o OUT.csv",
+            "watch features.h5 -c cal.json --decide decide.json",
+            "pick features.h5 -c cal.json -n 10 --for decide.json -o OUT.csv",
+        ),
+        ("features.h5", "cal.json", "cal.reference.json"),
+        weight=6,
+    ),
+    Kind(
+        "calibration of several labels",
+        "several.json",
+        (
+            "apply several.h5 -c several.json -o OUT.csv",
+            "evaluate several.h5 -c several.json -o OUT.json",
+            "inspect several.json",
+        ),
+        ("several.h5",),
+        weight=4,
+    ),
+    Kind(
+        "features of several labels",
+        "several.h5",
+        (
+            "calibrate several.h5 --method temp -o OUT.json",
+            "evaluate several.h5 -c several.json -o OUT.json",
+            "estimate several.h5 -o OUT.json",
+        ),
+        ("several.json",),
+        mutated_hdf5,
+        "",
+        4,
+    ),
+    Kind(
+        "table of several labels",
+        "several-target.csv",
+        (_SEVERAL,),
+        ("several-source.csv",),
+        mutated_text,
+        "csv",
     ),
     Kind("sheet", "sheet.csv", (_LABEL,), ("features.h5",), mutated_sheet, "", 4),
     Kind(

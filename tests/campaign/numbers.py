@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,18 @@ class DamagedError(Exception):
 
 def hdf5_arrays(content: bytes) -> tuple[Arrays, Arrays]:
     """Return the datasets of an HDF5 file and its attributes."""
-    arrays: Arrays = {}
     with h5py.File(io.BytesIO(content)) as file:
-        file.visititems(
-            lambda name, found: (
-                arrays.update({name: found[()]}) if isinstance(found, h5py.Dataset) else None
-            )
-        )
-        return arrays, dict(file.attrs)
+        return dict(_datasets(file, "")), dict(file.attrs)
+
+
+def _datasets(group: h5py.Group, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield every dataset by each of its names; h5py's own visit gives one name of several."""
+    for name in group:
+        entry = group[name]
+        if isinstance(entry, h5py.Dataset):
+            yield f"{prefix}{name}", entry[()]
+        else:
+            yield from _datasets(entry, f"{prefix}{name}/")
 
 
 def npz_arrays(content: bytes) -> Arrays:
@@ -118,12 +122,14 @@ def _table(content: bytes) -> Said:
     header = rows[0]
     columns: Arrays = {}
     for name, *cells in zip(*rows, strict=True):
-        if name not in _WORDS and not all(map(_NUMBER.fullmatch, cells)):
+        is_word = name in _WORDS or name.startswith("label_")  # a missing label is no damage
+        if not is_word and not all(map(_NUMBER.fullmatch, cells)):
             raise DamagedError("no number")
         is_logit = name.startswith("logit")  # its distance from the others of its row counts
         kind = np.float64 if is_logit else np.float32
-        columns[name] = cells if name in _WORDS else np.array(cells, dtype=kind)
-        _require_numbers(columns[name], masks=is_logit)
+        columns[name] = cells if is_word else np.array(cells, dtype=kind)
+        if not is_word:
+            _require_numbers(columns[name], masks=is_logit)
     if len(columns) < len(header):
         raise DamagedError("a column twice")
     return columns | {"order": header}

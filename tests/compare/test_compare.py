@@ -176,6 +176,11 @@ EDITS: dict[str, Any] = {
     "fitted, not measured": lambda c: c["metrics"].pop("temp"),
     "a method that is missing": lambda c: (c["metrics"].pop("cot"), c["fits"].pop("cot")),
     "a metric that is missing": lambda c: c["metrics"]["temp"].pop("ece"),
+    "an ECE that is not the sum of its parts": lambda c: c["metrics"]["cot"].update(ece=1e-4),
+    "another accuracy": lambda c: c["metrics"]["cot"].update(accuracy=0.5),
+    "a Brier score below that of correctness": lambda c: c["metrics"]["cot"].update(brier=1e-3),
+    "one row more": lambda c: c.update(n=c["n"] + 1),
+    "no combined estimate": lambda c: c["estimates"].pop(0),
     "negative T": lambda c: c["fits"]["temp"].update(temperature=-1),
     "negative seconds": lambda c: c["seconds"]["temp"].update(wall=-1),
 }

@@ -311,6 +311,7 @@ def test_an_array_that_no_rows_have_is_damage(place: str, factor: float, folder:
         ("baseline", "source"),
         ("coordinates.target", None),
         ("joint", None),
+        ("calibration_sha256", "x"),
         ("signals.0.mean", 2147483648),
         ("signals.0.variance", 1e300),
         ("signals.0.variance", -0.1),
