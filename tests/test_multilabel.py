@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import covcal_cli.api as api
 from covcal_cli.data.classes import named_classes
-from covcal_cli.data.label_sets import LabelSets
+from covcal_cli.data.labels import LabelSets
 from covcal_cli.data.stores import open_store
 from covcal_cli.decide.decide import DecideSettings, decide
 from covcal_cli.errors import CovcalError

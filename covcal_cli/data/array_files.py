@@ -26,7 +26,7 @@ from covcal_cli.data.feeding import (
     plan_feeds,
 )
 from covcal_cli.data.images import Opener, decode_batches, openers_of
-from covcal_cli.data.label_sets import LabelSets
+from covcal_cli.data.labels import LabelSets
 from covcal_cli.data.preprocessing.pixels import Pixels
 from covcal_cli.data.rows import (
     GROUP_PREFIX,

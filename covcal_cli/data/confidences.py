@@ -21,8 +21,8 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.classes import is_plain_number
+from covcal_cli.data.labels import LABEL_NAMES
 from covcal_cli.data.output_columns import CONFIDENCES
-from covcal_cli.data.rows import LABEL_NAMES
 from covcal_cli.data.stores.store import Entry, Piece, Store
 from covcal_cli.errors import printable
 from covcal_cli.formats.features import EVENTS

@@ -11,7 +11,8 @@ from typing import Literal
 
 from covcal_cli.data.classes import is_plain_number, listed
 from covcal_cli.data.feeding import plain_numbers
-from covcal_cli.data.rows import GROUP_PREFIX, LABEL_NAMES
+from covcal_cli.data.labels import LABEL_NAMES
+from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError
 

@@ -17,7 +17,7 @@ from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Labels, Rows, Splits
 from covcal_cli.data.classes import ClassMap, listed, read_class_names, read_classes
 from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
-from covcal_cli.data.label_sets import LabelSets
+from covcal_cli.data.labels import LABEL_NAMES, LabelSets
 from covcal_cli.data.output_columns import (
     CLASSES,
     OutputColumns,
@@ -27,7 +27,6 @@ from covcal_cli.data.output_columns import (
 )
 from covcal_cli.data.rows import (
     DOMAIN,
-    LABEL_NAMES,
     PATH_NAMES,
     RowFacts,
     count_rows,

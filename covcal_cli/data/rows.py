@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Splits
 from covcal_cli.data.classes import is_plain_number
-from covcal_cli.data.labels import RowLabels, unlabelled
+from covcal_cli.data.labels import LABEL_NAMES, RowLabels, unlabelled
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import DOMAINS
@@ -80,10 +80,6 @@ def _fractions_text(fractions: Fractions) -> str:
     return " ".join(f"{part:g}" for part in fractions)
 
 
-LABEL_NAMES = (
-    *("y", "label", "labels", "target", "targets", "class"),
-    *("y_true", "true_label", "ground_truth"),
-)
 _CHOICE = "choice"
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")

@@ -21,8 +21,7 @@ from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import SPLITS, FeatureFile
-from covcal_cli.labels.design import is_possible
-from covcal_cli.labels.draws import Batch, Draw
+from covcal_cli.labels.draws import Batch, Draw, is_possible
 from covcal_cli.labels.score import region_of, words_of
 from covcal_cli.labels.sheet import (
     CHOICE,

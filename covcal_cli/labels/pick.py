@@ -25,8 +25,14 @@ from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.decision import Decision, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
-from covcal_cli.labels.design import drawn_along, inclusion_rule, order_of_likeness
-from covcal_cli.labels.draws import Batch, Draw, read_draw
+from covcal_cli.labels.draws import (
+    Batch,
+    Draw,
+    drawn_along,
+    inclusion_rule,
+    order_of_likeness,
+    read_draw,
+)
 from covcal_cli.labels.filled_sheet import read_sheets, with_batches
 from covcal_cli.labels.metrics import NEAREST
 from covcal_cli.labels.page import pictures_of, write_page

@@ -7,8 +7,7 @@ from scipy.special import expit, logit
 from scipy.stats import chi2
 
 from covcal_cli.arrays import Float64s, Integers
-from covcal_cli.labels.design import drawn, inclusion_probabilities
-from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.draws import Draw, drawn, inclusion_probabilities
 from covcal_cli.labels.metrics import difference_estimate
 from covcal_cli.maths.odds import wilson
 from tests.labels.made_draws import made_draw

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from covcal_cli.labels import design
-from covcal_cli.labels.design import (
+from covcal_cli.labels import draws
+from covcal_cli.labels.draws import (
     FLOOR,
     drawn,
     drawn_along,
@@ -131,7 +131,7 @@ def test_neighbours_in_the_order_are_alike(
     n: int, dtype: type, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifths of the score; classes within; forth and back: as one sort of all rows has it."""
-    monkeypatch.setattr(design, "_CHUNK", 16)
+    monkeypatch.setattr(draws, "_CHUNK", 16)
     rng = np.random.default_rng(n)
     s = {"mixed": rng.random(n), "ties": rng.integers(0, 4, n) / 4, "all alike": np.ones(n)}[kind]
     scores: NDArray[Any] = s.astype(dtype)

@@ -9,7 +9,7 @@ from sklearn.metrics import precision_score, recall_score, roc_auc_score
 from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.metrics import Groups, MetricEstimate, parse_metrics
-from covcal_cli.labels.design import drawn, inclusion_probabilities
+from covcal_cli.labels.draws import drawn, inclusion_probabilities
 from covcal_cli.labels.metrics import metrics_by_labels
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.scaling import Scaling

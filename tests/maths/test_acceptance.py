@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.arrays import Float64s, Integers
-from covcal_cli.labels.design import drawn_along
+from covcal_cli.labels.draws import drawn_along
 from covcal_cli.maths.acceptance import (
     Ranking,
     Sampling,

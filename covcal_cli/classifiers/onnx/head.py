@@ -5,7 +5,7 @@
 1. Walk back from an output until every path ends at the input, or at a layer with constant weights.
    If there is one such layer, it is the head, and its input is phi. Several layers are the head if
    the logits are a weighted sum of their results.
-2. Walk forward (``walk.py``) as long as the result is affine in phi. The last such tensor holds the
+2. Walk forward (`layers`) as long as the result is affine in phi. The last such tensor holds the
    logits.
 3. The rest of the graph is the tail. The proof (``classifiers/proof.py``) recognises it by its
    values.
@@ -27,15 +27,17 @@ from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import (
     LOGITS_ONLY,
     Linear,
+    Position,
     TensorRead,
     describe,
     has_fixed_weights,
     layer_output,
     read_linear,
+    tail_step,
+    walk_forward,
 )
 from covcal_cli.classifiers.onnx.outputs import ClassOutput, class_outputs
 from covcal_cli.classifiers.onnx.runner import Part, affine_map
-from covcal_cli.classifiers.onnx.walk import Position, tail_step, walk_forward
 from covcal_cli.errors import CovcalError
 
 INPUT, NONE = "input", "none"

@@ -10,10 +10,11 @@ from covcal_cli.data.preprocessing.hubs import (
     huggingface_preprocessing,
     is_huggingface,
     is_timm,
+    similar_presets,
     timm_preprocessing,
+    torchvision_preset,
 )
 from covcal_cli.data.preprocessing.pixels import LARGEST_SIDE, Resize
-from covcal_cli.data.preprocessing.presets import similar_presets, torchvision_preset
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.records import json_of, parsed_json

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
-from covcal_cli.data.rows import LABEL_NAMES, PATH_NAMES, is_reserved
+from covcal_cli.data.labels import LABEL_NAMES
+from covcal_cli.data.rows import PATH_NAMES, is_reserved
 from covcal_cli.data.stores.json_layouts import (
     CHOICES,
     PROBABILITIES,

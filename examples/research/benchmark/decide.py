@@ -24,8 +24,7 @@ from covcal_cli.decide.thresholds import cut_by_labels, cut_without_labels, mean
 from covcal_cli.forecast.forecaster import ScaledLogits
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.design import drawn_along
-from covcal_cli.labels.draws import frame_rows
+from covcal_cli.labels.draws import drawn_along, frame_rows
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.acceptance import (
     Ranking,

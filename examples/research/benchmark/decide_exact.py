@@ -8,7 +8,7 @@ future rows is the limit: for all rows alike, or growing along the order up to t
 a promise on these rows, the candidate has one wrong row too many. A line of the output is one
 setting, with the share of draws in which the promise is broken.
 
-All draws of a setting are made at once: `drawn_together` is `labels.design.drawn` for many draws.
+All draws of a setting are made at once: `drawn_together` is `labels.draws.drawn` for many draws.
 """
 
 import argparse
@@ -170,7 +170,7 @@ class Draws:
 def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) -> Integers:
     """Return the rows of many draws by ordered pivotal sampling, shape (draws, n).
 
-    The order of the rows and the ends of the strata are equal for all draws; see `labels.design`.
+    The order of the rows and the ends of the strata are equal for all draws; see `labels.draws`.
     """
     certain = np.flatnonzero(inclusion >= 1)
     others = np.flatnonzero(inclusion < 1)

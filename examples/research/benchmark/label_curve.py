@@ -44,8 +44,7 @@ from covcal_cli.estimators.inputs import Estimate, Z  # noqa: E402
 from covcal_cli.estimators.matched_temperature import match_accuracy  # noqa: E402
 from covcal_cli.files import write_text  # noqa: E402
 from covcal_cli.formats.features import FeatureFile  # noqa: E402
-from covcal_cli.labels.design import drawn, inclusion_probabilities  # noqa: E402
-from covcal_cli.labels.draws import Batch, Draw  # noqa: E402
+from covcal_cli.labels.draws import Batch, Draw, drawn, inclusion_probabilities  # noqa: E402  # noqa: E402
 from covcal_cli.labels.metrics import difference_estimate  # noqa: E402
 from covcal_cli.labels.posterior import MAX_FRAME, posterior  # noqa: E402
 from covcal_cli.labels.score import score  # noqa: E402
