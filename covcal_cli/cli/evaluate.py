@@ -13,7 +13,6 @@ from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     Force,
-    JudgedFile,
     JudgedSplit,
     Junit,
     NetworksOfFeatures,
@@ -43,7 +42,15 @@ MetricsName = StrEnum("MetricsName", ["main", "all"])
 
 
 def evaluate(
-    file: JudgedFile = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE...",
+            help="Features or adapted files, whose rows are measured together: such as those of "
+            "the last seven nights. Default: the file that the calibration was fitted on.",
+            show_default=False,
+        ),
+    ] = None,
     calibration: Annotated[
         list[Path] | None,
         calibrations(
@@ -156,6 +163,7 @@ def evaluate(
       covcal evaluate --fail-below accuracy=0.8 --fail-below correctness_auroc=0.7
       covcal evaluate --decide decide.json --fail-above accepted_error=0.05
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
+      covcal evaluate nights/*.h5 -c cal.json --split all --fail-above ece=0.05
     """
     from covcal_cli.cli import multilabel
     from covcal_cli.evaluate.bootstrap import LEVEL
@@ -202,6 +210,7 @@ def evaluate(
         allow_other_preprocessing=allow_other_preprocessing,
     )
     documents, names = split_names(calibration or [])
+    file, pooled = (files[0], files[1:]) if files else (None, [])
     with usage():
         gates = Gates(limits, allowed, baseline, confident=confidence > 0)
     with report.errors_in_report():
@@ -215,6 +224,7 @@ def evaluate(
             names=names,
             networks=networks,
             decision=decision,
+            pooled=pooled,
             check=report.check,
         )
         if labels := labels_of(file, documents or ([decision] if decision else [])):
@@ -334,7 +344,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         answer["Verdict"] = printable(measured_action(evaluation, single)[1])
     answer["Accuracy"] = (
         f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), {own}on {before.n} "
-        "labelled target rows"
+        f"labelled target rows{_of_files(evaluation)}"
     )
     for name in names[: 1 + _MOST_ANSWERED]:
         classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
@@ -352,6 +362,11 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
             after = "" if single == NONE else f"after {printable(single)}, "
             answer["Classes"] = f"{after}{classes.count}{worst}"
     return answer
+
+
+def _of_files(evaluation: "Evaluation") -> str:
+    files = sum(entry.role != "calibration" for entry in evaluation.inputs)
+    return f" of {files} files" if files > 1 else ""
 
 
 def _decided(evaluation: "Evaluation") -> dict[str, str]:

@@ -4,6 +4,7 @@ Target test labels are read only here. Rows to whose labels a calibration was fi
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -45,7 +46,7 @@ from covcal_cli.forecast.forecaster import (
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
-from covcal_cli.formats.groups import column_groups
+from covcal_cli.formats.groups import ColumnGroups, joined_groups
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.scaling import Scaling
 from covcal_cli.maths.softmax import Softmax, class_major
@@ -111,6 +112,7 @@ def evaluate(
     networks: str | Path | None = None,
     earlier: Mapping[str, Scaling] = MappingProxyType({}),
     decision: str | Path | None = None,
+    pooled: Sequence[str | Path] = (),
 ) -> Evaluation:
     """Measure calibrations and the uncalibrated classifier on target rows.
 
@@ -131,52 +133,51 @@ def evaluate(
         ignored without `resamples`.
     decision : str or Path, optional
         A decide.json that was made with one of the `documents`, to measure too.
+    pooled : sequence of str or Path
+        Further files of the same classifier, such as those of earlier nights. The rows of all files
+        are measured together.
 
     Raises
     ------
     UnlabelledError
-        If no row of the split has a label, or the split is empty and no target row has a label.
+        If no row of the splits has a label, or they are empty and no target row has a label.
     TooFewRowsError
-        If the split is empty and other splits have labels.
+        If the splits are empty and other splits have labels.
     CovcalError
-        If a calibration does not fit the file, or a grouping is unknown.
+        If a calibration does not fit a file, files do not fit together, or a grouping is unknown.
     """
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
     if NONE in calibrations and calibrations[NONE].method_used != NONE:
         raise CovcalError(f"{NONE} is the uncalibrated classifier: give the calibration a name")
-    with FeatureFile(path) as file:
-        fitted = scaled_logits(
-            file,
-            calibrations,
-            files,
-            networks,
-            allow_other_preprocessing=settings.allow_other_preprocessing,
-        )
-        versions = {Version(NONE): ScaledLogits(UNSCALED)}
-        versions |= {Version(name): scaled for name, scaled in fitted.items()}
-        if settings.resamples:
-            versions |= {
-                Version(name, earlier=True): ScaledLogits(scaling)
-                for name, scaling in earlier.items()
-                if Version(name) in versions and (file.is_adapted or not scaling.reads_aligned)
-            }
+    with ExitStack() as stack:
+        opened = [stack.enter_context(FeatureFile(Path(one))) for one in (path, *pooled)]
+        file = opened[0]
+        _require_one_classifier(opened)
+        versions_of = [
+            _versions(one, calibrations, files, networks, earlier, settings) for one in opened
+        ]
+        versions = versions_of[0]
         # The decision, and the calibration that it was made with.
         decided = None if decision is None else read_decision(decision, *files)
-        role = "adapted" if file.is_adapted else "features"
-        inputs = (
-            Input(role, path, file.sha256()),
-            *(Input("calibration", document, sha256_of(document)) for document in files),
-        )
+        measured = [
+            Input("adapted" if one.is_adapted else "features", one.path, one.sha256())
+            for one in opened
+        ]
+        of_calibrations = [
+            Input("calibration", document, sha256_of(document)) for document in files
+        ]
         if decided is not None:
-            require_unseen(decided, path, inputs[0], settings.split)
+            for entry in measured:
+                require_unseen(decided, entry.path, entry, settings.split)
         # The rows to measure on, and their groups.
-        target = file.require_target()
+        targets = [one.require_target() for one in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
-        rows = _rows_of_split(target, settings.split, hint)
-        rows, left_out = _without_fitted(target, rows, calibrations)
-        groupings = {by: _grouping(target, by, rows, file.classes) for by in settings.groupings}
-        # Read the file once, for any number of calibrations.
+        of_split = _rows_of_split(targets, settings.split, hint)
+        rows, left_out = _without_fitted(targets, of_split, calibrations)
+        groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
+        groupings = groupings_of[0]
+        # Read each file once, for any number of calibrations.
         collector = _Collector(
             versions,
             settings,
@@ -185,15 +186,20 @@ def evaluate(
             has_all_classes=not file.has_one_confidence,
         )
         if decided is not None:
-            digests = [entry.sha256 for entry in inputs[1:]]
+            digests = [entry.sha256 for entry in of_calibrations]
             of_decision = [*calibrations][digests.index(decided.calibration.sha256)]
             collector.decision = Version(of_decision), DecisionCounter(decided)
-        unlabelled = _read(target, rows, versions, settings.predictions, collector)
-        if unlabelled == len(rows):
+        unlabelled = sum(
+            _read(*parts, settings.predictions, collector)
+            for parts in zip(targets, rows, versions_of, groupings_of, strict=True)
+        )
+        count = sum(map(len, rows))
+        if unlabelled == count:
             elsewhere = ": pass --split all to use the labels of other splits;"
+            has_labels = any(map(_has_labels, targets))
             raise UnlabelledError(
-                f"{path} has no label for its {len(rows)} target {settings.split} rows, and "
-                f"evaluate needs labels{elsewhere if _has_labels(target) else ';'} {hint}"
+                f"{path} has no label for its {count} target {settings.split} rows, and "
+                f"evaluate needs labels{elsewhere if has_labels else ';'} {hint}"
             )
         results = {version: entry.result() for version, entry in collector.metrics.items()}
         metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
@@ -201,10 +207,10 @@ def evaluate(
             split=settings.split,
             predictions=settings.predictions,
             unlabelled=unlabelled,
-            left_out=len(left_out),
+            left_out=sum(map(len, left_out)),
             metrics=metrics,
             scalings={name: versions[Version(name)].scaling for name in metrics},
-            inputs=inputs,
+            inputs=(*measured, *of_calibrations),
             classes={
                 name: _with_intervals(entry.by_class, file.classes, settings, ("accuracy",))
                 for name, entry in metrics.items()
@@ -242,10 +248,60 @@ def evaluate(
             model=file.model["name"],
             notes=(
                 *_notes_on_split(settings.split),
-                *_notes_on_fitted(target, calibrations, files),
-                *_notes_on_left_out(target, left_out, calibrations),
+                *_notes_on_fitted(targets, calibrations, files),
+                *_notes_on_left_out(targets, left_out, calibrations),
             ),
         )
+
+
+def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
+    """Refuse files whose rows cannot be measured together."""
+    first, *others = files
+    digests = {first.sha256(): first.path}
+    for file in others:
+        known = digests.setdefault(file.sha256(), file.path)
+        if known is not file.path:
+            raise CovcalError(
+                f"{file.path} holds the same rows as {known}: give every file of rows once"
+            )
+        if list(file.classes) != list(first.classes) or (
+            file.model["sha256"] != first.model["sha256"]
+        ):
+            raise CovcalError(
+                f"{file.path} is of another classifier than {first.path}: measure it apart"
+            )
+        if file.has_one_confidence != first.has_one_confidence:
+            raise CovcalError(
+                f"one of {first.path} and {file.path} holds one confidence per row, and the other "
+                "all probabilities: measure them apart"
+            )
+
+
+def _versions(
+    file: FeatureFile,
+    calibrations: Mapping[str, Calibration],
+    documents: Sequence[Path],
+    networks: Path | None,
+    earlier: Mapping[str, Scaling],
+    settings: EvaluateSettings,
+) -> dict[Version, ScaledLogits]:
+    """Return the calibrations that are measured on a file, with their earlier versions."""
+    fitted = scaled_logits(
+        file,
+        calibrations,
+        documents,
+        networks,
+        allow_other_preprocessing=settings.allow_other_preprocessing,
+    )
+    versions = {Version(NONE): ScaledLogits(UNSCALED)}
+    versions |= {Version(name): scaled for name, scaled in fitted.items()}
+    if settings.resamples:
+        versions |= {
+            Version(name, earlier=True): ScaledLogits(scaling)
+            for name, scaling in earlier.items()
+            if Version(name) in versions and (file.is_adapted or not scaling.reads_aligned)
+        }
+    return versions
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
@@ -273,7 +329,7 @@ class _Collector:
     ) -> None:
         names = measurable(settings.metrics, has_all_classes=has_all_classes)
         resamples = settings.resamples
-        self._groupings = groupings
+        self._names = {by: grouping.names for by, grouping in groupings.items()}
         self._ranks = "correctness_auroc" in names
         # If the classifier's labels are measured, all calibrations have the same predicted labels.
         self._same_labels = settings.predictions == "original"
@@ -307,11 +363,17 @@ class _Collector:
         }
 
     def add(
-        self, version: Version, forecast: Softmax, predicted: Labels, labels: Labels, rows: Rows
+        self,
+        version: Version,
+        forecast: Softmax,
+        predicted: Labels,
+        labels: Labels,
+        rows: Rows,
+        groupings: Mapping[str, "_Grouping"],
     ) -> ConfidenceBlock:
-        """Count a part of the rows for one version of a calibration."""
+        """Count a part of the rows of one file for one version of a calibration."""
         block = self.metrics[version].add(forecast, predicted, labels)
-        for by, grouping in self._groupings.items():
+        for by, grouping in groupings.items():
             if not version.earlier:
                 numbers = grouping.numbers(rows, labels, predicted)
                 counts, ranks = self.groups[by][version.name]
@@ -336,7 +398,7 @@ class _Collector:
         """Return the metrics of every group, by calibration."""
         if by is None:
             return {}
-        names = self._groupings[by].names
+        names = self._names[by]
         metrics = {}
         for name, (counts, ranks) in self.groups[by].items():
             groups = _with_intervals(counts, names, settings)
@@ -375,14 +437,15 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
             yield version, version._replace(earlier=True)
 
 
-def _rows_of_split(target: Domain, split: str, hint: str) -> Rows:
-    """Return the rows of a split; raise an error with a remedy if it is empty.
+def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
+    """Return the rows of a split in every file; raise an error with a remedy if there are none.
 
     `hint` names the command that works without labels.
     """
-    rows = target.rows(split)
-    if len(rows):
+    rows = [target.rows(split) for target in targets]
+    if any(map(len, rows)):
         return rows
+    target = next(filter(_has_labels, targets), targets[0])
     if _has_labels(target):
         raise TooFewRowsError(
             f"{target.path} has no target {split} rows ({target.counts()}): pass --split all, or "
@@ -404,6 +467,7 @@ def _read(
     target: Domain,
     rows: Rows,
     versions: Mapping[Version, ScaledLogits],
+    groupings: Mapping[str, "_Grouping"],
     predictions: Predictions,
     collector: _Collector,
 ) -> int:
@@ -439,7 +503,7 @@ def _read(
                 if collector.decision is not None and collector.decision[0] == version:
                     collector.decision[1].add(forecast, top, labels[part])
                 counted[version] = collector.add(
-                    version, forecast, predicted, labels[part], block[part]
+                    version, forecast, predicted, labels[part], block[part], groupings
                 )
             collector.add_pairs(counted, top)
     return unlabelled
@@ -461,9 +525,9 @@ def _top_class(logits: Float64s) -> Labels:
 
 
 def _without_fitted(
-    target: Domain, rows: Rows, calibrations: Mapping[str, Calibration]
-) -> tuple[Rows, Rows]:
-    """Split rows into rows to which no calibration was fitted, and the other rows.
+    targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
+) -> tuple[list[Rows], list[Rows]]:
+    """Split the rows of every file into rows to which no calibration was fitted, and the others.
 
     Rows are identified by their ids, also in a file that was extracted again.
     """
@@ -474,19 +538,21 @@ def _without_fitted(
         for row_id in calibration.labelled_rows.ids
     }
     if not fitted:
-        return rows, rows[:0]
-    unused = np.concatenate(
-        [
-            np.array([row_id not in fitted for row_id in target.ids(block)], dtype=bool)
-            for block in target.blocks(rows)
-        ]
-    )
-    if not unused.any():
+        return list(rows), [part[:0] for part in rows]
+    unused = [
+        np.array(
+            [row_id not in fitted for block in target.blocks(part) for row_id in target.ids(block)],
+            dtype=bool,
+        )
+        for target, part in zip(targets, rows, strict=True)
+    ]
+    if not any(inside.any() for inside in unused):
         raise CovcalError(
-            f"{target.path}: a calibration was fitted to every row of the split: use fewer "
+            f"{targets[0].path}: a calibration was fitted to every row of the split: use fewer "
             "--labels, or another --split"
         )
-    return rows[unused], rows[~unused]
+    pairs = list(zip(rows, unused, strict=True))
+    return [part[inside] for part, inside in pairs], [part[~inside] for part, inside in pairs]
 
 
 def _notes_on_split(split: str) -> list[str]:
@@ -499,7 +565,7 @@ def _notes_on_split(split: str) -> list[str]:
 
 
 def _notes_on_fitted(
-    target: Domain, calibrations: Mapping[str, Calibration], documents: Sequence[Path]
+    targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
     """Return a note per calibration whose labelled rows are not in the file.
 
@@ -513,19 +579,20 @@ def _notes_on_fitted(
         fitted = set(ids)
         if all(
             fitted.isdisjoint(target.ids(part))
+            for target in targets
             for rows in target.split_blocks(*SPLITS)
             for part in target.blocks(rows)
         ):
             document = documents[number] if number < len(documents) else name
             notes.append(
-                f"none of the {len(ids)} rows that {document} was fitted to is in {target.path} by "
-                "id: if they are there with other ids, they are measured too"
+                f"none of the {len(ids)} rows that {document} was fitted to is in "
+                f"{targets[0].path} by id: if they are there with other ids, they are measured too"
             )
     return notes
 
 
 def _notes_on_left_out(
-    target: Domain, left_out: Rows, calibrations: Mapping[str, Calibration]
+    targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
     """Return a note if leaving out the fitted rows makes the rest unrepresentative."""
     picked = {
@@ -534,7 +601,8 @@ def _notes_on_left_out(
         if calibration.labelled_rows is not None and calibration.labelled_rows.design == "marked"
         for row_id in calibration.labelled_rows.ids
     }
-    if picked.isdisjoint(target.ids(left_out)):
+    ids = (target.ids(rows) for target, rows in zip(targets, left_out, strict=True))
+    if picked.isdisjoint(row_id for of_file in ids for row_id in of_file):
         return []
     return [
         "rows with low confidence were picked more often and are left out here, so the remaining "
@@ -555,14 +623,30 @@ class _Grouping:
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 
-def _grouping(target: Domain, by: str, rows: Rows, classes: Sequence[str]) -> _Grouping:
-    """Return the way to group `rows`."""
+def _groupings(
+    targets: Sequence[Domain],
+    asked: Sequence[str],
+    rows: Sequence[Rows],
+    classes: Sequence[str],
+) -> list[dict[str, _Grouping]]:
+    """Return the ways to group the rows of every file; their names are the same in all files."""
+    groupings: list[dict[str, _Grouping]] = [{} for _ in targets]
+    for by in asked:
+        groups = []
+        if by not in (BY_CLASS, BY_PREDICTED):
+            groups = joined_groups(targets, by, rows, (BY_CLASS, BY_PREDICTED))
+        for number, of_file in enumerate(groupings):
+            of_file[by] = _grouping(by, classes, groups[number] if groups else None)
+    return groupings
+
+
+def _grouping(by: str, classes: Sequence[str], groups: ColumnGroups | None) -> _Grouping:
+    """Return one way to group rows: by a column, by true class or by predicted class."""
+    if groups is not None:
+        return _Grouping(groups.names, lambda block, _labels, _predicted: groups.numbers(block))
     if by == BY_CLASS:
         return _Grouping(classes, lambda _rows, labels, _predicted: labels)
-    if by == BY_PREDICTED:
-        return _Grouping(classes, lambda _rows, _labels, predicted: predicted)
-    groups = column_groups(target, by, rows, (BY_CLASS, BY_PREDICTED))
-    return _Grouping(groups.names, lambda block, _labels, _predicted: groups.numbers(block))
+    return _Grouping(classes, lambda _rows, _labels, predicted: predicted)
 
 
 def _with_intervals(

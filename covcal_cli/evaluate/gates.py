@@ -119,6 +119,7 @@ def assess(
     names: Sequence[str] = (),
     networks: Path | None = None,
     decision: Path | None = None,
+    pooled: Sequence[Path] = (),
     gates: Gates = Gates(),
     check: Callable[[Sequence[Path]], None] = lambda _inputs: None,
     tell: Callable[[str], None] = lambda _note: None,
@@ -128,8 +129,8 @@ def assess(
     - `path`: a features or adapted file; None: the one that the first calibration was fitted on.
     - `documents`: calibrations. Default: the calibration of the decision; without a `path`,
       cal.json.
-    - `settings`, `networks`, `decision`: as in `evaluate`. Gates that use intervals resample even
-      if the settings do not ask for it.
+    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. Gates that use intervals
+      resample even if the settings do not ask for it.
     - `names`: names for the calibrations; `read_named` chooses a name if it is empty or missing.
     - `check`: called with all input files before the work starts, so that outputs can be refused.
     - `tell`: called with every note, as soon as it is known.
@@ -156,7 +157,7 @@ def assess(
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
     optional = [other for other in (gates.baseline, networks, decision) if other is not None]
-    check([file, *documents, *optional])
+    check([file, *pooled, *documents, *optional])
     baseline = None if gates.baseline is None else read_baseline(gates.baseline)
     if baseline is not None:
         baseline.require_settings(
@@ -179,6 +180,7 @@ def assess(
         networks=networks,
         earlier=earlier,
         decision=decision,
+        pooled=pooled,
     )
     level = (
         gate_level(evaluation, gates.limits, gates.allowed, calibrations, times=gates.shared_by)

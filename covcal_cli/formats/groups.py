@@ -1,7 +1,7 @@
 """Groups of target rows by the values of a column."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,34 @@ def column_groups(
                 "groups would be single rows: group by another column"
             )
     return ColumnGroups(target, column, values)
+
+
+def joined_groups(
+    targets: Sequence[Domain], column: str, rows: Sequence[Rows], others: Collection[str] = ()
+) -> list[ColumnGroups]:
+    """Return the groups of the rows of several files by a column; they are the same in all files.
+
+    Raises `CovcalError` as `column_groups`, or if the column holds numbers in one file and texts in
+    another.
+    """
+    groups = [
+        column_groups(target, column, part, others)
+        for target, part in zip(targets, rows, strict=True)
+    ]
+    values = groups[0].values
+    for entry in groups[1:]:
+        if (entry.values.dtype.kind == "S") != (values.dtype.kind == "S"):
+            raise CovcalError(
+                f"column {column!r} holds texts in one of {targets[0].path} and "
+                f"{entry.target.path}, and numbers in the other: group by another column"
+            )
+        values = np.union1d(values, entry.values)
+    if len(values) > MAX_GROUPS:
+        raise CovcalError(
+            f"column {column!r} has more than {MAX_GROUPS} values in all files together: group by "
+            "another column"
+        )
+    return [replace(entry, values=values) for entry in groups]
 
 
 def _text(value: Any) -> str:

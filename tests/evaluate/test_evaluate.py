@@ -19,7 +19,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.forecast.forecaster import read_named
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, Outcome, covcal, printed_json
-from tests.made_files import made_domain, write_features
+from tests.made_files import made_domain, only_rows, write_features
 
 CLOSE = 1e-6
 AGAIN = ": calibrate this file itself"
@@ -631,3 +631,65 @@ class TestArguments:
     def test_without_a_calibration(self, features: Path) -> None:
         """Who names a file and no calibration is told that only the classifier is judged."""
         assert "no -c given" in covcal("evaluate", features).require_success().err
+
+
+def rounded(document: dict[str, Any]) -> Any:
+    """Return a document without differences in the order of summation."""
+    return json.loads(json.dumps(document), parse_float=lambda text: round(float(text), 9))
+
+
+class TestSeveralFiles:
+    """Rows of several periods are measured together."""
+
+    @pytest.fixture
+    def nights(self, tmp_path: Path) -> list[Path]:
+        """One file with all rows, then three nights with parts of them."""
+        target = made_domain("target", sizes=(0, 0, 300), shift=1.0)
+        target["columns/shop"] = np.repeat([3.0, 1.0, 2.0, 10.0], 75)
+        parts = np.split(np.arange(300), [100, 200])
+        return [
+            write_features(tmp_path / f"night{number}.h5", target=only_rows(target, part))
+            for number, part in enumerate([np.arange(300), *parts])
+        ]
+
+    def test_the_numbers_are_those_of_one_file_with_all_rows(
+        self, nights: list[Path], small_files: Path
+    ) -> None:
+        """Metrics, intervals, groups, and the gates on all rows together."""
+        whole, *parts = nights
+        gates = ("--fail-above", "ece:shop=0.9", "--bootstrap", 50, "--by", "shop")
+        options = ("-c", small_files / "temp.json", *gates)
+        expected, pooled = report(whole, *options), report(*parts, *options)
+        assert [entry["role"] for entry in pooled["inputs"]] == [*["features"] * 3, "calibration"]
+        for document in (expected, pooled):
+            del document["inputs"], document["content_sha256"]
+        assert rounded(pooled) == rounded(expected)
+        screen = covcal("evaluate", *parts, "-c", small_files / "temp.json")
+        assert "on 300 labelled target rows of 3 files" in screen.require_success().out
+
+    def test_a_gate_that_no_night_decides_is_decided_by_all(self, nights: list[Path]) -> None:
+        first, _, last = nights[1:]
+        for night in (first, last):
+            done = covcal("evaluate", night, "--fail-above", "ece=0.07")
+            assert "gate ece <= 0.07 not proved by none" in done.require_success().out
+        assert covcal("evaluate", first, last, "--fail-above", "ece=0.07").code == 3
+
+    def test_a_night_without_labels_is_counted(self, nights: list[Path]) -> None:
+        with h5py.File(nights[1], "r+") as file:
+            file["target/labels"][:] = -1
+        pooled = report(*nights[1:])
+        assert (pooled["n"], pooled["unlabelled"]) == (200, 100)
+
+    def test_what_does_not_fit_together_is_refused(
+        self, nights: list[Path], tmp_path: Path
+    ) -> None:
+        shutil.copy(nights[1], tmp_path / "copy.h5")
+        done = covcal("evaluate", *nights[1:], tmp_path / "copy.h5")
+        assert "copy.h5 holds the same rows as" in done.error_line()
+        other = write_features(tmp_path / "other.h5", class_names=["a", "b", "c"])
+        assert "is of another classifier" in covcal("evaluate", nights[1], other).error_line()
+        texts = only_rows(made_domain("target"), np.arange(200, 250))
+        texts["columns/shop"] = np.full(50, b"north")
+        write_features(tmp_path / "texts.h5", target=texts)
+        done = covcal("evaluate", nights[1], tmp_path / "texts.h5", "--by", "shop")
+        assert "holds texts in one of" in done.error_line()
