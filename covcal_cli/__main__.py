@@ -1,7 +1,7 @@
 """The program ``covcal``, also as ``python -m covcal_cli``.
 
-Loading the commands takes a moment, and Ctrl-C must end in one line then too: so nothing but this
-is imported before it is caught.
+Loading the commands takes a moment, and Ctrl-C must end in one line during this time too. So only
+the handler of Ctrl-C is imported first.
 """
 
 import sys

@@ -18,9 +18,9 @@
     print(watch.observe(new_logits, period="2026-11-29").answer)
 
 The names in `__all__` are public and keep their meaning within a major version; results may gain
-fields. Everything else in the package is private and may change. Importing this module is cheap,
-because a name loads its packages when it is first used. A wrong argument is a `CovcalError` that
-names it.
+fields. Everything else in the package is private and may change. Importing this module is fast,
+because the packages of a name are loaded when it is first used. A wrong argument raises a
+`CovcalError` that names the argument.
 """
 
 from importlib import import_module
@@ -132,7 +132,7 @@ def calibrate(
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 
-    No target label is read, except labels of ``covcal label``, or as many as
+    No target label is read, except labels of ``covcal label``, or the number of labels that
     ``CalibrateSettings(labels=50)`` asks for.
 
     Parameters

@@ -1,9 +1,9 @@
 """Check the arguments of the public functions and settings against their annotations.
 
 `checked` wraps a function, and `checked_settings` a class of settings. A wrong, missing or unknown
-argument is an `ArgumentError`, which names the argument and what it must be. An error of the
-system about a file becomes a `CovcalError`. The functions and settings themselves check ranges.
-What they refuse is an `ArgumentError` too if no argument names a file.
+argument raises an `ArgumentError`, which names the argument and what it must be. A system error
+about a file becomes a `CovcalError`. The functions and settings themselves check ranges.
+If no argument names a file, an error in a value is an `ArgumentError` too.
 """
 
 import inspect
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Settings = TypeVar("Settings", bound=type)
 
-_MOST = 2**62  # NumPy reads no larger whole number
+_MOST = 2**62  # NumPy cannot read larger whole numbers
 _LARGEST_FLOAT = 10**308
 _WORDS: Mapping[Any, str] = {
     str: "a text",
@@ -78,7 +78,7 @@ def _wrapped(
         try:
             return function(*bound.args, **bound.kwargs)
         except OSError as error:
-            if error.filename is None:  # not about a file
+            if error.filename is None:  # the error is not about a file
                 raise
             raise CovcalError(explained(error)) from error
         except CovcalError as error:
@@ -91,7 +91,7 @@ def _wrapped(
 
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function by argument, without those of arrays of any kind."""
+    """Return the annotations of a function by argument, without arguments that are arrays."""
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
     for name in getattr(module, "__all__", ()):  # the API loads its names when they are used
@@ -102,7 +102,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: Any, name: str) -> Any:
-    """Return an argument as its annotation has it: a list as a tuple, NumPy's numbers as Python's.
+    """Return an argument with its annotation's type: lists as tuples, NumPy's numbers as Python's.
 
     Raises `ArgumentError` if the argument has another type.
     """
@@ -124,7 +124,7 @@ def _converted(kind: Any, value: Any, name: str) -> Any:
 
 
 def _is_text(value: str | PathLike[str]) -> bool:
-    """Return whether a text can be printed, written and the name of a file."""
+    """Return whether a text can be printed and written, and can be the name of a file."""
     try:
         return b"\0" not in os.fsencode(value)
     except UnicodeEncodeError:
@@ -149,13 +149,13 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is IO:
         return hasattr(value, "write")
     if origin is Literal:
-        return isinstance(value, str)  # the function lists the texts that it takes
+        return isinstance(value, str)  # the function's own message lists the allowed texts
     if kind is Any or isinstance(kind, TypeVar):
         return True
     if _is(origin, Callable):  # type: ignore[arg-type]
         return callable(value)
     types: Mapping[Any, Any] = {int: Integral, float: Real, Path: PathLike}
-    is_bool = type(value).__name__ in ("bool", "bool_")  # Python's and NumPy's
+    is_bool = type(value).__name__ in ("bool", "bool_")  # the types of Python and NumPy
     if kind is bool or is_bool:
         return is_bool and kind is bool
     return isinstance(value, types.get(kind, origin or kind))

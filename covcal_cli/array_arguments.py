@@ -9,7 +9,8 @@ from covcal_cli.arrays import AnyArray, Float64s, Labels
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# So many rows within [0, 1] are no logits: for several columns, and for one column.
+# If this many rows lie within [0, 1], they are not logits. The numbers are for several columns and
+# for one column.
 _FEW_BOUNDED = {True: 8, False: 50}
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
@@ -49,7 +50,7 @@ def whole_numbers_of(values: Any, name: str) -> Labels:
 
 
 def form_of(rows: Float64s) -> OutputEvidence:
-    """Return what rows of logits show of their form."""
+    """Return the form of rows of logits: logits, or a kind of probabilities."""
     evidence = OutputEvidence()
     if len(rows):
         evidence.add(rows)
@@ -59,7 +60,7 @@ def form_of(rows: Float64s) -> OutputEvidence:
 def logits_of(values: Any, name: str) -> Float64s:
     """Return logits as (n, K) float64; for one number z per row, the logits 0 and z.
 
-    Probabilities in any form are refused: the judge of ``covcal extract`` decides.
+    Probabilities in any form are refused, by the same rules as in ``covcal extract``.
     """
     rows = numbers_of(values, name)
     single = rows.ndim == 1
@@ -80,7 +81,7 @@ def logits_of(values: Any, name: str) -> Float64s:
 def _require_logits(rows: Float64s, name: str) -> None:
     evidence = form_of(rows)
     form, fact = evidence.form, evidence.fact
-    if form != "probabilities" and rows.min() == rows.max():  # equal logits do not tell the form
+    if form != "probabilities" and rows.min() == rows.max():  # equal logits do not show the form
         return
     if form in DISTRIBUTIONS:
         scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
@@ -102,7 +103,7 @@ def _require_logits(rows: Float64s, name: str) -> None:
 
 
 def labels_of(values: Any, name: str, n: int) -> AnyArray:
-    """Return the labels of n rows: class names or numbers, which are int64 if they are whole."""
+    """Return the labels of n rows: class names or numbers; whole numbers become int64."""
     labels = array_of(values, name)
     if labels.shape != (n,):
         raise ArgumentError(f"{name} must be of shape ({n},), not {labels.shape}")

@@ -1,4 +1,4 @@
-"""Names for the kinds of arrays that covcal uses, and values that they share."""
+"""Names for the kinds of arrays that covcal uses, and constants about them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -26,8 +26,9 @@ _REMEDIES = {
 def printable(text: str) -> str:
     r"""Return any text as one line that is safe to show on a terminal or in a log.
 
-    Controls, line breaks, marks that turn the direction of writing and halves of characters are
-    written as Python writes them, such as ``\x1b``: a name cannot move the cursor or begin a line.
+    Control characters, line breaks, marks that change the direction of writing and halves of
+    characters are written as in Python, such as ``\x1b``. So a name cannot move the cursor or begin
+    a line.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -42,7 +43,7 @@ def printable(text: str) -> str:
 def message(text: str) -> str:
     """Return any text as part of a message: printable, and not too long.
 
-    A long text keeps its beginning and its end, where the remedy is.
+    A long text keeps its beginning, and its end because the remedy is there.
     """
     text = printable(text)
     if len(text) <= _LONGEST:
@@ -53,8 +54,8 @@ def message(text: str) -> str:
 class CovcalError(Exception):
     """An error that the user can fix: bad input, a missing file, an existing output.
 
-    The message is one line that names the file, the thing and the remedy. The command line prints
-    it and exits with code 1; the library raises it and touches no existing file.
+    The message is one line that names the file, the problem and the remedy. The command line prints
+    it and exits with code 1. The library raises it and does not change existing files.
     """
 
     def __str__(self) -> str:
@@ -67,7 +68,7 @@ class OutputExistsError(CovcalError):
 
 
 class TooFewRowsError(CovcalError):
-    """A file lacks rows: a domain, rows of a split, labelled rows, or a sufficient number."""
+    """A file lacks rows: a domain, rows of a split, labelled rows, or has too few rows."""
 
 
 class UnlabelledError(CovcalError):
@@ -75,7 +76,7 @@ class UnlabelledError(CovcalError):
 
 
 class UnusedOptionError(CovcalError):
-    """An option that has no effect here was given; the command line exits with code 2."""
+    """The user gave an option without effect; the command line exits with code 2."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")

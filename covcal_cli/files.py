@@ -2,8 +2,8 @@
 
 An output is written to a hidden sibling (``.NAME.partial``) and renamed when it is complete, so a
 crash, a full disk or ``kill -9`` leaves the old file untouched. The sibling's name is fixed, so the
-next run removes a sibling that a killed run left behind. The sibling is locked until it is renamed,
-so a second process that writes the same file is refused. Outputs that belong together are renamed
+next run removes a sibling that a killed run left. The sibling is locked until it is renamed, so a
+second process that writes the same file is refused. Outputs that belong together are renamed
 together.
 """
 
@@ -98,7 +98,7 @@ _TOGETHER: ContextVar[_Together | None] = ContextVar("together", default=None)
 
 @contextmanager
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
-    """Yield a temporary sibling of `path` to write to; rename it to `path` when the block succeeds.
+    """Yield a temporary sibling of `path` for writing; rename it to `path` if the block succeeds.
 
     It refuses what `check_output` refuses, and a `path` that another process is writing. The new
     file gets the permissions of the file that it replaces.
@@ -162,7 +162,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
             for path, old in left.items():
                 if old.exists():
                     old.replace(path)
-                    # Renaming does nothing if both are names of one file.
+                    # Renaming does nothing if both are names of the same file.
                     old.unlink(missing_ok=True)
             raise
         for old in left.values():
@@ -170,7 +170,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
 
 
 def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
-    """Give a file another name; if it `stays`, it also keeps its own name."""
+    """Give a file another name; if `stays`, it also keeps its old name."""
     if stays:
         try:
             old.hardlink_to(path)
@@ -230,10 +230,10 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         mode = path.stat().st_mode & 0o777
         if sys.platform == "win32":
             partial.chmod(mode)
-        else:  # before the lock, another process may remove the name, but not the file
+        else:  # before the lock is taken, another process may remove the name, but not the file
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
-    if not writing.is_at(partial):  # another process took it for a leftover
+    if not writing.is_at(partial):  # another process took it for a leftover of a killed run
         writing.end()
         return None
     return writing
@@ -247,7 +247,7 @@ def _clear(path: Path, partial: Path, how: int) -> None:
         if not stat.S_ISREG(partial.lstat().st_mode):
             raise CovcalError(f"{partial} is in the way and is not a plain file: remove it")
         descriptor = os.open(partial, how | careful)
-    except FileNotFoundError:  # renamed just now
+    except FileNotFoundError:  # it was renamed just now
         return
     _locked(path, partial, descriptor).end()
 
@@ -270,7 +270,7 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
 
 
 def _explained(error: OSError, path: Path) -> Exception:
-    """Return an error that names the remedy, or the error itself if no remedy is known."""
+    """Return an error with the remedy, or the error itself if no remedy is known."""
     # HDF5 writes errno only into its message, so the text is searched too.
     text = str(error)
     codes = {code for code in _DISK_FULL if f"errno = {code}," in text}
@@ -347,7 +347,7 @@ def _shell_byte(byte: int) -> str:
 def relative_to_folder_of(path: Path, document: Path) -> str:
     """Return `path` relative to the folder of `document`, with forward slashes.
 
-    For a link in that folder, the path is that of the link, not of its destination.
+    For a link in this folder, the result is the path of the link, not of its destination.
     """
     file, folder = path.resolve(), document.resolve().parent
     by_name = Path(os.path.relpath(path, document.parent))
@@ -359,7 +359,7 @@ def relative_to_folder_of(path: Path, document: Path) -> str:
 def leaves_folder_of(path: Path, document: Path) -> bool:
     """Return whether a path in `document` is outside the document's folder.
 
-    Only the path is compared. A link inside the folder is trusted, wherever it leads.
+    Only the path is compared. A link inside the folder is trusted, whatever its destination.
     """
     try:
         way = path.relative_to(document.parent)

@@ -1,6 +1,6 @@
 """Read untrusted HDF5 files, and refuse files whose numbers cannot be trusted.
 
-An HDF5 file can refer to other files (links, external storage, virtual datasets); if those are
+An HDF5 file can refer to other files (links, external storage, virtual datasets). If these are
 missing, HDF5 reads zeros without an error. A file can also list arrays that were never written, or
 that need far more memory than the file has bytes. Therefore every file is examined when it is
 opened, and refused in all these cases.
@@ -36,11 +36,11 @@ class Dataset:
 
     def __init__(self, path: Path, name: str, raw: Any) -> None:
         self.path, self.name, self._raw = path, name, raw
-        self._finds_chunks: bool | None = None  # None: not examined yet
+        self._finds_chunks: bool | None = None  # None: not yet known
         with _readable(path, name):
             shape = raw.shape
             self.shape: tuple[int, ...] = tuple(shape or ())
-            self.ndim = -1 if shape is None else len(self.shape)  # -1: it has no values
+            self.ndim = -1 if shape is None else len(self.shape)  # -1: the dataset has no values
             self.dtype: np.dtype[Any] = raw.dtype
         self.is_text = h5py.check_string_dtype(self.dtype) is not None
 
@@ -84,7 +84,7 @@ class Dataset:
     def _require_chunks(self) -> None:
         """Refuse a dataset with checksums if reading does not find one of its chunks.
 
-        Reading finds a chunk by its place in an index, and gives zeros where the index is damaged.
+        Reading finds a chunk by its position in an index, and gives zeros if the index is damaged.
         The list of all chunks does not show this damage.
         """
         with _readable(self.path, self.name):
@@ -116,12 +116,13 @@ class Dataset:
 
 
 def _has_zeros(values: AnyArray) -> bool:
-    """Return whether some row of the last axis has only zeros or empty texts."""
+    """Return whether any row of the last axis has only zeros or empty texts."""
     if values.ndim == 0 or values.size == 0:
         return False
     zero = np.zeros((), values.dtype)
     rows = values if values.ndim > 1 else values[:, None]
-    empty = rows[rows[..., -1] == zero]  # few rows, so that the other columns cost little
+    # these are few rows, so the other columns are checked quickly
+    empty = rows[rows[..., -1] == zero]
     return bool((empty == zero).all(axis=-1).any())
 
 
@@ -270,7 +271,7 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
-    """Yield every dataset in the order of names; refuse what a file must not contain."""
+    """Yield every dataset in the order of names; refuse forbidden content."""
     seen = set()  # several names may lead to one object, and a group may contain itself
     waiting = [("", file)]
     while waiting:
@@ -294,7 +295,7 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
 
 def _linked(path: Path, place: str, group: Any, name: str) -> Any:
     """Return the group or dataset with a name; refuse a link to another place."""
-    # h5py's own look-up of a name takes several times as long, and files have dozens of names.
+    # h5py's own search for a name takes several times as long, and files have dozens of names.
     encoded = name.encode("utf-8", "surrogateescape")
     if group.id.links.get_info(encoded).type == h5py.h5l.TYPE_HARD:
         member = h5py.h5o.open(group.id, encoded)
@@ -362,7 +363,7 @@ def _require_checksums(
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
-        """Note the place of a chunk; any result except None ends the iteration."""
+        """Store the place of a chunk; any result except None would end the iteration."""
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)

@@ -1,4 +1,4 @@
-"""Describe any file that covcal wrote in a few lines; its content tells which kind it is."""
+"""Describe any file that covcal wrote in a few lines; the content decides the kind of file."""
 
 import zipfile
 from collections import Counter
@@ -86,7 +86,7 @@ def describe(path: str | Path) -> str:
 
 
 def _other_kind(start: bytes, suffix: str) -> str:
-    """Say what a file is that inspect does not read, and what to do with it."""
+    """Return the kind of a file that inspect does not read, and what to do with it."""
     if start.lower().startswith(b"<!doctype html"):
         return "is a web page: open it in a browser"
     if start.startswith((b"\x89PNG", b"<svg", b"%PDF")):
@@ -171,7 +171,7 @@ def _hdf5_lines(path: Path) -> Lines:
 
 
 def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
-    """Describe a file of several labels: its rows, and how well each label is predicted."""
+    """Describe a file of several labels: its rows, and the accuracy of each label."""
     lines: Lines = []
     for label in labels:
         with one_label(label), FeatureFile(path) as file:
@@ -186,7 +186,7 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
 
 
 def _batches(draw: Draw) -> Lines:
-    """Return a line per batch: the number of rows that covcal pick drew, and of their labels."""
+    """Return a line per batch with the number of rows that covcal pick drew, and of labels."""
     lines = []
     for number, batch in enumerate(draw.batches):
         labelled = int(np.count_nonzero(draw.labelled[draw.batch == number]))
@@ -250,7 +250,7 @@ _PREFIX = "covcal."
 
 
 def _exported(path: Path) -> dict[str, str]:
-    """Describe what export wrote into a model; nothing for other models."""
+    """Describe the metadata that export wrote into a model; nothing for other models."""
     if path.suffix.lower() == ".pt2":
         metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":

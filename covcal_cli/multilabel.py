@@ -1,10 +1,10 @@
-"""Files with several independent labels: which label a reader sees.
+"""Files with several independent labels, and the choice of the label that readers see.
 
-A picture can show a cat, a dog, both or neither. So each label is a problem with the two `CLASSES`,
-and everything that covcal does with classes is done for each label. A file of features, and each
-JSON document about it, holds one such problem per label under the `SCHEMA`. A command loops over
-the labels, and inside `one_label` all readers see the file as that label alone. Without it they
-refuse the file, so a command that reads one classifier says so.
+A picture can show a cat, a dog, both or neither. So each label is a classification of its own with
+the two `CLASSES`, and covcal does everything for each label. A file of features, and each JSON
+document about it, holds one such classification per label under the `SCHEMA`. A command loops over
+the labels. Inside `one_label`, all readers see only this label of the file. Outside it they refuse
+the file, so other commands stop with a message.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _LABEL: ContextVar[str | None] = ContextVar("label", default=None)
 
 @contextmanager
 def one_label(name: str) -> Iterator[None]:
-    """Show all readers inside the block one label of files with several; errors name the label."""
+    """Let all readers inside the block see one label of a file with several; errors name it."""
     token = _LABEL.set(name)
     try:
         yield
@@ -35,7 +35,7 @@ def one_label(name: str) -> Iterator[None]:
 
 
 def current_label() -> str | None:
-    """Return the label of several that readers see; None outside `one_label`."""
+    """Return the label that readers see; None outside `one_label`."""
     return _LABEL.get()
 
 
@@ -54,7 +54,8 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
     Raises
     ------
     CovcalError
-        If there is no such block, so the command reads one classifier, or the file lacks the label.
+        If there is no such block, because the command is for a single label, or the file lacks the
+        label.
     """
     name = _LABEL.get()
     if name is None:

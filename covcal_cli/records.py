@@ -4,10 +4,10 @@ A document is a frozen dataclass with a schema id. Its fields become keys, in th
 with metadata from `at` becomes a key of an inner object. The last key, ``content_sha256``, is the
 digest of all other keys. A document must pass three checks to be read:
 
-1. The digest must match. A document that was edited or damaged is refused. 2. Every value must have
-the type of its field, and lie within its range (`Share`, `Count`, ...). 3. Values that do not fit
-each other are refused: a record raises ValueError in ``__post_init__``, for example by
-`require_ascending`.
+1. The digest must match. A document that was edited or damaged is refused.
+2. Every value must have the type of its field, and lie within its range (`Share`, `Count`, ...).
+3. Values must fit each other. Otherwise a record raises ValueError in ``__post_init__``, for
+   example by `require_ascending`.
 
 Unknown keys are ignored, because a later version may add keys. If a key is removed or changes its
 meaning, the schema id changes. A version refuses schema ids that it does not know.
@@ -43,7 +43,7 @@ from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
 DIGEST = "content_sha256"  # the key with the sha256 of all other keys
 _ABSENT = object()
-_ROUNDING = 1e-6  # rounding by which a mean of 32-bit numbers may leave its range
+_ROUNDING = 1e-6  # a mean of 32-bit numbers may leave its range by this rounding error
 _LONGEST_JSON = 256 << 20  # bytes
 _DEEPEST_JSON = 64  # levels of nested objects and lists
 _MOST_DIGITS = 20  # digits of a whole number; 2^64 has 20
@@ -123,8 +123,8 @@ class Input:
     role: str  # "features", "adapted", "calibration" or "costs"
     path: Path  # relative to the document in the file
     sha256: str
-    # Whether only a document names the file, and it is outside that document's folder. Such a file
-    # is never opened: the document may come from anywhere.
+    # Whether only a document names the file, and the file is outside the document's folder. Such a
+    # file is never opened, because the document may come from anybody.
     is_outside: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ D = TypeVar("D", bound=Document)
 
 
 def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
-    """Refuse a value that is not among the `known` values, and list these."""
+    """Refuse a value that is not among the `choices`, and list them."""
     choices = tuple(choices)
     if value not in choices:
         raise CovcalError(f"there is no {what} {value!r}: take {', '.join(choices)}")
@@ -215,7 +215,7 @@ def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
 def of_labels(
     documents: Mapping[str, Document | Mapping[str, Any]], path: Path, **more: Any
 ) -> dict[str, Any]:
-    """Return the keys of a document for a file at `path` that holds a document per label."""
+    """Return the keys of a file at `path` that holds one document per label."""
     signed = {name: _signed(document, path) for name, document in documents.items()}
     return {"schema": multilabel.SCHEMA, "labels": signed, **more}
 
@@ -324,7 +324,7 @@ def _is_unicode(text: str, undecodable: str) -> bool:
 
 
 def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[str, Any]:
-    """Return the object in a JSON file, or an empty one for other JSON values."""
+    """Return the object in a JSON file, or an empty object for other JSON values."""
     require_file(path, remedy=remedy)
     try:
         content = json_of(path, names_paths=True)
@@ -345,7 +345,8 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        if content.get(DIGEST) != digest_of(content):  # documents may have moved between labels
+        # the documents of two labels may have been exchanged
+        if content.get(DIGEST) != digest_of(content):
             fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")
         content = content["labels"][multilabel.chosen_label(path, names)]
@@ -361,7 +362,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
 
 
 def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the labels whose documents a document holds; none for other documents."""
+    """Return the names of the labels if the file has a document per label; else nothing."""
     documents = content.get("labels")
     if content.get("schema") != multilabel.SCHEMA or not isinstance(documents, dict):
         return ()

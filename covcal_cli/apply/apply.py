@@ -2,7 +2,7 @@
 
 No true label is read. A row's label is the class that the classifier predicted, and its confidence
 is the calibrated probability of that class. Offsets and adapted features can make another class
-likelier than the label: `ApplyReport` counts those rows (MATHEMATICS, section 6).
+more probable than the label. `ApplyReport` counts such rows (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,8 +29,8 @@ from covcal_cli.records import require_one_of
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# With fewer classes NumPy reduces fastest over classes on the first axis, with more classes on the
-# last axis.
+# With fewer classes than this, NumPy is fastest if classes are the first axis; with more, if they
+# are the last axis.
 _FEW_CLASSES = 32
 
 
@@ -59,7 +59,7 @@ class ApplyReport:
 
     rows: int
     mean_confidence: float  # calibrated mean confidence, which estimates the accuracy on these rows
-    label_is_not_top: int  # rows in which another class is likelier than the label
+    label_is_not_top: int  # rows in which another class is more probable than the label
     method_used: str
     temperature: float  # T_f
     aligned_temperature: float | None  # T_a of a blend
@@ -142,7 +142,7 @@ def apply(
             if aligned is not None:
                 check_output(output, force=force, inputs=[aligned.path])
             provenance = _provenance(first.file, document, calibration, settings)
-            if labels:  # each has its own
+            if labels:  # each label has its own
                 del provenance["method_used"], provenance["temperature"]
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(provenance), source.blocks())
@@ -168,7 +168,7 @@ def _opened(
     decision: str | Path | None,
     progress: ProgressCallback,
 ) -> "_CalibratedRows":
-    """Return the rows of an open file, with a calibration and perhaps a decision that fit it."""
+    """Return the rows of an open file, with a fitting calibration and, if given, a decision."""
     calibration = read_calibration(document)
     aligned = networks_for(
         calibration,
@@ -204,7 +204,7 @@ class _CalibratedRows:
     with_probabilities: bool
     progress: ProgressCallback
     decision: Decision | None = None
-    n_labels: int = 1  # labels whose blocks are in memory together
+    n_labels: int = 1  # number of labels whose blocks are in memory together
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 
@@ -363,7 +363,8 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    for index in reversed(range(len(distances))):  # if logits are equal, the first class wins
+    # if logits are equal, the first class is the label
+    for index in reversed(range(len(distances))):
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
 

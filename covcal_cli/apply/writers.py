@@ -3,9 +3,9 @@
 Each format is a function that writes block after block, and an entry in `FORMATS`. Memory does not
 grow with the number of rows.
 
-CSV is composed in NumPy. Each line starts as a record of fixed size. Unused bytes in it are 255,
-which no UTF-8 text contains, and are deleted from the finished block. This is about six times
-faster than formatting the numbers one by one, and gives the same text.
+CSV is written with NumPy. Each line is first a record of fixed size. Its unused bytes are 255,
+which does not occur in UTF-8, and are deleted from the finished block. This is about six times
+faster than formatting each number, and gives the same text.
 """
 
 import json
@@ -40,7 +40,8 @@ class AppliedRows:
     label_index: Labels  # the classifier's label, which calibration never changes
     confidence: Float32s  # calibrated probability of that label
     probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
-    accept: Booleans | None = None  # shape (m,), or (m, K) of labels, by a decision on rows
+    # shape (m,), or (m, K) for several labels, by a decision on rows
+    accept: Booleans | None = None
     members: Booleans | None = None  # shape (m, K): classes of the set, by a decision on sets
 
     def __len__(self) -> int:
@@ -60,7 +61,8 @@ class Layout:
     with_decision: bool = False
     with_sets: bool = False
     integer_ids: bool = False  # whether the ids of the input were integers
-    # Whether `classes` are labels of which a row can have several. Then there is no single answer.
+    # Whether `classes` are labels and a row can have several of them. Then there is no single
+    # answer.
     is_multilabel: bool = False
 
     @property
@@ -71,8 +73,8 @@ class Layout:
     def columns(self) -> list[str]:
         """Return the names of a table's columns.
 
-        Probabilities are ``prob_CLASS``, or ``prob_0``, ``prob_1`` and so on where two classes
-        share a name.
+        Probabilities are ``prob_CLASS``, or ``prob_0``, ``prob_1`` and so on if two classes have
+        the same name.
         """
         names: Sequence[str] = self.classes if self.with_probabilities else ()
         if len(set(names)) < len(names):
@@ -81,7 +83,7 @@ class Layout:
 
     @property
     def texts(self) -> list[str]:
-        """Names of the columns of text after the numbers of a table."""
+        """Names of the text columns that follow the numbers of a table."""
         if self.is_multilabel:
             return [f"decision_{name}" for name in self.classes if self.with_decision]
         return ["decision"] * self.with_decision + ["set"] * self.with_sets
@@ -173,7 +175,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
-    # The shape of a row in arrays that have one.
+    # The shape of a row in each array with rows.
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
     if layout.is_multilabel:
         widths["accept"] = (len(layout.classes),)
@@ -309,7 +311,7 @@ def format_of(path: Path) -> Write:
 
 
 _BLOCK_VALUES = 1 << 14  # numbers that are composed at a time
-_SPECIAL = re.compile(rb'[",\n\r]')  # a field that holds one of them must be quoted
+_SPECIAL = re.compile(rb'[",\n\r]')  # a field with one of these characters must be quoted
 _UNUSED = b"\xff"
 _DIGITS = 9  # enough digits to read every float32 back exactly
 
@@ -340,8 +342,7 @@ _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# For each exponent of a float32: the decade, and the value from which the next larger decade
-# begins.
+# For each exponent of a float32: the decade, and the value at which the next larger decade begins.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])
@@ -424,7 +425,7 @@ def _lines(
 
 
 def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
-    """Return texts as bytes, shape (m, width), with `_UNUSED` behind the end of each."""
+    """Return texts as bytes, shape (m, width), with `_UNUSED` after the end of each text."""
     width = texts.dtype.itemsize
     codes = np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), width)
     if codes[:, -1].all():  # all texts have the same length
@@ -449,9 +450,9 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS[np.minimum(upper - first * np.uint32(10_000), 9999)]
     numbers["last"] = _FOUR_DIGITS[digits - upper * np.uint32(10_000)]
     numbers["exponent"] = _EXPONENTS[decades]
-    # Some numbers are formatted one by one: those whose tenth digit is a 5, which the product may
-    # round wrongly; those that round into the next decade; and values outside [0, 1] or below the
-    # smallest normal float32.
+    # Some numbers are formatted one by one: numbers whose tenth digit is a 5, which the product may
+    # round wrongly; numbers that are rounded into the next decade; and values outside [0, 1] or
+    # below the smallest normal float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

@@ -1,4 +1,4 @@
-"""The frame of the command line: its commands, the one error boundary, the one place that exits."""
+"""The frame of the command line: its commands, and the only place that catches errors and exits."""
 
 import os
 import re
@@ -260,11 +260,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _ended(error: BaseException) -> int:
-    """Print why a command failed, and return its exit code."""
+    """Print the reason for a failed command, and return its exit code."""
     try:
         sys.stdout.flush()
     except OSError:
-        # The rest of the result cannot be written: keep Python from reporting that at exit.
+        # The rest of the result cannot be written; Python must not report this again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)
@@ -276,7 +276,7 @@ def _ended(error: BaseException) -> int:
         if str(error):  # if the message is empty, the result explains the failure
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    if isinstance(error, BrokenPipeError):  # the reader (head, less) went away
+    if isinstance(error, BrokenPipeError):  # the reader (head, less) has ended
         return ERROR
     if isinstance(error, CLICK_ERROR):
         error.message = _suggesting(error.message)
@@ -316,8 +316,8 @@ def _suggesting(text: str) -> str:
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    # This must come before NumPy is loaded. Matrix products are short here, and on a busy machine
-    # BLAS threads that wait for each other cost up to ten times what they gain.
+    # This must come before NumPy is loaded. Matrix products are short here. On a busy machine, BLAS
+    # threads that wait for each other cost up to ten times more than they gain.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     interrupt.watch()
     code = run(sys.argv[1:])

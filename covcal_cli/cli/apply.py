@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
-_SHOWN = 6  # labels in a line
+_SHOWN = 6  # most labels in a line
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
 
 
@@ -99,7 +99,7 @@ def apply(
         picked = not calibration
         return file_to_judge(file, [fitted], documents, purpose="apply", picked=picked)
 
-    labels = labels_of(file, documents)  # the first tells which file it is
+    labels = labels_of(file, documents)  # the first calibration decides the file
     path, notes = next(iter(for_each_label(labels[:1], judged).values())) if labels else judged()
     if file is None:
         console.note(f"applying {document} to {path}")
@@ -149,7 +149,7 @@ def apply(
 
 
 def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
-    """Return the warning that the likeliest class is not always the label."""
+    """Return the warning that the most probable class is not always the label."""
     share = f"{applied.label_is_not_top:,} of {applied.rows:,} rows"
     if confidence_only:
         return f"in {share} another class is likelier than the label: see prob_NAME of those rows"

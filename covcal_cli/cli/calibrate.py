@@ -115,12 +115,12 @@ def calibrate(
         screen = answer(calibration)
         screen = f"{screen}\n\n{details(calibration)}" if verbose else screen
         warnings, notes = list(calibration.warnings), list(calibration.notes)
-        # An adapted file, which another file was made into.
+        # An adapted file must have been made from another file.
         if calibration.networks_sha256 is not None:
             from covcal_cli.formats.lineage import notes_on_named
 
             notes = [*notes_on_named(file), *notes]
-    hint = _next(path, output)  # it reads the file, so it comes before anything is written
+    hint = _next(path, output)  # this reads the file, so it must come before anything is written
     if to_stdout:
         console.result(document_text(content, Path("cal.json")))
     else:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # width of the names at the start of lines
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # a smaller difference of confidence and accuracy is called about right
+_CLOSE = 0.01  # a smaller difference between confidence and accuracy is called about right
 
 
 def answer(calibration: "Calibration", verdict: str = "") -> str:
@@ -125,9 +125,9 @@ def _temperature(calibration: "Calibration") -> str:
 
 
 def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
-    """Return the number of passed checks, and each failed one with what follows from it.
+    """Return the number of passed checks, and each failed check with its consequence.
 
-    A check that has a warning of its own is only named.
+    If a failed check has its own warning, only its name is shown.
     """
     if not guards:
         return ""
@@ -184,7 +184,7 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _candidates(candidates: "Sequence[Candidate]") -> str:
-    """Return auto's candidates as a table that says which was chosen, and why."""
+    """Return auto's candidates as a table, with the choice and the reasons."""
     from covcal_cli.cli import tables
     from covcal_cli.maths.odds import percent
     from covcal_cli.maths.scaling import shown_temperatures

@@ -27,7 +27,7 @@ _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
 # The name at the start of a line, and the gap after it.
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
-_SECONDS = 30.0  # seconds between two lines of progress without a terminal
+_SECONDS = 30.0  # seconds between two lines of progress if there is no terminal
 _BAR, _BESIDE = 20, 38  # width of the bar; width of everything beside it
 
 
@@ -61,7 +61,7 @@ class Console:
             say("note", text)
 
     def detail(self, text: str) -> None:
-        """Print a detail to stderr when asked to be verbose."""
+        """Print a detail to stderr if the user asked for details."""
         if self.verbose:
             _to_stderr(message(text))
 
@@ -84,7 +84,7 @@ class Console:
 
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:
-        """Yield a callback that shows progress: a bar on a terminal, else a line now and then."""
+        """Yield a callback that shows progress: a bar on a terminal, else a line at intervals."""
         if self.quiet:
             yield silent
         elif sys.stderr.isatty():
@@ -142,7 +142,7 @@ class _Lines:
 
 
 def _numbers(step: Progress, room: int) -> str:
-    """Return as many of the step's numbers as fit on the line."""
+    """Return the first numbers of the step that fit on the line."""
     text = ""
     for name, value in step.losses.items():
         number = value if isinstance(value, str) else f"{value:.3f}"
@@ -163,7 +163,7 @@ def say(kind: str, text: str) -> None:
 
 
 def _wrapped(line: str, stream: TextIO) -> str:
-    """Wrap a line at `WIDTH` columns; if it begins with a name, indent the rest behind it."""
+    """Wrap a line at `WIDTH` columns; if it begins with a name, further lines are indented."""
     if len(line) <= WIDTH or not stream.isatty():
         return line
     named = _NAMED.match(line)
@@ -181,7 +181,7 @@ def _wrapped(line: str, stream: TextIO) -> str:
 def prepare_streams() -> None:
     """Make printing work even if the stream's encoding lacks a character."""
     codecs.register_error("covcal", _spelled)
-    # A closed stream is None: replace it by a stream that fails on the first write.
+    # A closed stream is None. Replace it by a stream that fails at the first write.
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if sys.stderr is None:
@@ -207,7 +207,7 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def file_to_read(file: Path | None, console: Console) -> Path:
-    """Return the file that the user named, else the one of this folder, with a note.
+    """Return the file that the user named, else the file of this folder, with a note.
 
     Raises
     ------

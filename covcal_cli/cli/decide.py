@@ -1,4 +1,4 @@
-"""``covcal decide``: which rows can be accepted, and what that is worth."""
+"""``covcal decide``: the rows that can be accepted, and their error."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
 
-_FEW = 20  # accepted rows of a group, below which its error is mostly noise
+_FEW = 20  # with fewer accepted rows, the error of a group is mostly noise
 
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
@@ -179,7 +179,7 @@ def decide(
 
 
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
-    """Return the estimated accuracy without labels, or None where the file allows none."""
+    """Return the estimated accuracy without labels, or None if it cannot be estimated."""
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.settings import EstimateSettings
     from covcal_cli.errors import TooFewRowsError
@@ -207,7 +207,7 @@ def _is_of_use(decision: "Decision") -> bool:
 
 
 def _answer(decision: "Decision", output: str) -> str:
-    """Return what can be accepted, and what that is worth, in a few lines."""
+    """Return the accepted share and its error, in a few lines."""
     from covcal_cli.cli.tables import aligned
     from covcal_cli.maths.odds import short_percent
 

@@ -1,4 +1,4 @@
-"""``covcal estimate``: the accuracy on the target, without labels or with a few."""
+"""``covcal estimate``: the accuracy on the target, without labels or with a few labels."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -249,7 +249,7 @@ def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -
 
 
 def _further(expectation: "Expectation") -> "list[Table]":
-    """Return the tables of metrics by class and of calibrations, as far as they have rows."""
+    """Return the tables of metrics by class and of calibrations, if they have rows."""
     from covcal_cli.report.metric_estimates import metric_table
 
     estimation = expectation.estimation
@@ -326,7 +326,7 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
-    # The assumptions, the last column, are too long for a table on a terminal.
+    # Leave out the last column, the assumptions, which is too long for a table on a terminal.
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(

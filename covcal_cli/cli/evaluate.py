@@ -265,7 +265,7 @@ def evaluate(
 
 
 def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
-    """Return the next command: use a calibration that proved right, else look closer."""
+    """Return the next command: use a calibration that is proved right, else inspect it further."""
     from covcal_cli.files import as_word
     from covcal_cli.report.verdict import measured_action
 

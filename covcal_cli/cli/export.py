@@ -107,7 +107,7 @@ def export(
 
 
 def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
-    """Return the warning that the likeliest class is not always the label, if it applies."""
+    """Return the warning that the most probable class is not always the label, if it applies."""
     probabilities, label, confidence, *_ = added
     rows = "some rows"
     if agreement.stored_rows:

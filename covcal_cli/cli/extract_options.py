@@ -106,10 +106,10 @@ Confidence = Annotated[
 class Inputs:
     """The model and the data as the user typed them."""
 
-    model: str | None  # None where the data are tables of a classifier's outputs
+    model: str | None  # None if the data are tables of a classifier's outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # what tables of outputs hold, if the user says it
+    outputs: "OutputKind | None" = None  # the kind of outputs in tables, if the user gives it
 
     @classmethod
     def read(
@@ -319,7 +319,7 @@ class ExtractOptions:
         return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Return the settings; `outputs` is the kind of numbers in tables, if the user says it."""
+        """Return the settings; `outputs` is the kind of numbers in tables, if the user gives it."""
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
@@ -419,7 +419,7 @@ def takes_extract_options(*without: str) -> Callable[[Command], Command]:
 
 
 def _under_heading(name: str, annotation: Any) -> Any:
-    """Return the annotation of an option with the heading that help shows it under."""
+    """Return the annotation of an option with its heading in help."""
     kind, information = get_args(annotation)
     information = copy(information)
     headings = (heading for heading, names in _HEADINGS.items() if name in names)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# JUnit's element for each outcome, and the attribute that counts these elements.
-# "not proved" is neither a pass nor a failure.
+# JUnit's element for each outcome, and the attribute that counts these elements. JUnit counts "not
+# proved" neither as a pass nor as a failure.
 _ELEMENTS = {
     "failed": "failure",
     "not proved": "skipped",
@@ -124,7 +124,7 @@ class GatedOutput:
         *,
         write: Callable[[], None],
     ) -> None:
-        """Write all files, print the result with its gates, and say what was written.
+        """Write all files, print the result with its gates, and name the written files.
 
         - `render`: returns the result as ``table``, ``json``, ``markdown``, ``github`` or
           ``latex``.

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C so that it is never lost, mistaken for an error, or raised in a loading module.
+"""Handle Ctrl-C: never lose it, never take it for an error, never raise it in a loading module.
 
 If Ctrl-C interrupts the loading of a compiled module, the module raises another error or ends the
 process. So Ctrl-C waits until the module is loaded. Other compiled code may also turn Ctrl-C into
@@ -14,7 +14,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-_AGAIN = 0.3  # seconds until it is raised again, when the destructor is done
+_AGAIN = 0.3  # seconds until it is raised again, after the destructor has ended
 _IMPORTING = "<frozen importlib"
 _asked = threading.Event()
 

@@ -105,13 +105,14 @@ def label(
     # A calibration of this folder, if there is one, was fitted without these labels.
     replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
     following = f"covcal calibrate {as_word(written)}{replace}"
-    if labelling.for_decision:  # a calibration with these labels would end their promise
+    # a calibration with these labels would make them useless for a promise
+    if labelling.for_decision:
         following = f"covcal decide {as_word(written)} --force, with the --error as before"
     console.wrote(written, following)
 
 
 def _summary(labelling: "Labelling") -> str:
-    """Return the number of added labels, and how far labellers agree."""
+    """Return the number of added labels, and the agreement of labellers."""
     from covcal_cli.errors import printable
     from covcal_cli.labels.label import some_of
 

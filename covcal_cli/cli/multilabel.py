@@ -1,4 +1,4 @@
-"""The screens of commands on files with several independent labels: one table, and the worst."""
+"""The screens of commands on files with several independent labels."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from covcal_cli.watch.period import Watched
 
 _SHOWN = 4  # names of labels in a sentence
-_PICK = re.compile(r"(?: with|:) covcal pick(?: FILE -n 50)?")  # as a remedy
+# the remedy `covcal pick` in a message
+_PICK = re.compile(r"(?: with|:) covcal pick(?: FILE -n 50)?")
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the texts of all labels, each once, with the labels that it is about in front.
+    """Return the texts of all labels, each once, with the names of its labels in front.
 
-    They do not name `covcal pick`, which reads one classifier.
+    The texts do not name `covcal pick`, which cannot read files with several labels.
     """
     labels_of: dict[str, list[str]] = {}
     for label, of_label in texts.items():
@@ -144,7 +145,7 @@ def _rendered(
 
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
-    """Return which labels can be trusted, and the calibration error before and after."""
+    """Return the labels that can be trusted, and the calibration error before and after."""
     from covcal_cli.maths.odds import percent
     from covcal_cli.report.verdict import measured_action
 
@@ -230,7 +231,7 @@ def _metrics(result: "LabelAssessments") -> "Table":
 
 
 def decided(decisions: "Mapping[str, Decision]") -> str:
-    """Return the share of rows whose label is accepted as it is, for every label."""
+    """Return for every label the share of rows in which it is accepted."""
     from covcal_cli.cli import tables
     from covcal_cli.maths.odds import in_percent, interval, short_percent
     from covcal_cli.report.tables import Table

@@ -220,7 +220,7 @@ def pick(
 
 
 def _summary(picked: "PickReport", where: str) -> str:
-    """Return what to do, and how precisely the accuracy will then be known."""
+    """Return the next step, and the expected precision of the accuracy."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable
     from covcal_cli.labels.score import region_of

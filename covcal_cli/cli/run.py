@@ -1,4 +1,4 @@
-"""``covcal run``: take every step in one go; reuse results while nothing has changed."""
+"""``covcal run``: take every step in one command; reuse results if nothing has changed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -212,7 +212,7 @@ class _ProgressLines:
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        # Its line appears with the first row, so that bad input prints only the error.
+        # The line appears with the first row, so that bad input prints only the error.
         if step != "extract":
             self.print_begun()
 
@@ -247,7 +247,7 @@ class _Request:
     adapt: bool = False
 
 
-# Options that do not change rows; runs do not record them.
+# Options that do not change rows. Runs do not record these options.
 _RENEWING = ("batch", "threads", "trust_model")
 
 
@@ -290,7 +290,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
 
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
-    """Return lines on the calibration that is now in use, with the reason and the numbers."""
+    """Return lines on the calibration that is now used, with the reason and the numbers."""
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
@@ -316,7 +316,7 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
 
 
 def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
-    """Return the first line: which calibration is in use, and why."""
+    """Return the first line: the calibration that is now used, and the reason."""
     labels = comparison.by_labels
     first = "Put the new one in use" if renewal.is_in_use else "Kept the old one"
     if labels is None:
@@ -335,7 +335,7 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:
-    """Return the estimate, the measurement where there are labels, and what to do next."""
+    """Return the estimate, the measurement if there are labels, and the next step."""
     from covcal_cli.cli.calibration_screen import answer, details
     from covcal_cli.errors import printable
     from covcal_cli.report.verdict import measured_action, unmeasured_action

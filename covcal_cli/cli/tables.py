@@ -21,7 +21,7 @@ _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def aligned(facts: Mapping[str, str]) -> str:
-    """Return a line per fact: its name, and its text from one column on."""
+    """Return a line per fact: its name, and its text; all texts begin in the same column."""
     lines = [(printable(name), printable(text)) for name, text in facts.items()]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
@@ -30,9 +30,9 @@ def aligned(facts: Mapping[str, str]) -> str:
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
-    If it is wider, first headings are broken between words, then the longest column of text. If
-    that does not help, columns are moved into further tables, each with the leading columns of
-    text.
+    If the table is wider, headings are broken between words, and then the longest column of text.
+    If it is still too wide, columns are moved into further tables, and each table repeats the first
+    columns of text.
     """
     lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
@@ -87,7 +87,7 @@ def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text on a terminal, where some characters take two columns."""
+    """Return the width of a text on a terminal; some characters take two columns."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 

@@ -274,7 +274,8 @@ def watch(
         settings = WatchSettings(
             by=by,
             every=every,
-            false_alarms=false_alarms / max(1, len(names)),  # labels share the number
+            # all labels together have the allowed number
+            false_alarms=false_alarms / max(1, len(names)),
             tolerance=tolerance / 100,
             stable=stable,
             segment=segment,

@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method harms a shift if it is worse than the better baseline by more than this.
+# A method does harm on a shift if it is worse than the better baseline by more than this.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -42,7 +42,7 @@ class Coverage:
 class Comparison:
     """Every method on every shift.
 
-    A metric that is a fraction stays one. A method's score on a shift is the mean of the ranking
+    Metrics are fractions, not percent. A method's score on a shift is the mean of the ranking
     metric over seeds, and every shift has the same weight.
     """
 
@@ -79,7 +79,7 @@ class Comparison:
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, with its sign changed where higher is better."""
+        """Return the score, with its sign changed if higher is better."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
@@ -100,7 +100,7 @@ class Comparison:
 
     @cached_property
     def ran(self) -> tuple[str, ...]:
-        """The methods that ran on some shift."""
+        """The methods that ran on at least one shift."""
         return tuple(
             method
             for method in self.methods
@@ -109,7 +109,7 @@ class Comparison:
 
     @cached_property
     def everywhere(self) -> tuple[str, ...]:
-        """The methods that ran on every shift: only these can be averaged fairly."""
+        """The methods that ran on every shift; only their means can be compared."""
         return tuple(
             method
             for method in self.methods
@@ -124,14 +124,14 @@ class Comparison:
     def mean(self, method: str, metric: str | None = None) -> float:
         """Return the mean over shifts of a method's ranking metric, or of another metric.
 
-        The method is one of `everywhere`, and the metric has a value on some shift.
+        The method must be in `everywhere`, and the metric must have a value on at least one shift.
         """
         name = metric or self.metric.name
         values = (entries[method].means.get(name) for entries in self.shifts.values())
         return statistics.fmean(value for value in values if value is not None)
 
     def worst(self, method: str) -> str:
-        """Return the worst shift of a method that is one of `everywhere`."""
+        """Return the worst shift of a method in `everywhere`."""
         return max(self.shifts, key=lambda shift: self.losses(shift)[method])
 
     def best(self) -> str:
@@ -160,7 +160,7 @@ class Comparison:
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return a method's loss minus that of the better baseline; positive if it is worse."""
+        """Return a method's loss minus the loss of the better baseline; positive if it is worse."""
         losses = self.losses(shift)
         baselines = [losses[name] for name in BASELINES if name in losses]
         return losses[method] - min(baselines) if method in losses and baselines else None
@@ -279,7 +279,7 @@ def compare(
     Raises
     ------
     CovcalError
-        If two files have one name, or a run fails as a whole, for example without labels. The
+        If two files have the same name, or a run fails as a whole, for example without labels. The
         records of finished runs are kept.
     """
     shifts = _named(paths)

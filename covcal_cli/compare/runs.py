@@ -1,8 +1,8 @@
 """One run of a comparison: adapt a shift with a seed, fit every method, and measure them all.
 
 Runs do not depend on each other, so several can work at a time. Adapted files and records stay in a
-folder, and each names its inputs. So an interrupted comparison continues with the
-first run that has no record. A record of other files, settings or code is not used.
+folder, and each names its inputs. So an interrupted comparison continues with the first run that
+has no record. A record is not used if it is of other files, settings or code.
 """
 
 import hashlib
@@ -47,9 +47,9 @@ from covcal_cli.records import (
     write_document,
 )
 
-# All methods but those that need the class frequencies of each shift from the user.
+# All methods except those for which the user must give the class frequencies of each shift.
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
-# The methods that do not use the target. All other methods have to beat them.
+# The methods that do not use the target. The other methods are compared with them.
 BASELINES = (NONE, "temp")
 MAX_SEEDS = 10_000
 # Environment variables by which numerical libraries choose their number of threads.
@@ -64,7 +64,7 @@ class CompareSettings:
     methods: tuple[str, ...] = ALL  # methods to fit, in addition to `BASELINES`
     seeds: int = 5  # number of seeds for adapt and calibrate: 0, 1, ...
     metric: str = "ece"  # the metric that ranks the methods
-    # The settings of adapt, except the seed, which is the run's. None: do not adapt.
+    # The settings of adapt, except the seed, which each run sets. None: do not adapt.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
     jobs: int = 1  # processes at a time
 

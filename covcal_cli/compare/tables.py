@@ -34,8 +34,8 @@ def grids(
 
     The table has a row per method that ran, and a column per shift. With several shifts it also has
     the mean over shifts, the worst score, the mean rank, and the number of shifts that the method
-    harms. A method that did not run on all shifts has only this number. Many shifts are the rows of
-    a second table. `bold` marks the best cell.
+    harms. A method that did not run on all shifts has only the number of harmed shifts. If there
+    are many shifts, they are the rows of a second table. `bold` marks the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -87,7 +87,7 @@ def harm_heads(comparison: Comparison) -> list[str]:
 
 
 def caption(comparison: Comparison) -> str:
-    """Return the legend of the table: what its numbers, columns and method names mean."""
+    """Return the legend of the table: the meaning of its numbers, columns and method names."""
     display = comparison.metric.report or comparison.metric.screen
     name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
@@ -222,8 +222,8 @@ def _tabular(grid: Grid) -> str:
 def as_csv(comparison: Comparison) -> str:
     """Return a line per shift and method, with every metric; fractions, not percent.
 
-    The estimated accuracy of a shift is repeated in each of its lines. The seconds are those of the
-    fit alone, without adapt.
+    The estimated accuracy of a shift is repeated in each of its lines. The seconds are for the fit
+    only, without adapt.
     """
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")

@@ -1,9 +1,9 @@
 """The embedded example: a tiny digit classifier and two sets of real handwriting.
 
 ``examples/research/make_demo_data.py`` made the files from scikit-learn's ``load_digits``. The
-source is half of the digits as they are; the target is the other half, each turned clockwise by
-about 10 degrees and drawn bolder. The shift is made; the handwriting, the classifier's
-over-confidence on it and everything the commands print are real.
+source is one half of the digits, unchanged. The target is the other half, turned clockwise by about
+10 degrees and drawn bolder. The shift is artificial. The handwriting, the over-confidence of the
+classifier and everything that the commands print are real.
 """
 
 import shutil
@@ -23,7 +23,7 @@ _UNFINISHED = ".unfinished"
 def write_demo(folder: Path) -> bool:
     """Write the model, and both domains as folders of PNG files by split and class, to `folder`.
 
-    Returns whether they lie there already, of a demo that was cut off before `end_demo`.
+    Returns whether an earlier demo, which was cut off before `end_demo`, already wrote them.
     """
     if (folder / _UNFINISHED).is_file():
         return True
@@ -43,7 +43,7 @@ def write_demo(folder: Path) -> bool:
 
 
 def end_demo(folder: Path) -> None:
-    """Note that every step was taken in `folder`, which is left alone from here on."""
+    """Record that every step was taken in `folder`; later demos do not change it."""
     (folder / _UNFINISHED).unlink()
 
 

@@ -1,9 +1,9 @@
 """Merge a calibration into a classifier, and write one model.
 
-The outputs of the original come first and do not change. Three outputs follow: ``probabilities``
-[N, K]; ``label`` [N], int64, the first class with the original's largest logit; and ``confidence``
-[N], the calibrated probability of that label. A name that the model already uses gets the prefix
-``calibrated_``.
+The outputs of the original come first and do not change. Three outputs follow. ``probabilities`` is
+[N, K]. ``label`` is [N], int64, the first class with the largest logit of the original.
+``confidence`` is [N], the calibrated probability of this label. A name that the model already uses
+gets the prefix ``calibrated_``.
 """
 
 import json
@@ -64,8 +64,9 @@ def export(
     decision : Path, optional
         A decide.json of the calibration: adds the output ``accept``.
     model_output : str, optional
-        For a model with several outputs: the output that holds the classes. By default the output
-        that was extracted, found by the names of phi and the logits in the features file.
+        For a model with several outputs: the output that holds the classes. The default is the
+        output that was extracted; it is found by the names of phi and the logits in the features
+        file.
     trust_model : bool
         Open a model that is a program, as torch files are.
     force : bool
@@ -156,12 +157,12 @@ def _as_extracted(
 ) -> OriginalT:
     """Open a model so that phi and the logits are those that were extracted.
 
-    `outputs` are the outputs that extraction may have read, starting with the likeliest.
+    `outputs` are the outputs that extraction may have read, the most probable first.
     """
     # phi is needed only if there are networks.
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
-        outputs = outputs[:1]  # no name tells which of several outputs to use
+        outputs = outputs[:1]  # without names, use the first of several outputs
     refusal: CovcalError | None = None
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:

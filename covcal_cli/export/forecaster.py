@@ -31,7 +31,7 @@ class Forecaster:
     scaling: Scaling
     # /networks of an adapted file; None if the classifier's own logits are scaled.
     networks: Networks | None
-    # Rows with a larger confidence are accepted, by a decision; None without any.
+    # A decision accepts rows with a larger confidence; None without a decision.
     accept_above: float | None = None
 
     @property
@@ -71,15 +71,15 @@ class Merge:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How an exported model agrees with the original and with NumPy."""
+    """The differences of an exported model from the original and from NumPy."""
 
     rows: int  # random inputs
-    # Rows of the calibration's file that checked the merged part; 0 if there are none.
+    # Rows of the calibration's file with which the merged part was checked; 0 if there are none.
     stored_rows: int
     # Change of the original outputs, relative to the largest value; 0: bit-equal.
     output_error: float
     probability_error: float  # largest absolute difference from NumPy's probabilities
-    label_is_not_top: int = 0  # stored rows in which another class is likelier than the label
+    label_is_not_top: int = 0  # stored rows in which another class is more probable than the label
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Original(Protocol):
         ...
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as extraction did; if `tail` is None, as the random inputs suggest."""
+        """Read the outputs as extraction did; if `tail` is None, the random inputs decide."""
         ...
 
 
@@ -146,7 +146,7 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The names of a model's tensors in a file of covcal; None if the file does not give them."""
+    """The names of a model's tensors in a file of covcal; None if the file lacks them."""
 
     features: str | None = None  # names of phi's tensors
     logits: str | None = None

@@ -33,20 +33,20 @@ from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.networks import Networks
 from covcal_cli.maths.softmax import valid_rows
 
-_LEAST_OPSET = 7  # the first with broadcasting
+_LEAST_OPSET = 7  # the first opset with broadcasting
 _INITIALIZERS_ARE_INPUTS_BELOW = 4  # an IR version; in older files, initializers are also inputs
 _AXES_ARE_INPUT_FROM = 18
 _NEW_OPSET = 13  # used if a model imports no operators of the default domain
-_PAGE = 4096  # bytes; weights that start at a multiple can be mapped into memory
+_PAGE = 4096  # bytes; weights that start at a multiple of this can be mapped into memory
 # Inputs of the forecaster if it runs without the classifier.
 _FEATURES, _LOGITS = "features", "logits"
 
 
 class NodeBuilder:
-    """Appends nodes to a model's graph; every method returns the name of the tensor it makes.
+    """A builder that appends nodes to a graph; each method returns the name of its new tensor.
 
     The operators are those of the model's own opset. They are used in a form that every opset from
-    7 on accepts. The one exception is the axes of maxima and means, which moved from an attribute
+    7 on accepts. The only exception is the axes of maxima and means, which moved from an attribute
     to an input.
     """
 
@@ -91,9 +91,9 @@ class NodeBuilder:
     def vectors(self, tensor: str, token: int | str | None, width: int | None) -> str:
         """Append nodes that turn a tensor with N rows into one vector per row, [N, width].
 
-        If a row has several vectors, `token` is the number of the vector to take, or "mean"; else
-        it is None. If `width` is given, the tensor may have further axes of length 1, also before
-        the rows.
+        If a row has several vectors, `token` is the number of the vector to use, or "mean"; else it
+        is None. If `width` is given, the tensor may have further axes of length 1, even before the
+        rows.
         """
         if token is None and width is None:
             return self.node("Flatten", tensor, axis=1)
@@ -234,7 +234,7 @@ class OnnxOriginal:
         return self._outputs.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as extraction did; if `tail` is None, as the random inputs suggest."""
+        """Read the outputs as extraction did; if `tail` is None, the random inputs decide."""
         self._outputs.settle_as_extracted(tail, self._made)
 
     def answers(self) -> Answers:
@@ -248,7 +248,7 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self._outputs.are_logged,
-            # ONNX Runtime may fuse a quantised model differently; values then differ by one step.
+            # ONNX Runtime may fuse a quantised model differently; then values differ by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
@@ -260,8 +260,8 @@ class OnnxOriginal:
         parts = []
         for part in self._head.features:
             _append_nodes(build, part)
-            # The cast comes last. ONNX Runtime removes a cast right behind a float16 operator, and
-            # phi would then have more digits than extraction read.
+            # The cast comes last. ONNX Runtime removes a cast directly after a float16 operator.
+            # Then phi would have more digits than extraction read.
             vectors = build.vectors(part.tensor, self._reading.token, width)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
@@ -340,7 +340,7 @@ class OnnxExporter:
         if weights is not None:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        # A model must never stand beside the weights of another model.
+        # A model must never be beside the weights of another model.
         with moved_together(), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
@@ -447,7 +447,7 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
     """Copy external weights into one file, tensor by tensor, and point the tensors there."""
-    packed.write_bytes(b"")  # empties what a killed run may have left
+    packed.write_bytes(b"")  # empty a file that a killed run may have left
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE

@@ -38,9 +38,9 @@ _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "to
 Outputs = dict[str, Tensor]
 
 
-# Finding phi and the logits among the values of a traced program. Names do not help, because a
-# program may be written in any way. But their values on the random inputs are known from
-# extraction, so the node with the same values is the right one.
+# Find phi and the logits among the values of a traced program. Names do not help, because a program
+# may be written in any way. But extraction gave their values on the random inputs, so the node with
+# the same values is the right node.
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueReader(fx.Interpreter):
-    """Runs a graph and keeps the values of the `wanted` nodes, or of all nodes if it is None."""
+    """A runner of a graph that keeps the values of the `wanted` nodes, or of all nodes if None."""
 
     def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
         super().__init__(module, garbage_collect_values=wanted is not None)
@@ -87,7 +87,7 @@ class ValueReader(fx.Interpreter):
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes that together hold `expected`, shape (n, width); none if a part is missing.
 
-    This is one node if one holds everything. A model with several heads has one node per head.
+    This is one node if it holds everything. A model with several heads has one node per head.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
@@ -305,7 +305,7 @@ class CalibratedModule(nn.Module):
         self.forward = forward
 
     def _answer(self, *rows: Tensor) -> Outputs:
-        # Run the unchanged classifier, and store phi and the logits on the way.
+        # Run the unchanged classifier, and store phi and the logits during the run.
         wanted = {place.node for place in (*self._features, *self._logits)}
         reader = ValueReader(self.classifier, wanted)
         answer = tree_leaves(reader.run(*rows))
@@ -356,7 +356,7 @@ class TorchOriginal:
         return self.settled.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as extraction did; if `tail` is None, as the random inputs suggest."""
+        """Read the outputs as extraction did; if `tail` is None, the random inputs decide."""
         self.settled.settle_as_extracted(tail, self.model_outputs)
 
     def answers(self) -> Answers:

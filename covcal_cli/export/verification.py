@@ -24,13 +24,13 @@ _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 @dataclass(frozen=True)
 class Answers:
-    """The original model's answers to random inputs."""
+    """The outputs of the original model for random inputs."""
 
     where: str  # the model, for errors
     features: Float32s | None  # phi, shape (n, d)
     logits: Float32s  # shape (n, K)
     outputs: Sequence[Any]  # its own outputs
-    shown: Sequence[Any]  # the outputs that have a number per class
+    shown: Sequence[Any]  # the outputs with a number per class
     # Whether rounding may make two `logits` equal although the model's float64 scores differ.
     is_rounded: bool
     output_tolerance: float  # largest relative change allowed in its own outputs
@@ -99,7 +99,7 @@ def prove(
 
 
 def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Inputs]:
-    """Yield seeded random inputs, to be tried in turn until the model accepts one."""
+    """Yield seeded random inputs, which are tried in turn until the model accepts one."""
     is_open = any(size is None for wanted in inputs for size in wanted.shape[1:])
     for size in _OPEN_SIZES if is_open else _OPEN_SIZES[:1]:
         for rows in (ROWS, 1) if fixed_batch is None else (fixed_batch,):
@@ -120,7 +120,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
         # An integer input may be token ids or a mask; 0 and 1 are valid in both.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # so no row is completely masked
+            values[..., 0] = 1  # then no row is completely masked
     return values.astype(wanted.dtype)
 
 
@@ -150,7 +150,8 @@ def _probability_error(three: Sequence[AnyArray], expected: AnyArray) -> float:
 def _difference(before: Any, after: Any) -> float:
     """Return the largest relative difference of one output; NaN equals NaN.
 
-    For outputs that are not numeric arrays (texts, maps) it is 0 if they are equal, else infinite.
+    For outputs that are not numeric arrays (texts, maps), the result is 0 if they are equal, else
+    infinite.
     """
     if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
         return 0.0 if before == after else float("inf")
@@ -170,7 +171,7 @@ def _difference(before: Any, after: Any) -> float:
 
 
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
-    """Return whether every label, int64 (n,), is the original model's.
+    """Return whether every label, int64 (n,), is the label of the original model.
 
     Rows that are not finite have no label. In an output with a number per class, the label's number
     must be the largest.

@@ -1,9 +1,9 @@
 """The only reader of target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N``.
 
 Nothing else that trains or fits imports this module; a test checks this. covcal promises that
-``adapt``, ``estimate`` and ``calibrate`` see no target labels, with two exceptions: rows that the
-user labelled for them, and rows that the user asks for with ``--labels N`` (MATHEMATICS, section
-10).
+``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10). There are
+two exceptions: rows that the user labelled for them, and rows that the user asks for with
+``--labels N``.
 """
 
 from collections.abc import Iterator

@@ -17,7 +17,7 @@ from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 
 DEFAULTS = EvaluateSettings(resamples=1000)
-# The options of ``covcal report`` and ``covcal evaluate`` by the setting that they change.
+# The options of ``covcal report`` and ``covcal evaluate``, by the setting that they change.
 _REPORT_OPTIONS = {
     "split": "--split",
     "bins": "--bins",
@@ -72,9 +72,9 @@ class ReportContent:
 def commands(content: ReportContent) -> list[str]:
     """Return the commands that lead from the classifier to this report.
 
-    Names that no file stores appear in capitals.
+    Names that are not in any file appear in capitals.
     """
-    # The file of the report and the files that calibrations were fitted on, each made once.
+    # The file of the report and the files on which calibrations were fitted, each made once.
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]
     lines: dict[str, None] = {}
     for path in (content.path, *fitted):

@@ -1,4 +1,4 @@
-"""How estimated metrics are shown in a table, and compared with the limits of gates."""
+"""Show estimated metrics in a table, and compare them with the limits of gates."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from covcal_cli.report.tables import Table
 MOST_CLASSES = 20  # classes in a short table
 ALL_CLASSES = "all classes"
 LEAST, MOST = "--fail-below", "--fail-above"
-# A metric, its smallest allowed value (of a cost: the largest), and the option that says so.
+# A metric, its smallest allowed value (for a cost, the largest), and the option of this limit.
 MetricLimit = tuple[Wanted, float, str]
 
 
@@ -60,7 +60,7 @@ def metric_gate(
 ) -> GateResult:
     """Compare a metric of a subject with its limit; the gate is skipped if it has no value.
 
-    `end` is the end of the range to compare; by default the worse one.
+    `end` is the end of the range to compare; by default the worse end.
 
     Raises
     ------
@@ -114,9 +114,9 @@ def metric_table(
     estimates : sequence of MetricEstimate
         The metrics to show.
     most : int
-        Of more classes, only those with the lowest values are shown.
+        If there are more classes, only the classes with the lowest values are shown.
     group : str
-        What a group is.
+        The word for a group.
     has_answer : bool
         Whether the accuracy and the cost of all rows are shown above the table.
     """

@@ -66,7 +66,7 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
         label = f"confidence {confidence:.1%}, accuracy {accuracy:.1%}, {bins.counts[index]} rows"
         low, high = sorted((accuracy, confidence))
         kind, colour = ("over", _OVER) if confidence > accuracy else ("under", _UNDER)
-        share = float(bins.counts[index]) / most  # height as a share of the fullest bin
+        share = float(bins.counts[index]) / most  # height relative to the fullest bin
         parts += [
             f"<g><title>{label}</title>",
             _bar(left, right, 0.0, accuracy, f'fill="{_BAR}" stroke="var(--page)"'),
@@ -131,7 +131,7 @@ _SCALE_WIDTH, _SCALE_LEFT, _SCALE_SPAN, _ROW = 360, 16, 328, 46
 
 def estimate_diagram(content: ReportContent) -> str:
     """Return a diagram as SVG: confidence before and after, and the estimated accuracy."""
-    assert content.estimation is not None  # the page draws it only then
+    assert content.estimation is not None  # the page draws it only if there is an estimate
     best = content.estimation.estimates[0]
     before, after = content.calibration.target_confidence
     marks: list[tuple[str, float, str]] = [("estimated accuracy", best.accuracy, "var(--ink)")]
@@ -162,7 +162,7 @@ def estimate_diagram(content: ReportContent) -> str:
         )
     for row, (name, value, colour) in enumerate(marks):
         y = 8 + _ROW * row + 16
-        # Text to the left of a mark in the right half, and to the right of one in the left half.
+        # In the right half, the text is to the left of its mark; in the left half, to the right.
         anchor, shift = ("end", 9) if value > 0.5 else ("start", -9)
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'

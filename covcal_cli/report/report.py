@@ -46,7 +46,7 @@ def report(
     settings, networks
         As for `evaluate`.
     names : sequence of str
-        Names of the calibrations. `read_named` chooses a name where one is empty or missing.
+        Names of the calibrations. If a name is empty or missing, `read_named` chooses it.
     decision : str or Path, optional
         A decide.json that was made with one of the calibrations.
 
@@ -113,7 +113,7 @@ def report(
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
-    """Return the attributes of files that calibrations were fitted on, except `path`."""
+    """Return the attributes of the files on which calibrations were fitted, except `path`."""
     origins = {}
     for calibration in calibrations:
         fitted = calibration.inputs[0]

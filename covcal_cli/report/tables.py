@@ -25,11 +25,11 @@ from covcal_cli.report.content import ReportContent
 MAX_CLASSES = 50  # rows of the table by class
 _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
 _WIDTH, _HEIGHT = 420, 300
-_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # of the plane in it
+_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # position and size of the plane in it
 _EXPECTED, _MEASURED, _LIMIT = "var(--under)", "var(--ink)", "var(--over)"
-_STEPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # of the axis of errors
-_POINTS = 60  # of the measured curve
-Points = Sequence[tuple[float, float]]  # share accepted and error
+_STEPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # possible steps of the axis of errors
+_POINTS = 60  # number of points of the measured curve
+Points = Sequence[tuple[float, float]]  # accepted share and error
 
 
 class Lines(str):
@@ -48,12 +48,13 @@ class TeX(str):
 class Table:
     """Columns, and rows of as many cells, to be drawn as text, Markdown or HTML.
 
-    Cells are made printable, because names may contain anything; `Lines` and `TeX` are not changed.
+    Cells are made printable, because names may contain any characters; `Lines` and `TeX` are not
+    changed.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    texts: Collection[int] = (0,)  # columns of text, to the left; the others are numbers
+    texts: Collection[int] = (0,)  # columns of text, which are left-aligned; the others are numbers
 
     def __post_init__(self) -> None:
         """Make every cell printable."""
@@ -99,7 +100,7 @@ def html(table: Table, *, long_words: bool = False) -> str:
 
     On a narrow screen a table of more than three columns, or with text in its last column, shows
     each row as a list of labelled cells, so that no cell is off screen. Line breaks within a cell
-    are kept. `long_words` lets words break anywhere, which hashes and paths need.
+    are kept. With `long_words`, words may break anywhere, which hashes and paths need.
     """
     last = len(table.columns) - 1
     stacks = last > 2 or (last in table.texts and last > 0)
@@ -143,7 +144,7 @@ def metrics_table(evaluation: Evaluation) -> str:
 
 
 def differences_table(evaluation: Evaluation) -> str:
-    """Return how much calibrations differ on the same rows."""
+    """Return the differences between calibrations on the same rows."""
     rows = []
     for difference in evaluation.differences:
         display = METRICS[difference.metric].report
@@ -286,7 +287,7 @@ def acceptance(
 
 
 def sentence(decision: Decision) -> str:
-    """Return what the decision accepts, and what that is worth."""
+    """Return a sentence on the accepted rows and their error."""
     if not decision.accepts_rows:
         return "The decision makes sets of classes."
     limit = None if decision.error is None else short_percent(decision.error)

@@ -1,7 +1,7 @@
 """Draw the history of watched periods over time: a page like the report, or an SVG picture.
 
-Positions are percentages of the width, but texts keep their size. So one drawing fits phones,
-desktop screens and the picture. Marks never differ by colour only.
+Positions are percentages of the width, but texts keep their size. So the same drawing fits phones,
+desktop screens and the picture. Marks never differ only by colour.
 """
 
 import math
@@ -25,12 +25,12 @@ from covcal_cli.watch.period import VERDICTS, Gap, Period, PeriodAccuracy, Verdi
 from covcal_cli.watch.sequence import in_time
 
 PAGE, PICTURE = ".html", ".svg"
-_MOST_PERIODS = 1000  # drawn
+_MOST_PERIODS = 1000  # most periods that are drawn
 _MOST_LISTED = 60
 _MOST_DOTS = 400
-_LABELS = 7  # below a figure; a third of them on a phone
+_LABELS = 7  # number of labels below a figure; a third of these on a phone
 _LONGEST_LABEL = 12  # characters
-_LONGEST_GAP = 60  # periods without rows that are drawn between two others
+_LONGEST_GAP = 60  # most periods without rows that are drawn between two others
 _TONES: dict[Verdict, str] = {
     "holds": "good",
     "off": "bad",
@@ -84,7 +84,7 @@ class Timeline:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the periods in order, each once, with those that have no rows."""
+        """The names of the periods in order, each once, also of periods without rows."""
         names = list(dict.fromkeys(period.measured.period for period in self.periods))
         names = [names[place] for place in in_time(names)]
         drawn = names[:1]
@@ -94,7 +94,7 @@ class Timeline:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The place of every name."""
+        """The position of every name."""
         return {name: place for place, name in enumerate(self.names)}
 
     @cached_property
@@ -110,7 +110,7 @@ class Timeline:
         return self.at(self.places[period.measured.period] + 0.5)
 
     def at(self, place: float) -> float:
-        """Return a place in percent of the width."""
+        """Return a position in percent of the width."""
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
@@ -230,7 +230,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _of_decision(period: Period) -> str:
-    """Return what is known of the rows that a decision accepts; nothing without a decision."""
+    """Return facts about the rows that a decision accepts; nothing without a decision."""
     if period.promise is None:
         return ""
     return f"<p>Accepted: {safe(period.accepted)}.</p><p>Promise {safe(period.promise_answer)}.</p>"
@@ -277,7 +277,7 @@ def _promise(period: Period) -> str:
 
 
 def column_table(period: Period) -> Table:
-    """Return how the kept columns of a period differ from the calibration's rows."""
+    """Return the differences between the kept columns of a period and the calibration's rows."""
     drifted = [column.name for column in period.drifts]
     rows = [
         [
@@ -299,7 +299,7 @@ def column_table(period: Period) -> Table:
 
 
 def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
-    """Return the metrics of periods; of more classes only the lowest ones are shown."""
+    """Return the metrics of periods; with more classes, only the lowest values are shown."""
     estimates = [
         replace(metric, group=period.measured.period)
         for period in periods
@@ -309,7 +309,7 @@ def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
 
 
 def kinds_of_metrics(periods: Sequence[Period]) -> list[str]:
-    """Return what the ranges of the metrics are, each kind once."""
+    """Return the kinds of the metrics' ranges, each once."""
     metrics = [metric for period in periods for metric in period.measured.metrics]
     return list(dict.fromkeys(metric.interval for metric in metrics))
 
@@ -332,7 +332,7 @@ def _columns_section(period: Period) -> str:
 
 
 def _points(gap: Gap) -> str:
-    """Return how far the confidence is above the accuracy, in points with the interval."""
+    """Return the confidence minus the accuracy, in points with the interval."""
     value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
     return f"{value:+.0f} ({low:+.0f} to {high:+.0f})"
 
@@ -360,12 +360,12 @@ def _calibrations_table(trend: Timeline) -> str:
 
 _ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without the space above and below
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
-_WIDTH, _KEY = 1000, 56  # of a picture, and the height of its key
+_WIDTH, _KEY = 1000, 56  # width of a picture, and height of its key
 _EVIDENCE_NOTE = (
     "How many times likelier the rows are if something has changed. The alarm is raised at the "
     "dashed line, which depends on how many false alarms a year are allowed."
 )
-_LEAST_P = 0.0001  # smaller p-values are not told apart
+_LEAST_P = 0.0001  # smaller p-values are shown as this
 _DRIFT_NOTE = (
     "Compared with the calibration's rows: the population stability index (0.1 is a moderate "
     "change), and the p-value of the Kolmogorov-Smirnov or chi-square test, for all columns "
@@ -393,7 +393,7 @@ class _Drawing:
         )
 
     def nested(self, y: int) -> str:
-        """Return the figure as a part of a picture, from a height on."""
+        """Return the figure as a part of a picture, starting at a height."""
         width = _WIDTH - _AXIS - 24
         return (
             f'<g class="plot"><svg y="{y}" width="{_AXIS}" height="{self.height}">{self.axis}</svg>'

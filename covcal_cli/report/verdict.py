@@ -1,9 +1,9 @@
 """The verdict: one sentence that says what to do, and the sentences that support it.
 
-With labels, every sentence follows from an interval. A calibration does harm, or helps, only where
-a paired difference on the same rows proves it. A class counts as wrong only where its own interval
-proves it, because an average can hide a class. Without labels, the verdict rests on the estimated
-accuracy, and says that nothing was measured.
+With labels, every sentence follows from an interval. A calibration helps, or does harm, only if a
+paired difference on the same rows proves it. A class counts as wrong only if its own interval
+proves it. Each class is tested, because an average can hide it. Without labels, the verdict rests
+on the estimated accuracy, and says that nothing was measured.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,18 @@ from covcal_cli.maths.odds import short_percent
 from covcal_cli.report.content import ReportContent
 
 Tone = Literal["good", "mixed", "bad"]
-# An ECE whose interval starts below NEGLIGIBLE may be 0; one that ends above NARROW may matter.
+# If the interval of an ECE starts below NEGLIGIBLE, the ECE may be 0. If it ends above NARROW, the
+# ECE may matter.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 WIDE = 0.2  # an estimated accuracy with a wider range is too vague to rely on
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
-_NAMED = 4  # classes
+_NAMED = 4  # number of classes that are named
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do, and why."""
+    """The advice, and the reason."""
 
     tone: Tone
     headline: str
@@ -68,13 +69,13 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
 
 
 def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
-    """Return how a calibration differs from none, metric by metric, where that was measured."""
+    """Return the measured differences of a calibration from none, by metric."""
     changes = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
     return [change for change in changes if change is not None]
 
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
-    """Return tone and headline for a calibration: harm first, then what the rows prove."""
+    """Return tone and headline for a calibration: first any harm, then what the rows prove."""
     level, bins = evaluation.level, evaluation.metrics[name].bins
     gap = MeanGap.of(bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
@@ -107,7 +108,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
 
 
 def where_off(classes: ClassGaps) -> str:
-    """Return where the confidence is proved wrong: ``where 3 or 7 is predicted (too high)``."""
+    """Return the classes with a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
     named = classes.off[:_NAMED]
     parts: list[str] = []
     for word in ("too high", "too low"):
@@ -217,9 +218,9 @@ def _expected(content: ReportContent) -> Verdict:
 def unmeasured_action(
     calibration: Calibration, ends: tuple[float, float] | None = None
 ) -> tuple[Tone, str]:
-    """Return tone and headline where nothing was measured.
+    """Return tone and headline if nothing was measured.
 
-    `ends` are those of the estimated accuracy; by default those that the calibration holds.
+    `ends` are the ends of the estimated accuracy; by default those in the calibration.
     """
     count, estimates = len(calibration.warnings), calibration.estimates
     if ends is None and "accuracy" in estimates:

@@ -1,16 +1,16 @@
 """The journal of a run: which results are up to date, and their inputs.
 
-A result is up to date if the key of its step (its settings and the hashes of its inputs) has not
-changed and the file is still the one that was made. ``covcal run`` keeps one journal per folder,
-``run.json``. It is written before and after every step, so that an interrupted run can continue.
+A result is up to date if the key of its step (its settings and the hashes of its inputs) and the
+file itself have not changed. ``covcal run`` keeps one journal per folder, ``run.json``. It is
+written before and after every step, so that an interrupted run can continue.
 
-A folder may come from another person. So run.json may name only results of a run, and a result that
-is a link to a place outside the folder is refused.
+A folder may come from another person. So run.json may name only results of a run. A result is
+refused if it is a link to a place outside the folder.
 
-`place` replaces the results of the folder by those of another run in its subfolder ``next/``. First
-every result that matters gets a second name with a number. Then each new result is moved to its
-place, the journal last. The journal lists the second names before they are made. So after a kill
-`finish_placing` can continue, and no calibration in use is ever lost.
+`place` replaces the results of the folder by the results of another run in its subfolder ``next/``.
+First every result that must be kept gets a second name with a number. Then each new result is moved
+into the folder, the journal last. The journal lists the second names before they are made. So if
+the process is killed, `finish_placing` can continue, and a calibration in use is never lost.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ class Results(Document):
     begun: Mapping[str, str]  # keys of steps that began and did not end
     results: Mapping[str, Result]
     given: Mapping[str, RunInput] = field(default_factory=dict)  # model, source and target
-    # While the results of another run replace these: the second names of the old results.
+    # The second names of the old results, while the results of another run replace them.
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class Journal:
 
     @property
     def given(self) -> Mapping[str, RunInput]:
-        """The model and the data that the results were made from, by role."""
+        """The model and the data from which the results were made, by role."""
         return self._given
 
     @property
@@ -330,7 +330,7 @@ def data_digest(path: Path) -> str:
 
 def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     real = folder.resolve()
-    if real in above:  # a link that leads back up
+    if real in above:  # a link to a folder above
         return
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):

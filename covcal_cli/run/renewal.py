@@ -6,8 +6,7 @@ calibration is used only if they prove it better. Without labels it is used only
 for it.
 
 If the new rows raised the alarm of ``covcal watch``, nobody has confirmed that they are normal. So
-a calibration that is used because of labels takes over the reference data of the earlier
-calibration.
+if labels put a new calibration in use, it keeps the reference data of the earlier calibration.
 """
 
 import os
@@ -50,7 +49,7 @@ class LabelledComparison:
     labels: int  # labelled rows
     old: float  # ECE
     new: float
-    low: float  # ends of the interval of the new ECE minus the old
+    low: float  # ends of the interval of the new ECE minus the old ECE
     high: float
     brier_is_worse: bool  # whether the new Brier score is proved to be higher
 
@@ -85,7 +84,7 @@ class Renewal:
     """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the folder already holds results of these rows
+    comparison: Comparison | None  # None if the folder already has results for these rows
     is_in_use: bool
     second_names: tuple[Path, ...] = ()  # second names of the replaced results
     # Whether the reference data of the earlier calibration are kept.
@@ -225,7 +224,8 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
     """Compare two calibrations on the new rows, by labels, by the estimate and by `watch`."""
-    # The calibrations may have different priors; the estimate uses the new one.
+    # The calibrations may have different priors; the estimate uses the prior of the new
+    # calibration.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
@@ -251,7 +251,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
 def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
     """Measure two calibrations on all labelled target rows; None if there are none.
 
-    Rows whose labels either calibration was fitted to are left out.
+    Rows to whose labels either calibration was fitted are left out.
     """
     documents = [old, new]
     calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))

@@ -50,7 +50,7 @@ def run(
 
     Raises `CovcalError` if a step fails, or `folder` was not made by a run. Finished results are
     kept, and the next run continues from them. Raises `LimitExceededError` if the source accuracy
-    is below the one expected; the run then stops after the extraction.
+    is below the expected accuracy; the run then stops after the extraction.
     """
     source = None if source is None else Path(source)
     with results_folder(Path(folder)) as folder:

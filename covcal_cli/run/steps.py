@@ -51,7 +51,7 @@ from covcal_cli.watch.sketches import sketched_rows
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
-WITH_WEIGHTS = " with "  # between a model's name and that of its weights
+WITH_WEIGHTS = " with "  # the text between the name of a model and the name of its weights
 RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that do not change results
 Make = Callable[[Path], Messages | None]  # writes a result; returns the messages about it
@@ -113,7 +113,7 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one run. Each takes the results of the steps before it."""
+    """The steps of one run. Each step uses the results of the steps before it."""
 
     folder: Path
     settings: RunSettings
@@ -122,7 +122,7 @@ class Steps:
     journal: Journal
     force: bool  # make every result anew
     allow_limit: bool  # accept a T at a limit of its interval
-    home: Path  # the folder that the names of inputs are relative to
+    home: Path  # the folder to which the names of inputs are relative
 
     def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
         """Run the classifier over both domains, and return features.h5."""
@@ -260,7 +260,7 @@ class Steps:
 
         try:
             preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # extraction raises it too, if there are images
+        except CovcalError as error:  # if there are images, extraction raises it too
             return str(error)
         return preprocessing.to_json()
 
@@ -350,7 +350,7 @@ class Steps:
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def apply(self, file: Path, document: Path) -> Path:
-        """Write the calibrated probabilities of the target, for tables, which have no model."""
+        """Write the calibrated probabilities of the target; for tables, which have no model."""
         from covcal_cli.apply.apply import apply
 
         def make(output: Path) -> None:
