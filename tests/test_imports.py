@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli_runner import Argument
 
-HEAVY = {"torch", "onnx", "onnxruntime", "matplotlib", "PIL", "sklearn", "scipy"}
+HEAVY = {"torch", "onnx", "onnxruntime", "matplotlib", "PIL", "pyarrow", "sklearn", "scipy"}
 
 
 LIGHT = (
@@ -84,7 +84,7 @@ def test_heavy_commands_load_what_they_need(
     commands: list[tuple[Argument, ...]] = [
         ("inspect", adapted),
         ("adapt", features, "-o", "new.h5"),
-        ("extract", *sets, "-o", "f.h5"),
+        ("extract", *sets, "--limit", 20, "-o", "f.h5"),
     ]
     light, adapt, extract = loaded_by(*commands, cwd=tmp_path)
     assert light == (0, set())
