@@ -70,6 +70,14 @@ def coarse_posterior() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_regions() -> Iterator[None]:
+    """Let ``decide`` draw from a quarter of its regions; test_acceptance.py takes all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covcal_cli.maths.acceptance._REGIONS", (0.1, 0.3, 0.6, 1.0))
+        yield
+
+
 @pytest.fixture(scope="session")
 def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with features.h5, adapted.h5 and METHOD.json of adapted.h5; not to be changed."""

@@ -1,5 +1,6 @@
 """``covcal decide``: rows to accept, first by the estimate and then by labels."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -38,6 +39,25 @@ def folder(calibrated: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(calibrated, tmp_path / "work"))
 
 
+@pytest.fixture(scope="module")
+def promised(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with labels of rows drawn for an error of 15 %, and what they promise.
+
+    Not to be changed.
+    """
+    folder = Path(shutil.copytree(calibrated, tmp_path_factory.mktemp("promised") / "work"))
+    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
+    label(folder, 200)
+    done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
+    (folder / "screen.txt").write_text(done.out)
+    return folder
+
+
+@pytest.fixture
+def labelled(promised: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(promised, tmp_path / "work"))
+
+
 def label(folder: Path, n: int, *options: str) -> None:
     """Pick rows for the decision and fill in all their labels."""
     covcal(
@@ -69,11 +89,9 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     assert np.all(np.diff([point.share for point in decision.curve]) > 0)
 
 
-def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(folder: Path) -> None:
-    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
-    label(folder, 200)
-    done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
-    assert "with 90 % certainty" in done.out
+def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Path) -> None:
+    folder = labelled
+    assert "with 90 % certainty" in (folder / "screen.txt").read_text()
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     assert decision.is_promise
     assert decision.labels is not None
@@ -103,10 +121,9 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
     assert "\nLabels" in done.out
 
 
-def test_a_drawn_row_without_a_label_counts_as_wrong(folder: Path) -> None:
-    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
-    label(folder, 200)
-    whole = printed_json("decide", "--error", 0.15, cwd=folder)
+def test_a_drawn_row_without_a_label_counts_as_wrong(labelled: Path) -> None:
+    folder = labelled
+    whole = json.loads((folder / "decide.json").read_text())
     with h5py.File(folder / "features.h5", "r+") as file:
         labels = file["marked/labels"][:]
         labels[::2] = -1
@@ -131,9 +148,8 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     covcal("decide", "--error", 0.15, "-f", "--labels", "marked", cwd=folder).require_success()
 
 
-def test_a_draw_in_another_way_than_stated_is_refused(folder: Path) -> None:
-    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
-    label(folder, 100)
+def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
+    folder = labelled
     with h5py.File(folder / "features.h5", "r+") as file:
         inclusion = file["marked/inclusion"]
         inclusion[:] = inclusion[:] / 2
@@ -272,20 +288,19 @@ def test_evaluate_refuses_rows_that_the_decision_was_made_on(folder: Path) -> No
     assert "another calibration" in done.error_line()
 
 
-def test_a_promise_outlives_later_labels(folder: Path) -> None:
+def test_a_promise_outlives_later_labels(labelled: Path) -> None:
     """Every batch is tested at its own level, so wrong labels of a later one take nothing back."""
-    covcal("decide", "--error", 0.2, "-q", cwd=folder).require_success()
-    label(folder, 150)
-    first = printed_json("decide", "--error", 0.2, cwd=folder)
+    folder = labelled
+    first = json.loads((folder / "decide.json").read_text())
     assert first["is_promise"]
     with h5py.File(folder / "features.h5") as file:
         earlier = file["marked/rows"][:]
-    label(folder, 100)
+    label(folder, 50)
     with h5py.File(folder / "features.h5", "r+") as file:
         later = ~np.isin(file["marked/rows"][:], earlier)
         labels = file["marked/labels"][:]
         file["marked/labels"][:] = np.where(later, (labels + 1) % 3, labels)
-    after = printed_json("decide", "--error", 0.2, cwd=folder)
+    after = printed_json("decide", "--error", 0.15, cwd=folder)
     assert after["is_promise"]
     assert (after["threshold"], after["labels"]) == (first["threshold"], first["labels"])
 

@@ -7,6 +7,7 @@ import pytest
 
 from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.labels.draws import drawn_along
+from covcal_cli.maths import acceptance
 from covcal_cli.maths.acceptance import (
     Ranking,
     Sampling,
@@ -16,6 +17,7 @@ from covcal_cli.maths.acceptance import (
     sampling,
 )
 
+WHOLE = acceptance._REGIONS  # before tests/conftest.py takes most of them away
 LEVEL = 0.1
 DRAWS = 400
 # Three standard deviations of a share of `DRAWS` at the level.
@@ -27,6 +29,11 @@ def equal_draws(rows: int, labels: int) -> list[Integers]:
     """Return the rows of `DRAWS` draws in which all rows have the same probability."""
     rng, inclusion = np.random.default_rng(0), np.full(rows, labels / rows)
     return [drawn_along([(np.arange(rows), inclusion)], rng) for _ in range(DRAWS)]
+
+
+@pytest.fixture(autouse=True)
+def all_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "_REGIONS", WHOLE)
 
 
 def wrong_in_draw(wrong: Float64s, inclusion: Float64s, rng: np.random.Generator) -> float:
