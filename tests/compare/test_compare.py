@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import statistics
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import pytest
 from scipy.stats import rankdata
 
 from covcal_cli.compare.compare import Comparison, compare, compare_runs
-from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished
+from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished, record_of
 from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, grids
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.metrics import METRICS
@@ -25,13 +26,33 @@ from tests.cli_runner import covcal, printed_json
 from tests.made_files import made_domain, write_adapted, write_features
 from tests.short_training import short_training
 
+SIZES = (100, 150, 120)
+ASKED = ("compare", "near.h5", "--methods", "temp,cot", "--seeds", 1)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two adapted files, and the record of one, after `ASKED`; not to be changed."""
+    folder = tmp_path_factory.mktemp("shifts")
+    for name, shift in (("near", 0.3), ("far", 2.0)):
+        source = made_domain("source", sizes=SIZES)
+        target = made_domain("target", sizes=SIZES, shift=shift)
+        write_adapted(folder / f"{name}.h5", source=source, target=target, shift=shift)
+    (folder / "whole.txt").write_text(covcal(*ASKED, cwd=folder).require_success().out)
+    return folder
+
 
 @pytest.fixture
-def shifts(tmp_path: Path) -> Path:
-    """A folder of three adapted files, so that nothing needs training."""
-    for name, shift in (("near", 0.3), ("middle", 1.0), ("far", 2.0)):
-        write_adapted(tmp_path / f"{name}.h5", shift=shift)
-    return tmp_path
+def recorded(written: Path, tmp_path: Path) -> Path:
+    """A copy of both files, of the record and of the table, for a test to change."""
+    return Path(shutil.copytree(written, tmp_path / "recorded"))
+
+
+@pytest.fixture
+def shifts(recorded: Path) -> Path:
+    """A folder of two adapted files, so that nothing needs training."""
+    shutil.rmtree(recorded / "covcal-compare")
+    return recorded
 
 
 # What auto and its estimate of the accuracy say in `made` records.
@@ -69,8 +90,10 @@ def made(
 
 def test_a_run_is_what_the_commands_make_one_by_one(tmp_path: Path) -> None:
     """adapt, calibrate and evaluate by hand give the numbers of the table."""
-    write_features(tmp_path / "far.h5", shift=2.0)
-    with short_training(60, members=1):
+    source = made_domain("source", sizes=SIZES)
+    target = made_domain("target", sizes=SIZES, shift=2.0)
+    write_features(tmp_path / "far.h5", source=source, target=target)
+    with short_training(20, members=1):
         asked = ("--methods", "fl+iw+temp,cot", "--seeds", 2, "-o", "table.csv")
         covcal("compare", "far.h5", *asked, cwd=tmp_path).require_success()
         by_hand: dict[str, list[float]] = {"none": [], "fl+iw+temp": [], "cot": []}
@@ -94,7 +117,7 @@ def test_a_run_is_what_the_commands_make_one_by_one(tmp_path: Path) -> None:
 def test_what_stands_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second call reads records; more seeds and other methods adapt nothing twice."""
     write_features(tmp_path / "far.h5", shift=2.0)
-    with short_training(40, members=1):
+    with short_training(20, members=1):
         asked = ("compare", "far.h5", "--methods", "fl+temp", "--seeds", 2)
         first = covcal(*asked, cwd=tmp_path).require_success()
         monkeypatch.setattr("covcal_cli.adapt.adapt.adapt", None)  # any further call fails
@@ -107,14 +130,14 @@ def test_what_was_adapted_otherwise_stands_beside(tmp_path: Path) -> None:
     """Files as they come, and other settings, have records and adapted files of their own."""
     write_features(tmp_path / "far.h5", shift=2.0)
     asked = ("compare", "far.h5", "--methods", "temp,fl+temp", "--seeds", 1)
-    with short_training(40, members=1):
+    with short_training(20, members=1):
         covcal(*asked, cwd=tmp_path).require_success()
     kept = tmp_path / "covcal-compare" / "default" / "far-seed0.h5"
     before = kept.read_bytes()
     without = covcal(*asked, "--no-adapt", cwd=tmp_path).require_success()
     assert not any(line.startswith("fl+temp") for line in without.out.splitlines())
     assert "Could not run: fl+temp." in without.out
-    with short_training(40, members=2):  # another setting under the same name is no such file
+    with short_training(20, members=2):  # another setting under the same name is no such file
         covcal(*asked, "--methods", "fl+temp,atc", cwd=tmp_path).require_success()
     assert kept.read_bytes() != before
     names = {path.name for path in (tmp_path / "covcal-compare").iterdir()}
@@ -123,7 +146,8 @@ def test_what_was_adapted_otherwise_stands_beside(tmp_path: Path) -> None:
 
 def test_a_record_keeps_what_was_said(shifts: Path) -> None:
     """Choice, guards and warnings of calibrations, estimates with their intervals, seconds."""
-    covcal("compare", "far.h5", "--seeds", 1, cwd=shifts).require_success()
+    methods = ("--methods", "auto,cot")
+    covcal("compare", "far.h5", *methods, "--seeds", 1, cwd=shifts).require_success()
     covcal("calibrate", "far.h5", cwd=shifts).require_success()
     path = shifts / "covcal-compare" / "default" / "far-seed0.json"
     kept, said = (json.loads(p.read_text("utf-8")) for p in (path, shifts / "cal.json"))
@@ -150,11 +174,9 @@ def test_seeds_may_have_files_of_their_own(shifts: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", '{"schema": "covcal.compare-run/1"}', "other", "edited"]
 )
-def test_a_damaged_or_stale_record_is_made_again(shifts: Path, content: str) -> None:
+def test_a_damaged_or_stale_record_is_made_again(recorded: Path, content: str) -> None:
     """A record counts only for the very file and settings that it was made of."""
-    asked = ("compare", "near.h5", "--methods", "temp", "--seeds", 1)
-    whole = covcal(*asked, cwd=shifts).require_success()
-    record = shifts / "covcal-compare" / "default" / "near-seed0.json"
+    record = recorded / "covcal-compare" / "default" / "near-seed0.json"
     kept = json.loads(record.read_text("utf-8"))
     if content == "other":
         kept["key"] = "0" * 64
@@ -163,9 +185,14 @@ def test_a_damaged_or_stale_record_is_made_again(shifts: Path, content: str) -> 
         write_document(kept, record, force=True)
     else:
         record.write_text(json.dumps(kept) if content == "edited" else content, encoding="utf-8")
-    assert covcal(*asked, cwd=shifts).require_success().out == whole.out
-    write_adapted(shifts / "near.h5", shift=1.5)
-    assert covcal(*asked, cwd=shifts).require_success().out != whole.out
+    again = covcal(*ASKED, cwd=recorded).require_success()
+    assert again.out == (recorded / "whole.txt").read_text()
+
+
+def test_a_record_of_another_file_is_made_again(recorded: Path) -> None:
+    (recorded / "far.h5").replace(recorded / "near.h5")
+    again = covcal(*ASKED, cwd=recorded).require_success()
+    assert again.out != (recorded / "whole.txt").read_text()
 
 
 EDITS: dict[str, Any] = {
@@ -187,19 +214,27 @@ EDITS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_record_that_cannot_be_true_is_not_believed(shifts: Path, edit: str) -> None:
+def test_a_record_that_cannot_be_true_is_not_believed(recorded: Path, edit: str) -> None:
     """Even one with a right digest is checked; the run is repeated, and a note says why."""
-    asked = ("compare", "near.h5", "--methods", "temp,cot", "--seeds", 1)
-    whole = covcal(*asked, cwd=shifts).require_success()
-    assert "repeated" not in whole.err
-    path = shifts / "covcal-compare" / "default" / "near-seed0.json"
+    path = recorded / "covcal-compare" / "default" / "near-seed0.json"
     content = json.loads(path.read_text("utf-8"))
+    whole = json.loads(path.read_text("utf-8"))
     EDITS[edit](content)
     write_document(content, path, force=True)
-    again = covcal(*asked, cwd=shifts).require_success()
-    assert again.out == whole.out
+    settings = CompareSettings(methods=("temp", "cot"), seeds=1)
+    again = record_of(Run("near", recorded / "near.h5", 0), recorded / "covcal-compare", settings)
+    assert again.note.startswith("the run is repeated, because its record is not valid: ")
+    assert json.loads(path.read_text("utf-8"))["metrics"] == whole["metrics"]
+
+
+def test_a_repeated_run_is_told_once(recorded: Path) -> None:
+    path = recorded / "covcal-compare" / "default" / "near-seed0.json"
+    content = json.loads(path.read_text("utf-8"))
+    EDITS["no none"](content)
+    write_document(content, path, force=True)
+    again = covcal(*ASKED, cwd=recorded).require_success()
     assert "near, seed 0: the run is repeated, because its record is not valid: " in again.err
-    assert "repeated" not in covcal(*asked, cwd=shifts).require_success().err
+    assert "repeated" not in covcal(*ASKED, cwd=recorded).require_success().err
 
 
 def test_more_jobs_than_runs(shifts: Path) -> None:
