@@ -1,6 +1,9 @@
 """``covcal export`` of torch models: written as .pt2, right, and the original's label kept."""
 
 import json
+import os
+import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -107,30 +110,25 @@ def test_functions(name: str, shape: tuple[int, ...], method: str, tmp_path: Pat
     """The module that a function returns becomes a program with psi and the new head inside."""
     module: Any = getattr(torch_modules, name)().eval()
     width = 2 * D if name == "averaged" else D
-    case = prepared(f"{ZOO}:{name}", tmp_path, fl=True, width=width, method=method)
+    # With learnt features too, a correction for a prior is in the program.
+    offsets = tuple(np.linspace(-1, 2, K)) if name == "convolved_then_pooled" else ()
+    model = f"{ZOO}:{name}"
+    case = prepared(model, tmp_path, fl=True, width=width, method=method, offsets=offsets)
     assert (case.aligned is None) == (method != "blend")
-    exported(f"{ZOO}:{name}", case).require_success()
+    exported(model, case).require_success()
     for n in (1, 7):
         require_right(module, case, rows(shape, n))
 
 
-def test_class_offsets(tmp_path: Path) -> None:
-    """A correction for a prior is in the program, which keeps the classifier's label."""
+def test_offsets_and_a_decision(tmp_path: Path) -> None:
+    """Offsets of the classes and of the classifier's label, and which rows are accepted."""
     module: Any = torch_modules.in_place().eval()
     offsets = (-13.8, *np.linspace(-1, 2, K - 1).tolist())
-    case = prepared(f"{ZOO}:in_place", tmp_path, fl=True, offsets=offsets)
-    exported(f"{ZOO}:in_place", case).require_success()
-    after = require_right(module, case, rows(TENSOR, 7))
-    assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
-
-
-def test_an_offset_of_the_label_and_a_decision(tmp_path: Path) -> None:
-    """What labels added to the log odds of the classifier's label, and which rows are accepted."""
-    module: Any = torch_modules.in_place().eval()
-    case = prepared(f"{ZOO}:in_place", tmp_path, fl=False, of_label=-0.7)
+    case = prepared(f"{ZOO}:in_place", tmp_path, fl=False, offsets=offsets, of_label=-0.7)
     done = exported(f"{ZOO}:in_place", case, "--decide", decided(case, 0.34)).require_success()
     require_counted(case, done)
     after = require_right(module, case, rows(TENSOR, 30))
+    assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
     np.testing.assert_array_equal(after["accept"], after["confidence"] > 0.34)
     assert 0 < after["accept"].mean() < 1
 
@@ -247,6 +245,36 @@ def test_a_wrong_result_is_not_written(tmp_path: Path, monkeypatch: pytest.Monke
     line = exported(f"{ZOO}:mlp", case).error_line()
     assert "the merged probabilities differ from" in line
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("size", [1000, pytest.param(4000, marks=pytest.mark.campaign)])
+def test_a_full_disk_leaves_one_line_and_the_old_file(size: int, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk; torch itself would end the process."""
+    import resource
+
+    case = prepared(f"{ZOO}:mlp", tmp_path, fl=False)
+    old = tmp_path / "out.pt2"
+    old.write_text("old")
+    found = tmp_path / "found.json"
+    with found.open("w") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the child needs no other thread than this one
+        child = os.fork()
+        if child == 0:
+            signal.alarm(100)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+            try:
+                done = exported(f"{ZOO}:mlp", case, "--force")
+                json.dump([done.code, done.out, done.err], file)
+                file.flush()
+            finally:
+                os._exit(0)
+    os.waitpid(child, 0)
+    line = Outcome(*json.loads(found.read_text())).error_line()
+    assert line.startswith("no space left to write ")
+    assert line.endswith("out.pt2: free some space, or pass another -o")
+    assert old.read_text() == "old"
+    assert not list(tmp_path.glob(".out*"))
 
 
 def test_the_wrong_ending(tmp_path: Path) -> None:
