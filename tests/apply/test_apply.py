@@ -3,14 +3,14 @@
 import csv
 import io
 import json
+import os
 import shutil
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import h5py
@@ -26,7 +26,8 @@ from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.records import write_document
-from tests.cli_runner import command_line, covcal
+from tests.cli_runner import covcal
+from tests.forked import Forked
 from tests.made_files import Arrays, made_domain, write_adapted, write_features
 
 ENDINGS = ("csv", "parquet", "npz", "h5")
@@ -107,17 +108,24 @@ def uncalibrated(file: Path, scale: float = 1.0) -> Path:
     return document
 
 
-@pytest.fixture
-def fl_folder(trained: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def fl_files(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """adapted.h5 with real networks, cal.json by fl+temp, and new.h5: target features alone."""
+    folder = tmp_path_factory.mktemp("fl")
     for name in ("adapted.h5", "features.h5"):
-        shutil.copy(trained.with_name(name), tmp_path)
+        shutil.copy(trained.with_name(name), folder)
     arguments = ("adapted.h5", "--method", "fl+temp", "-o", "cal.json")
-    covcal("calibrate", *arguments, cwd=tmp_path).require_success()
-    (tmp_path / "features.h5").rename(tmp_path / "new.h5")
-    with h5py.File(tmp_path / "new.h5", "r+") as file:
+    covcal("calibrate", *arguments, cwd=folder).require_success()
+    (folder / "features.h5").rename(folder / "new.h5")
+    with h5py.File(folder / "new.h5", "r+") as file:
         del file["source"]
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def fl_folder(fl_files: Path, tmp_path: Path) -> Path:
+    """A copy of these files that a test may change."""
+    return Path(shutil.copytree(fl_files, tmp_path, dirs_exist_ok=True))
 
 
 class TestNumbers:
@@ -211,7 +219,7 @@ class TestNumbers:
         ("classes", "scale"),
         [
             *((2, scale) for scale in (1e-99, 1e-3, 1.0, 1e3, 1e99)),
-            *((classes, scale) for classes in (32, 33, 300) for scale in (1e-99, 1e99)),
+            *((classes, scale) for classes in (32, 33, 90) for scale in (1e-99, 1e99)),
         ],
     )
     def test_many_classes_and_extreme_temperatures(
@@ -401,13 +409,13 @@ class TestFormats:
             target = made_domain("target", sizes=(0, rows, 0))
             file = write_features(tmp_path / "f.h5", source=target, target=target)
             arguments = (file, uncalibrated(file), tmp_path / f"p.{ending}")
-            apply(*arguments, force=True)  # what is loaded once counts for neither
             tracemalloc.start()
             apply(*arguments, force=True)
             _, highest = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             return highest - 2 * rows  # the split, a byte per row, and its maximum
 
+        peak(10)  # what is loaded once counts for neither
         few, many = peak(10_000), peak(40_000)
         assert many < 1.2 * few
 
@@ -590,15 +598,15 @@ class TestCommand:
     def test_a_reader_that_leaves_early_is_no_bug(self, small_files: Path) -> None:
         """``covcal apply -o - | head`` ends without a traceback."""
         inputs = ("apply", small_files / "features.h5", "-c", small_files / "temp.json")
-        process = subprocess.Popen(
-            command_line(*inputs, "-o", "-"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
-        process.stderr.close()
-        process.wait(timeout=60)
+        read, write = os.pipe()
+        os.close(read)
+        with TemporaryFile() as err:
+            words = [*map(str, inputs), "-o", "-"]
+            with Forked(words, stdout=write, stderr=err.fileno()) as process:
+                os.close(write)
+                process.wait()
+            err.seek(0)
+            assert b"Traceback" not in err.read()
 
     @pytest.mark.parametrize("ending", ENDINGS)
     def test_bad_values_leave_the_old_file(
@@ -721,15 +729,3 @@ def test_files_may_be_named_by_strings(small_files: Path, tmp_path: Path) -> Non
     apply(file, document, tmp_path / "one.csv")
     apply(str(file), str(document), str(tmp_path / "two.csv"))
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
-
-
-def test_the_module_stays_clear_of_heavy_packages() -> None:
-    """Networks run in NumPy: the library behind the command loads neither torch nor pyarrow."""
-    script = (
-        "import sys; import covcal_cli.apply.apply; "
-        "print(sorted({'torch', 'onnx', 'onnxruntime', 'pyarrow'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"

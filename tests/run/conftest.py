@@ -6,7 +6,7 @@ import pytest
 
 from covcal_cli.run import renewal, steps
 
-RESAMPLES = 100
+RESAMPLES = 50
 
 
 @pytest.fixture(scope="module", autouse=True)

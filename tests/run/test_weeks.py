@@ -11,7 +11,7 @@ from tests.made_files import clusters_domain
 
 def write_table(path: Path, name: str, week: int, moved: float) -> None:
     """Write logits and labels of rows that moved so far towards one class."""
-    domain = clusters_domain(name, sizes=(300, 300, 0), moved=moved, seed=week)
+    domain = clusters_domain(name, sizes=(200, 200, 0), moved=moved, seed=week)
     lines = [",".join([*(f"logit_{number}" for number in range(5)), "label"])]
     for row, label in zip(domain["logits"], domain["labels"], strict=True):
         lines.append(",".join([*(f"{value:.9g}" for value in row), str(label)]))
@@ -27,7 +27,7 @@ def ece_of(folder: Path, *calibrations: str) -> list[float]:
     return [metrics[name]["ece"] for name in calibrations]
 
 
-@pytest.mark.parametrize("weeks", [3, pytest.param(26, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("weeks", [2, pytest.param(26, marks=pytest.mark.campaign)])
 def test_weeks_of_honest_drift(weeks: int, tmp_path: Path) -> None:
     """The rows move a little every week; labels tell when a new calibration is better."""
     write_table(tmp_path / "source.csv", "source", 0, 0.0)

@@ -78,7 +78,7 @@ def test_logits_are_linear_in_the_features_where_there_are_any(
 def test_a_file_of_logits_is_measured_as_it_is(tmp_path: Path) -> None:
     shift = blob_shift(TREES)
     case = Case("made", "blobs", "choose", lambda path, _: write_features(path, shift))
-    text = driver.benchmark([case], tmp_path, seeds=1)
+    text = driver.benchmark([case], tmp_path, methods=("fl+temp", "auto"), seeds=1)
     with h5py.File(tmp_path / "features" / "blobs.h5") as file:
         assert "features" not in file["source"]
     assert not list((tmp_path / "default").glob("*.h5"))

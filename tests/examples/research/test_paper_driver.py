@@ -42,8 +42,8 @@ def write_data(folder: Path) -> Path:
     """Write a made MNIST, USPS, MNIST classifier and Office-Caltech10."""
     rng = np.random.default_rng(0)
     for name, sizes, noise, light in (
-        ("mnist", (900, 300), 60, 0),
-        ("usps", (700, 300), 75, 25),
+        ("mnist", (400, 200), 60, 0),
+        ("usps", (300, 200), 75, 25),
     ):
         (train_x, train_y), (test_x, test_y) = (made_digits(rng, n, noise, light) for n in sizes)
         np.savez(
@@ -75,7 +75,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def briefly() -> Iterator[None]:
-    with short_training(30, members=2):
+    with short_training(10, members=2):
         yield
 
 
