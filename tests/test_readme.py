@@ -21,10 +21,19 @@ PAGES = (README, WORKED_EXAMPLE, LANGUAGE_MODEL)
 SHOWN = "intro\n```console\n$ covcal one\n12.3%  kept\n```\n```console\n$ covcal two\nwas 5\n```\n"
 
 
+def undrawn(_: object, path: Path, *, force: bool) -> None:
+    path.touch(exist_ok=force)
+
+
 @pytest.fixture(scope="module")
 def printed_pages() -> dict[Path, str]:
-    """The pages with what their commands print now."""
-    with short_training(200):  # what it finds differs, as it does between machines
+    """The pages with what their commands print now.
+
+    Diagrams are not drawn, which would take longest; tests of ``evaluate`` look at some.
+    """
+    with short_training(120), pytest.MonkeyPatch.context() as patch:
+        # What the training finds differs, as it does between machines.
+        patch.setattr("covcal_cli.evaluate.diagram.write_figure", undrawn)
         return {page: live(page.read_text(encoding="utf-8")) for page in PAGES}
 
 
