@@ -4,8 +4,8 @@ A new Python takes half a second to import covcal, which is longer than most com
 take. A forked process has its own streams, folder, environment and signals, as a new one has.
 """
 
+import ast
 import gc
-import json
 import os
 import select
 import signal
@@ -29,16 +29,20 @@ _FEW = ["--bootstrap", "100"]
 _RUNNING: list[tuple[subprocess.Popen[bytes], tempfile.TemporaryDirectory[str]]] = []
 _REPOSITORY = Path(__file__).parents[1]
 _CLIENT = """#!{python} -IS
-import json, os, socket, sys
+# The modules json and socket would take longer to load than the rest.
+import array, os, sys
+from _socket import AF_UNIX, SCM_RIGHTS, SOL_SOCKET, socket
 asked = dict(arguments=sys.argv[1:], folder=os.getcwd(), env=dict(os.environ), few=True)
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect("{address}")
-    text = json.dumps(asked).encode()
-    socket.send_fds(connection, [b"%16d" % len(text)], [0, 1, 2])
-    connection.sendall(text)
-    with connection.makefile() as answer:
-        answer.readline()
-        sys.exit(int(answer.readline()))
+connection = socket(AF_UNIX)
+connection.connect("{address}")
+text = repr(asked).encode()
+streams = array.array("i", [0, 1, 2])
+connection.sendmsg([b"%16d" % len(text)], [(SOL_SOCKET, SCM_RIGHTS, streams)])
+connection.sendall(text)
+answer = b""
+while part := connection.recv(99):
+    answer += part
+sys.exit(int(answer.split()[1]))
 """
 
 
@@ -64,7 +68,7 @@ class Forked:
             "before": before,
             "modules": list(modules),
         }
-        text = json.dumps(asked).encode()
+        text = repr(asked).encode()
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(_server())
         with Path(os.devnull).open("rb") as nothing:
@@ -141,6 +145,7 @@ def serve(address: str) -> None:
     import numpy.ma  # noqa: F401
     import typer
 
+    from covcal_cli import api
     from covcal_cli.cli import app
 
     # typer makes the commands anew for every call, in more time than many of them take.
@@ -148,6 +153,8 @@ def serve(address: str) -> None:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         for name in _WARM:
             app.run([name, "nothing.h5"])
+    for name in api.__all__:
+        getattr(api, name)  # which loads its module
     _keep_modules()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
@@ -158,7 +165,7 @@ def serve(address: str) -> None:
             connection, _ = listening.accept()
             with connection:
                 length, streams, *_ = socket.recv_fds(connection, 16, 3)
-                asked = json.loads(connection.recv(int(length), socket.MSG_WAITALL))
+                asked = ast.literal_eval(connection.recv(int(length), socket.MSG_WAITALL).decode())
                 missing = [name for name in asked.get("modules", ()) if name not in sys.modules]
                 for name in missing:
                     importlib.import_module(name)

@@ -31,7 +31,7 @@ def printed_pages() -> dict[Path, str]:
 
     Diagrams are not drawn, which would take longest; tests of ``evaluate`` look at some.
     """
-    with short_training(120), pytest.MonkeyPatch.context() as patch:
+    with short_training(200), pytest.MonkeyPatch.context() as patch:
         # What the training finds differs, as it does between machines.
         patch.setattr("covcal_cli.evaluate.diagram.write_figure", undrawn)
         return {page: live(page.read_text(encoding="utf-8")) for page in PAGES}
