@@ -27,7 +27,7 @@ from importlib import import_module
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
-from covcal_cli.arguments import checked
+from covcal_cli.errors import checked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.calibrate.calibrator import Calibrator, calibrated
     from covcal_cli.calibrate.estimate import estimate
-    from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
+    from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import CompareSettings
     from covcal_cli.decide.of_arrays import Decision
@@ -93,14 +93,14 @@ __all__ = [
 _HOMES = {
     "AdaptSettings": "adapt.settings",
     "ApplySettings": "apply.apply",
-    "CalibrateSettings": "calibrate.settings",
+    "CalibrateSettings": "calibrate.problem",
     "Calibration": "formats.calibration",
     "Calibrator": "calibrate.calibrator",
     "CompareSettings": "compare.runs",
     "CovcalError": "errors",
     "Decision": "decide.of_arrays",
     "Draw": "labels.draws",
-    "EstimateSettings": "calibrate.settings",
+    "EstimateSettings": "calibrate.problem",
     "EvaluateSettings": "evaluate.evaluate",
     "ExtractSettings": "extract.settings",
     "PickSettings": "labels.pick",
@@ -148,7 +148,7 @@ def calibrate(
         If the file lacks something that the method needs, or T is at a limit of its interval.
     """
     from covcal_cli.calibrate.calibrate import calibrate as fit
-    from covcal_cli.calibrate.settings import CalibrateSettings
+    from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.labels.target_labels import random_labels
 
     settings = settings or CalibrateSettings()

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arguments import ArgumentError
 from covcal_cli.arrays import AnyArray, Float64s, Labels
+from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 

@@ -16,7 +16,7 @@ from covcal_cli.errors import CovcalError, printable
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.evaluate.result import Change, MetricsRecord, Verdict
 from covcal_cli.files import require_file
-from covcal_cli.forecast.forecaster import source_accuracy
+from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import (

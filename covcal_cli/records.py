@@ -37,8 +37,7 @@ from typing import (
 )
 
 from covcal_cli import multilabel
-from covcal_cli.arguments import ArgumentError
-from covcal_cli.errors import CovcalError, shown
+from covcal_cli.errors import ArgumentError, CovcalError, shown
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
 DIGEST = "content_sha256"  # the key with the sha256 of all other keys

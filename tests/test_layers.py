@@ -34,7 +34,7 @@ HOMES = {
 # The parts from the ground up: one imports what lies below it, never its neighbours.
 FLOORS = (
     ("errors", "progress"),
-    ("arguments", "arrays", "files", "multilabel"),
+    ("arrays", "files", "multilabel"),
     ("maths", "records", "hdf5"),
     ("array_arguments", "formats"),
     ("classifiers", "data", "demo", "forecast"),

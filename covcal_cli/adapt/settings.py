@@ -30,8 +30,7 @@ from dataclasses import dataclass, replace
 from math import tanh
 from typing import Literal
 
-from covcal_cli.arguments import checked_settings
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, checked_settings
 
 PRESETS = ("default", "paper")
 DEVICES = ("auto", "cpu", "cuda")

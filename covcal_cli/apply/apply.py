@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
-from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import Float32s, Labels, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, checked_settings
 from covcal_cli.files import atomic_output, check_output, sha256_of
-from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
+from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, labels_in

@@ -26,7 +26,7 @@ from covcal_cli.calibrate.methods import BBSE_PRIOR, METHODS
 from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.estimators.consensus import reason_to_keep
 from covcal_cli.formats.calibration import Candidate
-from covcal_cli.maths.scaling import Scaling
+from covcal_cli.maths.softmax import Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS_OF_FLOOR
 
 _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"

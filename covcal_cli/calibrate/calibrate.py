@@ -20,17 +20,23 @@ from covcal_cli.calibrate.methods import (
     TAKE_PRIOR,
     Method,
 )
-from covcal_cli.calibrate.problem import MethodFit, Problem, input_of
-from covcal_cli.calibrate.settings import DEFAULTS, CalibrateSettings, EstimateSettings
+from covcal_cli.calibrate.problem import (
+    DEFAULTS,
+    CalibrateSettings,
+    EstimateSettings,
+    MethodFit,
+    Problem,
+    input_of,
+)
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.consensus import under_confidence
 from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
 from covcal_cli.estimators.label_shift import given_prior
-from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits, source_accuracy
+from covcal_cli.forecast import UNSCALED, ScaledLogits, source_accuracy
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
-from covcal_cli.maths.scaling import Forecasters, Scaling, scaled_by
+from covcal_cli.maths.softmax import Forecasters, Scaling, scaled_by
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights

@@ -19,7 +19,6 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.arguments import ArgumentError, checked_names
 from covcal_cli.array_arguments import (
     array_of,
     class_numbers,
@@ -36,9 +35,8 @@ from covcal_cli.arrays import (
 )
 from covcal_cli.calibrate.calibrate import calibrate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
-from covcal_cli.calibrate.problem import Problem
-from covcal_cli.calibrate.settings import CalibrateSettings
-from covcal_cli.errors import CovcalError
+from covcal_cli.calibrate.problem import CalibrateSettings, Problem
+from covcal_cli.errors import ArgumentError, CovcalError, checked_names
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from covcal_cli.calibrate.labelled import LabelledFit, error_of, groups_of, labels_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
-from covcal_cli.calibrate.problem import Problem, input_of
-from covcal_cli.calibrate.settings import EstimateSettings
+from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of
 from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
@@ -19,7 +18,7 @@ from covcal_cli.estimators.guards import SOURCE_ERRORS, guards_on_weights, prior
 from covcal_cli.estimators.inputs import ESTIMATED, Estimate, most_rows
 from covcal_cli.estimators.metrics import MetricEstimate, Wanted, expected_metrics
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import (
+from covcal_cli.forecast import (
     UNSCALED,
     ScaledLogits,
     read_named,

@@ -60,8 +60,7 @@ from covcal_cli.estimators.guards import (
 from covcal_cli.estimators.label_shift import LabelShift, label_shift
 from covcal_cli.estimators.matched_temperature import Match, match_accuracy
 from covcal_cli.maths.odds import probabilities
-from covcal_cli.maths.scaling import ForecasterName, Forecasters, Scaling, scaled_by
-from covcal_cli.maths.softmax import with_offsets
+from covcal_cli.maths.softmax import ForecasterName, Forecasters, Scaling, scaled_by, with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, Limit, TemperatureFit
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard

@@ -12,14 +12,13 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Rows
 from covcal_cli.calibrate.methods import MARKED_LABELS
-from covcal_cli.calibrate.problem import MethodFit, Problem
-from covcal_cli.calibrate.settings import EstimateSettings
+from covcal_cli.calibrate.problem import EstimateSettings, MethodFit, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import sentences_of_failed
 from covcal_cli.estimators.inputs import Estimate, most_rows
 from covcal_cli.estimators.metrics import Groups, MetricEstimate, Wanted
 from covcal_cli.files import as_word
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups
@@ -28,8 +27,7 @@ from covcal_cli.labels.metrics import LEVEL, accuracy_by_labels, metrics_by_labe
 from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
 from covcal_cli.maths.odds import confidences
-from covcal_cli.maths.scaling import Scaling
-from covcal_cli.maths.softmax import class_major, with_offsets
+from covcal_cli.maths.softmax import Scaling, class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.records import Guard
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
-    from covcal_cli.maths.scaling import Forecasters
+    from covcal_cli.maths.softmax import Forecasters
     from covcal_cli.records import Guard
 # What a method needs: the estimate reads unlabelled target rows; the user gives the prior.
 Need = Literal["importance weights", "estimate", "target prior"]

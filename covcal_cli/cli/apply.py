@@ -80,7 +80,7 @@ def apply(
     from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge, labels_of
-    from covcal_cli.maths.scaling import shown_temperatures
+    from covcal_cli.maths.softmax import shown_temperatures
     from covcal_cli.multilabel import for_each_label
 
     console = Console(quiet=quiet, verbose=verbose)

@@ -77,7 +77,7 @@ def calibrate(
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
     from covcal_cli import api
-    from covcal_cli.calibrate.settings import CalibrateSettings
+    from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.cli.calibration_screen import answer, details
     from covcal_cli.files import as_word, check_output
     from covcal_cli.formats.features import labels_in

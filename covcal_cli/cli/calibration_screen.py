@@ -187,7 +187,7 @@ def _candidates(candidates: "Sequence[Candidate]") -> str:
     """Return auto's candidates as a table, with the choice and the reasons."""
     from covcal_cli.cli import tables
     from covcal_cli.maths.odds import percent
-    from covcal_cli.maths.scaling import shown_temperatures
+    from covcal_cli.maths.softmax import shown_temperatures
     from covcal_cli.report.tables import Table
 
     rows = [

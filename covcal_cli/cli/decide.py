@@ -181,7 +181,7 @@ def decide(
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
     """Return the estimated accuracy without labels, or None if it cannot be estimated."""
     from covcal_cli.calibrate.estimate import estimate
-    from covcal_cli.calibrate.settings import EstimateSettings
+    from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import TooFewRowsError
 
     prior = calibration.target_prior

@@ -129,12 +129,12 @@ def estimate(
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
     from covcal_cli.calibrate.estimate import expect, write_expectation
-    from covcal_cli.calibrate.settings import EstimateSettings
+    from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.files import as_word
-    from covcal_cli.forecast.forecaster import split_names
+    from covcal_cli.forecast import split_names
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.multilabel import for_each_label
@@ -373,7 +373,7 @@ def _trust(estimate: "Estimate") -> str:
 
 
 def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
-    from covcal_cli.maths.scaling import shown_temperatures
+    from covcal_cli.maths.softmax import shown_temperatures
     from covcal_cli.report.tables import Table
 
     rows = [

@@ -174,7 +174,7 @@ def evaluate(
     from covcal_cli.evaluate.macro import assess_labels
     from covcal_cli.evaluate.metrics import MAIN, METRICS
     from covcal_cli.evaluate.result import write_metrics
-    from covcal_cli.forecast.forecaster import split_names
+    from covcal_cli.forecast import split_names
     from covcal_cli.formats.lineage import labels_of
 
     console = Console(quiet=quiet, verbose=verbose)
@@ -331,7 +331,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     """
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.claims import ClassGaps, percent
-    from covcal_cli.forecast.forecaster import NONE
+    from covcal_cli.forecast import NONE
     from covcal_cli.maths.odds import wilson
     from covcal_cli.report.verdict import measured_action, where_off
 
@@ -416,7 +416,7 @@ def _promise(evaluation: "Evaluation", name: str) -> str:
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:
     """Name the scores that prove a calibration better or worse than no calibration."""
-    from covcal_cli.forecast.forecaster import NONE
+    from covcal_cli.forecast import NONE
 
     labels = {"brier": "Brier score", "nll": "log loss", "ece": "ECE"}
     text = ""

@@ -106,7 +106,7 @@ def extract(
 
     from covcal_cli.extract.extract import extract
     from covcal_cli.extract.parts import was_stopped
-    from covcal_cli.forecast.forecaster import require_accuracy
+    from covcal_cli.forecast import require_accuracy
 
     try:
         with console.progress() as progress:

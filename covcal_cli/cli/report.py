@@ -62,7 +62,7 @@ def report(
       covcal report --decide decide.json
     """
     from covcal_cli.evaluate.evaluate import EvaluateSettings
-    from covcal_cli.forecast.forecaster import split_names
+    from covcal_cli.forecast import split_names
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge
     from covcal_cli.report.report import report as write

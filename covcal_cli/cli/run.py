@@ -37,8 +37,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 if TYPE_CHECKING:
     from covcal_cli.data.output_columns import OutputKind
     from covcal_cli.run.renewal import Comparison, Renewal
-    from covcal_cli.run.run import RunReport
-    from covcal_cli.run.steps import Step
+    from covcal_cli.run.run import RunReport, Step
 
 _STEPS = 5  # extract, calibrate, evaluate, export or apply, report; without adapt and compare
 
@@ -124,8 +123,8 @@ def run(
       covcal run --from covcal-run new-target/ --history watch.jsonl
     """
     from covcal_cli.run.renewal import renew
+    from covcal_cli.run.run import RunSettings
     from covcal_cli.run.run import run as run_steps
-    from covcal_cli.run.steps import RunSettings
 
     console = Console(quiet=quiet, verbose=verbose)
     if earlier is not None:

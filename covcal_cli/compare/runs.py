@@ -20,17 +20,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.arguments import checked_settings
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
-from covcal_cli.errors import CovcalError
+from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
+from covcal_cli.errors import CovcalError, checked_settings
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.metrics import METRICS, require_possible
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import NONE
+from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SHA256, FeatureFile
 from covcal_cli.progress import Progress
@@ -364,7 +363,7 @@ NUMERICAL = (
     "records.py",
     "maths",
     "decide",
-    "forecast",
+    "forecast.py",
     "labels",
     "formats",
     "estimators",

@@ -35,7 +35,7 @@ from covcal_cli.decide.thresholds import (
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import ScaledLogits, networks_for
+from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import CostPoint, CurvePoint, Decision, LabelUse, SetRule
 from covcal_cli.formats.features import Domain, FeatureFile

@@ -6,7 +6,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.arguments import checked
 from covcal_cli.array_arguments import logits_of, whole_numbers_of
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide.thresholds import (
@@ -17,7 +16,7 @@ from covcal_cli.decide.thresholds import (
     largest_share,
     true_scores,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, checked
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arguments import ArgumentError
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.errors import ArgumentError
 from covcal_cli.records import at
 
 # The metrics that are mean losses of the confidence, as a forecast that the label is right.

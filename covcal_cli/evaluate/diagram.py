@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.arguments import ArgumentError
 from covcal_cli.array_arguments import class_numbers, labels_of, numbers_of
 from covcal_cli.arrays import Float64s, Labels
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import ArgumentError, CovcalError
 from covcal_cli.evaluate.bins import (
     GroupBins,
     ReliabilityBins,

@@ -12,9 +12,8 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
+from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError, checked_settings
 from covcal_cli.evaluate.bins import ConfidenceBlock, GroupBins, GroupMetrics, check_bins
 from covcal_cli.evaluate.bootstrap import (
     GROUP_METRICS,
@@ -36,7 +35,7 @@ from covcal_cli.evaluate.result import (
     require_unseen,
 )
 from covcal_cli.files import as_word, sha256_of
-from covcal_cli.forecast.forecaster import (
+from covcal_cli.forecast import (
     NONE,
     UNSCALED,
     ScaledLogits,
@@ -48,8 +47,7 @@ from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.groups import ColumnGroups, joined_groups
 from covcal_cli.labels.target_labels import target_labels
-from covcal_cli.maths.scaling import Scaling
-from covcal_cli.maths.softmax import Softmax, class_major
+from covcal_cli.maths.softmax import Scaling, Softmax, class_major
 from covcal_cli.records import Input, require_at_least, require_one_of
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"

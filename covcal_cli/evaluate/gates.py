@@ -21,7 +21,7 @@ from covcal_cli.evaluate.limits import (
 )
 from covcal_cli.evaluate.metrics import MAIN, METRICS
 from covcal_cli.evaluate.result import GATED, Change, Evaluation, Verdict
-from covcal_cli.forecast.forecaster import NONE, read_named
+from covcal_cli.forecast import NONE, read_named
 from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile

@@ -36,9 +36,9 @@ from covcal_cli.evaluate.bootstrap import (
 )
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.result import DECIDED, GATED, Change, Evaluation, MetricsRecord, Verdict
-from covcal_cli.forecast.forecaster import NONE
+from covcal_cli.forecast import NONE
 from covcal_cli.maths.odds import wilson
-from covcal_cli.maths.scaling import Scaling
+from covcal_cli.maths.softmax import Scaling
 from covcal_cli.records import read_document
 
 

@@ -17,12 +17,11 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Difference, Interval, PairedRows
 from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics, require_possible
-from covcal_cli.forecast.forecaster import NONE
+from covcal_cli.forecast import NONE
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
 from covcal_cli.maths.odds import wilson
-from covcal_cli.maths.scaling import Forecasters, Scaling
-from covcal_cli.maths.softmax import Softmax, exp
+from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
 from covcal_cli.records import (
     Count,
     Document,

@@ -26,7 +26,7 @@ from covcal_cli.export.forecaster import (
     stored_rows,
 )
 from covcal_cli.files import check_output, sha256_of
-from covcal_cli.forecast.forecaster import AlignedNetworks
+from covcal_cli.forecast import AlignedNetworks
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import read_decision
 

@@ -10,13 +10,12 @@ import numpy as np
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of
-from covcal_cli.forecast.forecaster import AlignedNetworks, fitted_networks
+from covcal_cli.forecast import AlignedNetworks, fitted_networks
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_FILE, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
-from covcal_cli.maths.scaling import ForecasterName, Scaling
-from covcal_cli.maths.softmax import class_major, log_mean_softmax
+from covcal_cli.maths.softmax import ForecasterName, Scaling, class_major, log_mean_softmax
 
 # Names of the added outputs; `free_name` changes a name that the model already uses.
 ADDED = ("probabilities", "label", "confidence")

@@ -128,7 +128,7 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
 
 # The calibrated forecaster as ONNX nodes in float32. The mathematics is that of
 # ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (the members' average)
-# and ``maths/scaling.py`` (temperatures, offsets and the mean of two).
+# and ``maths/softmax.py`` (temperatures, offsets and the mean of two).
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:

@@ -29,7 +29,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import ExportReport, Forecaster, Merge, StoredRows, free_name
 from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
-from covcal_cli.maths.scaling import ForecasterName
+from covcal_cli.maths.softmax import ForecasterName
 
 METADATA = "covcal.json"  # extra file of the ``.pt2`` that holds the metadata
 _CLOSE = 1e-5
@@ -205,7 +205,7 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 # The calibrated forecaster as a module in float32. The mathematics is that of
-# ``maths/networks.py``, ``softmax.log_mean_softmax`` and ``maths/scaling.py``.
+# ``maths/networks.py``, ``softmax.log_mean_softmax`` and ``maths/softmax.py``.
 
 
 class TorchForecaster(nn.Module):

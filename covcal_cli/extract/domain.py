@@ -23,7 +23,7 @@ from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.parts import Block, DomainSpool, Join, LabelRows, Part, RawRows
-from covcal_cli.forecast.forecaster import UNSEEN
+from covcal_cli.forecast import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.output_form import OutputEvidence

@@ -35,7 +35,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s, Rows
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import hidden_sibling
-from covcal_cli.forecast.compatibility import setting_that_differs
+from covcal_cli.forecast import setting_that_differs
 from covcal_cli.formats.features import (
     DOMAINS,
     FEATURE_COLUMNS,

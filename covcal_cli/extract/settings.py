@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import Rows
 from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
@@ -17,7 +16,7 @@ from covcal_cli.data.rows import (
     Fractions,
     hashes_of,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, checked_settings
 
 
 @checked_settings

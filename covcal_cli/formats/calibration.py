@@ -13,7 +13,7 @@ import numpy as np
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of
-from covcal_cli.maths.scaling import Forecasters, Scaling
+from covcal_cli.maths.softmax import Forecasters, Scaling
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import (
     Count,

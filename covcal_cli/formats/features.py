@@ -23,8 +23,7 @@ from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Floats, Labels,
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.files import sha256_of
 from covcal_cli.hdf5 import Dataset, File, Group, root_attributes
-from covcal_cli.maths.scaling import ForecasterName
-from covcal_cli.maths.softmax import log_mean_softmax, valid_rows
+from covcal_cli.maths.softmax import ForecasterName, log_mean_softmax, valid_rows
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.records import parsed_json
 

@@ -66,8 +66,7 @@ from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.score import score
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, logit, probabilities, short_percent, sigmoid, wilson
-from covcal_cli.maths.scaling import Scaling
-from covcal_cli.maths.softmax import with_offsets
+from covcal_cli.maths.softmax import Scaling, with_offsets
 from covcal_cli.maths.weights import newton
 from covcal_cli.progress import silent
 

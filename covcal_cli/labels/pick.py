@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arguments import checked_settings
 from covcal_cli.arrays import AnyArray, Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError, UnusedOptionError
+from covcal_cli.errors import CovcalError, UnusedOptionError, checked_settings
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
-from covcal_cli.forecast.forecaster import ScaledLogits, read_named, scaled_logits
+from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.decision import Decision, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.labels.draws import (

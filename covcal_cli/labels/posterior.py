@@ -39,8 +39,7 @@ from covcal_cli.estimators.consensus import DISAGREE
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.odds import logit, sigmoid, top_log_odds
-from covcal_cli.maths.scaling import Scaling
-from covcal_cli.maths.softmax import masked, spread
+from covcal_cli.maths.softmax import Scaling, masked, spread
 
 AGREEING, CONTRADICTING = 0.03, 0.08
 _MAX_AGREEING = 0.1  # the distance between estimators that agree

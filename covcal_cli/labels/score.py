@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import FeatureFile, SourceDomain
-from covcal_cli.maths.scaling import ForecasterName, Scaling
+from covcal_cli.maths.softmax import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.progress import Progress, ProgressCallback
 

@@ -9,7 +9,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.result import Evaluation
 from covcal_cli.files import check_output, write_text
-from covcal_cli.forecast.forecaster import read_named, source_accuracy
+from covcal_cli.forecast import read_named, source_accuracy
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import SPLITS, FeatureFile

@@ -18,7 +18,7 @@ from covcal_cli.evaluate.result import DecisionMetrics, Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.maths.odds import percent, short_percent
-from covcal_cli.maths.scaling import shown_temperatures
+from covcal_cli.maths.softmax import shown_temperatures
 from covcal_cli.records import Guard
 from covcal_cli.report.content import ReportContent
 

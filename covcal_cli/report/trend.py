@@ -20,9 +20,8 @@ from covcal_cli.report.metric_estimates import MOST_CLASSES, metric_table
 from covcal_cli.report.page import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
 from covcal_cli.watch.calendar import missing_between
-from covcal_cli.watch.history import History
+from covcal_cli.watch.history import History, in_time
 from covcal_cli.watch.period import VERDICTS, Gap, Period, PeriodAccuracy, Verdict
-from covcal_cli.watch.sequence import in_time
 
 PAGE, PICTURE = ".html", ".svg"
 _MOST_PERIODS = 1000  # most periods that are drawn

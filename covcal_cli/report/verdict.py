@@ -20,7 +20,7 @@ from covcal_cli.evaluate.claims import (
     points,
 )
 from covcal_cli.evaluate.result import Evaluation
-from covcal_cli.forecast.forecaster import NONE
+from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.maths.odds import short_percent
 from covcal_cli.report.content import ReportContent

@@ -33,8 +33,17 @@ from covcal_cli.run.journal import (
     own_path,
     place,
 )
-from covcal_cli.run.run import RunReport, all_after, results_folder
-from covcal_cli.run.steps import RESAMPLES, WITH_WEIGHTS, Earlier, RunSettings, Step, Steps
+from covcal_cli.run.run import (
+    RESAMPLES,
+    WITH_WEIGHTS,
+    Earlier,
+    RunReport,
+    RunSettings,
+    Step,
+    Steps,
+    all_after,
+    results_folder,
+)
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import watch
 

@@ -1,17 +1,406 @@
-"""``covcal run``: from a classifier and two domains to a calibrated model, in one folder."""
+"""``covcal run``: from a classifier and two domains to a calibrated model, in one folder.
 
-from collections.abc import Callable, Iterator
+Each step of a run calls the public function of a command, and has its own result file. A result has
+the default name of its command. It is made again only if its settings or inputs have changed since
+the journal recorded it.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.result import Evaluation
-from covcal_cli.files import hidden_sibling
-from covcal_cli.formats.calibration import Calibration
+from covcal_cli import __version__
+from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.methods import AUTO, METHODS
+from covcal_cli.calibrate.problem import CalibrateSettings
+from covcal_cli.classifiers.classifier import OpenedClassifier
+from covcal_cli.classifiers.open import open_classifier
+from covcal_cli.errors import CovcalError, LimitExceededError, UnlabelledError
+from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
+from covcal_cli.evaluate.result import Evaluation, write_metrics
+from covcal_cli.extract.settings import ExtractSettings
+from covcal_cli.files import hidden_sibling, sha256_of
+from covcal_cli.forecast import read_named, require_accuracy, source_accuracy
+from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.features import ALL, FeatureFile
+from covcal_cli.formats.lineage import unmarked_sha256
 from covcal_cli.progress import ProgressCallback
-from covcal_cli.run.journal import JOURNAL, Journal, finish_placing
-from covcal_cli.run.steps import RunSettings, Step, Steps
+from covcal_cli.records import write_document
+from covcal_cli.report.report import report
+from covcal_cli.run.journal import (
+    ADAPTED,
+    CALIBRATION,
+    FEATURES,
+    JOURNAL,
+    METRICS,
+    PROBABILITIES,
+    REFERENCE,
+    REPORT,
+    Journal,
+    Messages,
+    RunInput,
+    data_digest,
+    finish_placing,
+    own_path,
+    step_key,
+)
+from covcal_cli.watch.measurement import make_reference
+from covcal_cli.watch.reference import Reference
+from covcal_cli.watch.sketches import sketched_rows
+
+if TYPE_CHECKING:
+    from covcal_cli.extract.extract import ExtractReport
+
+WITH_WEIGHTS = " with "  # the text between the name of a model and the name of its weights
+RESAMPLES = 1000
+_RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that do not change results
+Make = Callable[[Path], Messages | None]  # writes a result; returns the messages about it
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run's steps; all steps use the seed of the extraction."""
+
+    extraction: ExtractSettings = field(default_factory=ExtractSettings)
+    method: str = AUTO  # method of ``covcal calibrate``
+    adapt: bool = False  # adapt even if the method does not need it
+    device: str = "auto"  # device of ``covcal adapt``
+    # Minimum source accuracy; the run stops if it is clearly below.
+    expect_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        method = METHODS.get(self.method)
+        if method is not None and method.needs_prior:
+            raise CovcalError(
+                f"method {self.method} needs a target prior, which run does not take: run with "
+                "another method, then covcal calibrate the features with --method "
+                f"{self.method} --target-prior"
+            )
+
+    @property
+    def adapts(self) -> bool:
+        """Whether adapt is one of the steps."""
+        method = METHODS.get(self.method)
+        return self.adapt or (method is not None and method.needs_adapt)
+
+    @property
+    def seed(self) -> int:
+        """The seed of every step."""
+        return self.extraction.seed
+
+
+@dataclass(frozen=True)
+class Step:
+    """One result of a run."""
+
+    output: Path
+    reused: bool  # whether the result of an earlier run was up to date
+    messages: Messages
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The results of an earlier run that a new run starts from."""
+
+    features: Path
+    calibration: Path
+    given: Mapping[str, RunInput]  # the data, by role
+    model: str | None  # path from the current folder; None for tables of outputs
+    options: tuple[str, ...]  # options of the extraction
+    method: str  # the method that the user asked for
+    is_adapted: bool  # whether the calibration was fitted on an adapted file
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one run. Each step uses the results of the steps before it."""
+
+    folder: Path
+    settings: RunSettings
+    tell: Callable[[Step], None]
+    progress: ProgressCallback | None
+    journal: Journal
+    force: bool  # make every result anew
+    allow_limit: bool  # accept a T at a limit of its interval
+    home: Path  # the folder to which the names of inputs are relative
+
+    def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
+        """Run the classifier over both domains, and return features.h5."""
+        from covcal_cli.extract.extract import extract
+
+        def make(output: Path, *, resume: bool) -> "ExtractReport":
+            return extract(
+                model,
+                source,
+                target,
+                output,
+                self.settings.extraction,
+                force=True,
+                resume=resume,
+                progress=self.progress,
+            )
+
+        data = {} if source is None else {"source": self._input(source)}
+        output = own_path(self.folder, FEATURES)
+        return self._features(model, data | {"target": self._input(target)}, make, output)
+
+    def extract_target(self, model: str | Path | None, earlier: Earlier, target: Path) -> Path:
+        """Run the classifier over a new target, and return features.h5 with the earlier source.
+
+        Raises `CovcalError` if the classifier, its classes or the preprocessing are not those of
+        the earlier run.
+        """
+        from covcal_cli.extract.extract import extract
+        from covcal_cli.extract.merge import merge_target
+
+        settings = self.settings.extraction
+        # The source may have named the classes, but it is not read again.
+        named = replace(settings, classes=settings.classes or earlier.calibration)
+        alone = own_path(self.folder, "target.h5")
+
+        def make(output: Path, *, resume: bool) -> "ExtractReport":
+            report = extract(
+                model,
+                None,
+                target,
+                alone,
+                named,
+                force=True,
+                resume=resume,
+                beside=earlier.features,
+                progress=self.progress,
+            )
+            merge_target(earlier.features, alone, output, force=True)
+            alone.unlink()
+            return report
+
+        data = {role: entry for role, entry in earlier.given.items() if role == "source"}
+        self.journal.forget_given()  # replace an earlier target whose results were not used
+        return self._features(model, data | {"target": self._input(target)}, make, alone)
+
+    def _features(
+        self,
+        model: str | Path | None,
+        data: Mapping[str, RunInput],
+        extracted: Callable[..., "ExtractReport"],
+        spooled: Path,
+    ) -> Path:
+        """Make features.h5; `spooled` is the file that extraction writes."""
+        from covcal_cli.extract.parts import was_stopped
+
+        settings = self.settings.extraction
+        # Opening the model is cheap, and its hash includes external weights.
+        opened = None if model is None else self._opened(model)
+        sources = {}
+        if opened is not None:
+            sources["model"] = RunInput(self._model_name(str(model)), opened.sha256)
+        sources |= data
+        self.journal.take(sources, force=self.force)
+        inputs = {role: entry.sha256 for role, entry in sources.items()}
+        if settings.classes is not None:
+            inputs["classes"] = data_digest(settings.classes)
+        if opened is not None:
+            inputs["preprocessing"] = self._preprocessing(opened, model)
+        relevant = {
+            name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE
+        }
+        output = own_path(self.folder, FEATURES)
+        goes_on = self.journal.was_begun(output, _key(inputs, relevant)) and was_stopped(spooled)
+
+        def make(output: Path) -> Messages:
+            report = extracted(output, resume=goes_on)
+            # All other results were made from the earlier features.
+            self.journal.discard_others(output)
+            skipped = (entry for domain in report.domains for entry in domain.skipped)
+            warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
+            return Messages(warnings, report.notes, report.facts)
+
+        return self._step(output.name, inputs, make, relevant)
+
+    def _input(self, path: Path) -> RunInput:
+        return RunInput(self._name(path), data_digest(path))
+
+    def require_accuracy(self, features: Path, expected: float) -> None:
+        """Refuse features whose source accuracy is below the expected accuracy.
+
+        The error names results that an earlier run made from the same features.
+        """
+        try:
+            with FeatureFile(features) as file:
+                require_accuracy(source_accuracy(file), expected, features)
+        except LimitExceededError as error:
+            earlier = [path.name for path in self.journal.others(features) if path.is_file()]
+            if not earlier:
+                raise
+            raise LimitExceededError(
+                f"{error}; do not use {', '.join(earlier)} in {self.folder}, which an earlier run "
+                "made from the same features"
+            ) from error
+
+    def _model_name(self, model: str) -> str:
+        """Return the name of a model in run.json, with the name of its weights."""
+        weights = self.settings.extraction.weights
+        name = self._name(Path(model)) if Path(model).exists() else model
+        return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"
+
+    def _opened(self, model: str | Path) -> OpenedClassifier:
+        settings = self.settings.extraction
+        return open_classifier(
+            model,
+            weights=settings.weights,
+            output=settings.model_output,
+            phi=settings.phi,
+            providers=settings.providers,
+            trusted=settings.trust_model,
+        )
+
+    def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
+        """Return the preprocessing that the model or the user specifies."""
+        from covcal_cli.extract.plan import base_preprocessing
+
+        try:
+            preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
+        except CovcalError as error:  # if there are images, extraction raises it too
+            return str(error)
+        return preprocessing.to_json()
+
+    def _name(self, path: Path) -> str:
+        """Return a path relative to the folder, so that folder and data can be moved together."""
+        return Path(os.path.relpath(path.resolve(), self.home.resolve())).as_posix()
+
+    def adapt(self, features: Path) -> Path:
+        """Make adapted.h5 if the user or the method asks for it."""
+        settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
+
+        def make(output: Path) -> Messages:
+            from covcal_cli.adapt.adapt import adapt
+            from covcal_cli.adapt.settings import AdaptSettings
+
+            report = adapt(
+                features, output, AdaptSettings(**settings), force=True, progress=self.progress
+            )
+            return Messages(tuple(report.warnings))
+
+        return self._step(ADAPTED, {"features": unmarked_sha256(features)}, make, settings)
+
+    def calibrate(self, file: Path) -> tuple[Path, Calibration]:
+        """Return cal.json and its content."""
+        settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
+
+        def make(output: Path) -> Messages:
+            fitted = calibrate(file, CalibrateSettings(**settings, allow_limit=self.allow_limit))
+            write_document(fitted, output, force=True)
+            return Messages(fitted.warnings, fitted.notes)
+
+        document = self._step(CALIBRATION, {"file": sha256_of(file)}, make, settings)
+        return document, read_calibration(document)
+
+    def reference(self, document: Path, calibration: Calibration) -> None:
+        """Make the reference data that watch needs, unless there are too few labelled rows."""
+        sha256 = sha256_of(document)
+        with FeatureFile(calibration.inputs[0].path) as opened:
+            if sketched_rows(opened, calibration.seed) is None:
+                return
+
+        def make(output: Path) -> None:
+            write_document(make_reference(calibration, document, sha256), output, force=True)
+
+        self._step(REFERENCE, {"calibration": sha256}, make)
+
+    def carry_over(self, earlier: Reference, document: Path) -> None:
+        """Give a calibration the reference data of an earlier calibration."""
+        sha256, path = sha256_of(document), own_path(self.folder, REFERENCE)
+        write_document(earlier.carried_over(sha256), path, force=True)
+        self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
+
+    def evaluate(self, file: Path, document: Path) -> Evaluation | None:
+        """Write metrics.json and return its content; None if the test rows have no labels."""
+        settings = self._judging(file)
+        try:
+            evaluation = evaluate(file, read_named([document]), settings, documents=[document])
+        except UnlabelledError:
+            # Remove earlier metrics, whose labels are gone.
+            own_path(self.folder, METRICS).unlink(missing_ok=True)
+            return None
+
+        def make(output: Path) -> None:
+            write_metrics(evaluation, [], output, force=True)
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        self._step(METRICS, inputs, make, {"seed": settings.seed})
+        return evaluation
+
+    def export(self, model: str | Path, document: Path) -> Path:
+        """Return the calibrated model."""
+        from covcal_cli.export.export import default_output, export
+
+        def make(output: Path) -> None:
+            settings = self.settings.extraction
+            export(
+                model,
+                document,
+                output,
+                weights=settings.weights,
+                model_output=settings.model_output,
+                trust_model=settings.trust_model,
+                force=True,
+            )
+
+        name = default_output(model).name
+        return self._step(name, {"calibration": sha256_of(document)}, make)
+
+    def apply(self, file: Path, document: Path) -> Path:
+        """Write the calibrated probabilities of the target; for tables, which have no model."""
+        from covcal_cli.apply.apply import apply
+
+        def make(output: Path) -> None:
+            apply(file, document, output, force=True, progress=self.progress)
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        return self._step(PROBABILITIES, inputs, make)
+
+    def report(self, file: Path, document: Path) -> Path:
+        """Return report.html."""
+
+        def make(output: Path) -> None:
+            report(file, [document], output, self._judging(file), force=True)
+
+        inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
+        return self._step(REPORT, inputs, make)
+
+    def _judging(self, file: Path) -> EvaluateSettings:
+        """Return the settings of the evaluation: on test rows, or on all rows if there are none.
+
+        All rows are unbiased too, because no earlier step reads target labels.
+        """
+        with FeatureFile(file) as opened:
+            split = "test" if len(opened.require_target().rows("test")) else ALL
+        return EvaluateSettings(split=split, resamples=RESAMPLES, seed=self.settings.seed)
+
+    def _step(
+        self,
+        name: str,
+        inputs: Mapping[str, str],
+        make: Make,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Path:
+        """Return the file of a result; make it unless it is up to date."""
+        output, key = own_path(self.folder, name), _key(inputs, settings)
+        result = None if self.force else self.journal.current(output, key)
+        reused = result is not None
+        if result is None:
+            self.journal.begin(output, key)
+            result = self.journal.record(output, key, make(output) or Messages())
+        self.tell(Step(output, reused, result.messages))
+        return output
+
+
+def _key(inputs: Mapping[str, str], settings: Mapping[str, Any]) -> str:
+    return step_key(version=__version__, inputs=inputs, settings=dict(settings))
 
 
 @dataclass(frozen=True)

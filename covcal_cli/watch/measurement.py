@@ -16,7 +16,7 @@ from covcal_cli.estimators.inputs import (
 )
 from covcal_cli.estimators.metrics import MetricEstimate, Wanted, has_metrics, wanted_again
 from covcal_cli.files import as_word
-from covcal_cli.forecast.forecaster import ScaledLogits, scaled_logits
+from covcal_cli.forecast import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import CurvePoint
 from covcal_cli.formats.features import Domain, FeatureFile, thinned

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.arguments import ArgumentError, checked
 from covcal_cli.array_arguments import array_of, class_numbers, labels_of, logits_of, numbers_of
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrator import ArrayFile, Calibrator
-from covcal_cli.errors import OutputExistsError, TooFewRowsError
+from covcal_cli.errors import ArgumentError, OutputExistsError, TooFewRowsError, checked
 from covcal_cli.estimators.metrics import parse_metrics
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import ONE_CONFIDENCE
 from covcal_cli.formats.writer import utf8

@@ -23,7 +23,7 @@ from covcal_cli.arrays import Booleans, Rows
 from covcal_cli.decide.thresholds import confidence_range, errors_of_groups
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import Domain
 from covcal_cli.maths.odds import anytime_interval

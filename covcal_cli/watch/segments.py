@@ -16,7 +16,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Integers, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups

@@ -25,7 +25,7 @@ from covcal_cli.estimators.inputs import (
     ESTIMATED,
     MAX_ROWS,
 )
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import (
     Domain,
     FeatureFile,

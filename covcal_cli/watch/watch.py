@@ -13,10 +13,18 @@ from pathlib import Path
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
 from covcal_cli.estimators.metrics import Wanted
 from covcal_cli.files import leaves_folder_of
-from covcal_cli.forecast.forecaster import split_names
+from covcal_cli.forecast import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
-from covcal_cli.watch.history import History, append, read_history
+from covcal_cli.watch.history import (
+    History,
+    Rule,
+    acknowledgement,
+    append,
+    judged,
+    periods_in_time,
+    read_history,
+)
 from covcal_cli.watch.labels import read_late_labels
 from covcal_cli.watch.measurement import (
     Measurement,
@@ -37,7 +45,6 @@ from covcal_cli.watch.period import (
 )
 from covcal_cli.watch.promise import watched_decision
 from covcal_cli.watch.reference import Reference, identity_of
-from covcal_cli.watch.sequence import Rule, acknowledgement, judged, periods_in_time
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.limits import Baseline, Limit, apply_limits, compare
 from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, MetricsRecord
-from covcal_cli.forecast.forecaster import NONE, UNSCALED
+from covcal_cli.forecast import NONE, UNSCALED
 from covcal_cli.maths.softmax import class_major, softmax
 
 BINS = 15

@@ -24,8 +24,8 @@ from sklearn.neural_network import MLPClassifier
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.calibrate.calibrate import calibrate
-from covcal_cli.calibrate.settings import CalibrateSettings
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.calibrate.problem import CalibrateSettings
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8

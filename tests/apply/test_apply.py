@@ -457,7 +457,7 @@ class TestNewRows:
     def test_numpy_gives_what_torch_gives(self, fl_folder: Path) -> None:
         """The networks' logits against torch's own layers, to 1e-5."""
         torch = pytest.importorskip("torch")
-        from covcal_cli.forecast.forecaster import read_aligned_networks
+        from covcal_cli.forecast import read_aligned_networks
 
         networks = read_aligned_networks(fl_folder / "adapted.h5")
         arrays = {name: torch.from_numpy(values) for name, values in networks.arrays.items()}

@@ -12,7 +12,7 @@ from scipy.special import logsumexp, softmax
 from covcal_cli.calibrate import auto
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.methods import checks_of
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.estimators import consensus
 from covcal_cli.estimators.consensus import Estimates, reason_to_keep
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, read_inputs

@@ -20,13 +20,12 @@ from scipy.special import log_softmax as scipy_log_softmax
 from covcal_cli.calibrate.calibrate import calibrate, calibrate_file, warnings_on_reading
 from covcal_cli.calibrate.fits import warnings_on_weights
 from covcal_cli.calibrate.methods import AUTO, METHODS
-from covcal_cli.calibrate.problem import Problem, fit_discriminator
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings, Problem, fit_discriminator
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.maths.scaling import Scaling
+from covcal_cli.maths.softmax import Scaling
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.records import document_text, encoded, write_document
 from tests.cli_runner import covcal

@@ -10,8 +10,7 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate, estimate_file
-from covcal_cli.calibrate.problem import Problem
-from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.inputs import read_inputs

@@ -11,7 +11,7 @@ import pytest
 from scipy.special import expit, logit, softmax
 
 from covcal_cli.calibrate.calibrate import calibrate
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import Calibration, read_calibration

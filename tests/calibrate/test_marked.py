@@ -11,7 +11,7 @@ import pytest
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.labelled import agreement_with_labels
-from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
 from covcal_cli.compare.compare import compare
 from covcal_cli.compare.runs import CompareSettings
 from covcal_cli.errors import CovcalError

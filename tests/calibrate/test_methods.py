@@ -9,7 +9,7 @@ import pytest
 import covcal_cli
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.methods import AUTO, METHODS, Method
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.cli.options import MethodName
 from tests.cli_runner import covcal
 from tests.made_files import write_adapted

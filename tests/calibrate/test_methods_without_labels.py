@@ -17,8 +17,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.calibrator import Calibrator
 from covcal_cli.calibrate.methods import METHODS
-from covcal_cli.calibrate.problem import Problem
-from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.confidences import atc
 from covcal_cli.estimators.consensus import Estimates

@@ -15,13 +15,13 @@ from covcal_cli.apply.apply import apply
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.calibrator import Calibrator
 from covcal_cli.calibrate.estimate import expect
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.records import write_document
-from covcal_cli.run.steps import RunSettings
+from covcal_cli.run.run import RunSettings
 from tests.cli_runner import covcal
 from tests.made_files import Arrays, clusters_domain, rows_of, write_features
 

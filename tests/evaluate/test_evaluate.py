@@ -16,7 +16,7 @@ from covcal_cli.errors import UnlabelledError
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import read_named
+from covcal_cli.forecast import read_named
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import made_domain, only_rows, write_features

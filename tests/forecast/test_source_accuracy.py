@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 
-from covcal_cli.forecast.forecaster import source_accuracy
+from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.source_accuracy import SourceAccuracy, mean_auroc

@@ -10,8 +10,8 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import expect
-from covcal_cli.calibrate.settings import CalibrateSettings
-from covcal_cli.forecast.forecaster import UNSCALED, ScaledLogits
+from covcal_cli.calibrate.problem import CalibrateSettings
+from covcal_cli.forecast import UNSCALED, ScaledLogits
 from covcal_cli.formats import features
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.labels.target_labels import random_labels

@@ -12,7 +12,7 @@ from covcal_cli.estimators.metrics import Groups, MetricEstimate, parse_metrics
 from covcal_cli.labels.draws import drawn, inclusion_probabilities
 from covcal_cli.labels.metrics import metrics_by_labels
 from covcal_cli.maths.odds import confidences
-from covcal_cli.maths.scaling import Scaling
+from covcal_cli.maths.softmax import Scaling
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
 from tests.labels.made_draws import made_draw

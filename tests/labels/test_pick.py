@@ -8,12 +8,12 @@ import h5py
 import numpy as np
 import pytest
 
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.filled_sheet import read_sheet
 from covcal_cli.labels.pick import PickSettings, pick
 from covcal_cli.labels.score import score
-from covcal_cli.maths.scaling import Scaling
+from covcal_cli.maths.softmax import Scaling
 from covcal_cli.progress import silent
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill, lines_of

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from covcal_cli.maths.scaling import Scaling
-from covcal_cli.maths.softmax import class_major
+from covcal_cli.maths.softmax import Scaling, class_major
 
 
 @pytest.mark.parametrize("temperatures", [(1.0, 1.0), (2.5, 0.3), (1e-3, 1e3), (1e4, 1e-2)])

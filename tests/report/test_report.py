@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.evaluate.evaluate import EvaluateSettings
-from covcal_cli.forecast.forecaster import source_accuracy
+from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report

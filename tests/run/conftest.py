@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covcal_cli.run import renewal, steps
+from covcal_cli.run import renewal, run
 
 RESAMPLES = 50
 
@@ -13,6 +13,6 @@ RESAMPLES = 50
 def few_resamples() -> Iterator[None]:
     """Let the runs of this process resample less often."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (steps, renewal):
+        for module in (run, renewal):
             patch.setattr(module, "RESAMPLES", RESAMPLES)
         yield

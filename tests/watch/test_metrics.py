@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn
 
 import covcal_cli.api as covcal
 from covcal_cli.calibrate.estimate import estimate
-from covcal_cli.calibrate.settings import EstimateSettings
+from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.estimators.metrics import MetricEstimate, parse_metrics
 from covcal_cli.watch.period import Watched
 from covcal_cli.watch.watch import WatchSettings, watch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from covcal_cli.calibrate.calibrate import calibrate
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.decide.decide import DecideSettings, decide
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate

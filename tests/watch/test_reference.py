@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from covcal_cli.calibrate.calibrate import calibrate
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.files import sha256_of
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.odds import top_log_odds

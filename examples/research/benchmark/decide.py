@@ -18,10 +18,10 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
-from covcal_cli.calibrate.settings import CalibrateSettings, EstimateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
 from covcal_cli.decide.decide import SPLITS_READ, DecideSettings, decide
 from covcal_cli.decide.thresholds import cut_by_labels, cut_without_labels, mean_size, true_scores
-from covcal_cli.forecast.forecaster import ScaledLogits
+from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import drawn_along, frame_rows

@@ -37,8 +37,7 @@ from benchmark.labels import ece as binned_ece  # noqa: E402
 from covcal_cli.adapt.settings import AdaptSettings  # noqa: E402
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Labels  # noqa: E402
 from covcal_cli.calibrate.calibrate import calibrate_file  # noqa: E402
-from covcal_cli.calibrate.problem import Problem  # noqa: E402
-from covcal_cli.calibrate.settings import CalibrateSettings  # noqa: E402
+from covcal_cli.calibrate.problem import CalibrateSettings, Problem  # noqa: E402
 from covcal_cli.compare.runs import CompareSettings, Run, record_of  # noqa: E402
 from covcal_cli.estimators.inputs import Estimate, Z  # noqa: E402
 from covcal_cli.estimators.matched_temperature import match_accuracy  # noqa: E402

@@ -27,8 +27,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.calibrate.estimate import estimate_file
-from covcal_cli.calibrate.problem import Problem
-from covcal_cli.calibrate.settings import EstimateSettings
+from covcal_cli.calibrate.problem import EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.formats.features import FeatureFile, read_labels

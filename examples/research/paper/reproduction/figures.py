@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.calibrate.calibrate import calibrate
-from covcal_cli.calibrate.settings import CalibrateSettings
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.evaluate.diagram import draw_diagram
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.files import atomic_output
