@@ -5,12 +5,12 @@
 
 Every node must find model and data under the same path. Each actor opens the model once and proves
 its last layer. Ray Data then sends it pieces of the rows, in any order. The results are joined by
-row number, with a check of every id, in the spool where a stopped ``covcal extract`` keeps its
-rows. ``extract`` then finds every row done and writes the file. So all its checks apply, and on
-machines of one kind the bytes are those of a run without Ray. After an error the spool remains, and
-``--resume`` runs only the missing rows.
+row number, and every id is checked. They go into the spool, in which a stopped ``covcal extract``
+also keeps its rows. ``extract`` then finds that every row is done, makes all its checks and writes
+the file. On machines of one kind, the bytes are equal to those of a run without Ray. After an error
+the spool remains, and ``--resume`` runs only the missing rows.
 
-`Extractor`, `pieces_of` and `Join` do not use Ray, so they fit any other engine.
+`Extractor`, `pieces_of` and `Join` do not use Ray, so you can use them with other engines.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Piece(TypedDict):
 
 
 class Extractor:
-    """Runs a model over pieces of the rows; made once per worker.
+    """A runner of a model over pieces of the rows; each worker has one.
 
     Parameters
     ----------
@@ -78,8 +78,9 @@ class Extractor:
         Returns
         -------
         dict of str to array, shape (m, ...)
-            ``domain``, ``position``, ``id``; ``reason``, why a row could not be read, or an empty
-            text; ``logits`` and, where the model has them, ``features``: NaN for such rows.
+            ``domain``, ``position``, ``id``; ``reason``: why a row could not be read, or an empty
+            text; ``logits`` and, if the model has them, ``features``: NaN for rows that could not
+            be read.
         """
         found = [
             self._run(str(domain), int(first), int(last))
@@ -116,7 +117,7 @@ class Extractor:
 
 
 def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piece]:
-    """Cut the rows that the spools do not hold yet into pieces."""
+    """Cut the rows that are not yet in the spools into pieces."""
     length = BATCHES_PER_PIECE * plan.runner.size
     return [
         {"domain": name, "first": first, "last": min(first + length, len(domain.rows))}
@@ -126,7 +127,7 @@ def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piec
 
 
 class Join:
-    """Puts the rows that workers return into their places in the spools, in any order.
+    """A join that puts rows from workers, in any order, into their places in the spools.
 
     A spool is filled from the front; rows that come early wait in memory.
     """
@@ -134,12 +135,12 @@ class Join:
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False once a logit or a feature of a readable row was not a number. Nothing is kept from
-        # there on, so that ``extract`` meets that row itself and says what is wrong.
+        # False after a logit or a feature of a readable row was not a number. No later row is kept,
+        # so that ``extract`` itself runs this row and names the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:
-        """Take some rows that `Extractor` returned.
+        """Add rows that `Extractor` returned.
 
         Raises
         ------
@@ -153,12 +154,12 @@ class Join:
                 self._append(name, self._waiting.pop((name, spool.done)))
 
     def require_complete(self) -> None:
-        """Refuse to go on while rows are missing.
+        """Raise an error if rows are missing.
 
         Raises
         ------
         CovcalError
-            Naming the domain and the number of rows.
+            If rows are missing; it names the domain and the number of rows.
         """
         for name, spool in self._spools.items():
             missing = len(self._plan.domains[name].rows) - spool.done
@@ -188,7 +189,7 @@ class Join:
 
 
 def _runs(block: Columns) -> Iterator[Columns]:
-    """Cut a block into runs of neighbours; an engine may put any rows into a block."""
+    """Cut a block into runs of neighbouring rows; an engine may put any rows into a block."""
     breaks = (np.diff(block["position"]) != 1) | (block["domain"][1:] != block["domain"][:-1])
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(block["position"])]
     for first, last in pairwise(edges):
@@ -199,12 +200,12 @@ def _runs(block: Columns) -> Iterator[Columns]:
 def run_on_ray(
     pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...]
 ) -> Iterator[Columns]:
-    """Yield what a pool of `actors`, of `threads` cores each, finds for the pieces, as it arrives.
+    """Yield the results of a pool of `actors`, with `threads` cores each, as they arrive.
 
     Raises
     ------
     CovcalError
-        If a worker fails, with the error that it met.
+        If a worker fails; it has the worker's error.
     """
     import ray
     from ray.exceptions import RayError
@@ -226,7 +227,7 @@ def run_on_ray(
 
 
 def first_error(error: Exception) -> str:
-    """Return the error that began a chain of quoted tracebacks, ``module.SomeError: message``."""
+    """Return the first error in a chain of quoted tracebacks, ``module.SomeError: message``."""
     lines = str(error).strip().splitlines()
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (named or lines or [type(error).__name__])[0]
@@ -243,7 +244,7 @@ def extract_with_ray(
     force: bool = False,
     resume: bool = False,
 ) -> ExtractReport:
-    """Do what `covcal_cli.extract.extract.extract` does, with the rows run by Ray actors.
+    """Extract as `covcal_cli.extract.extract.extract` does, but run the rows with Ray actors.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An image classifier on new images: how accurate is it there, and a model with calibrated confidence.
+# An image classifier on new images: its estimated accuracy, and a model with calibrated confidence.
 #
 #     bash image_model.sh MODEL.ONNX SOURCE TARGET [EXTRACT-OPTION ...]
 #

@@ -4,23 +4,23 @@
 #   nightly.sh FEATURES.H5 FOLDER          every night
 #   nightly.sh FEATURES.H5 FOLDER accept   once, by a person: tonight's rows are the new normal
 #
-# A good night prints nothing, so that cron mails nothing. A bad one prints everything. The night on
-# which the rows begin to change prints one line, and is no failure: most changes do not matter.
+# A good night prints nothing, so that cron mails nothing. A bad night prints everything. If the rows
+# begin to change, the job prints one line and does not fail, because most changes do not matter.
 #
-# A night is bad if the confidence is off by more than TOLERANCE points, by the labels of this night
-# and of those before it, or if a gate fails. The job never replaces the calibration by itself. On a
-# bad night it makes a candidate, shows both in the report, and fails every night until somebody
-# acts: mends the model or the data, or accepts the new rows.
+# A night is bad if a gate fails, or if the confidence is off by more than TOLERANCE points by the
+# labels of this night and earlier nights. The job never replaces the calibration by itself. On a bad
+# night it makes a candidate and shows both calibrations in the report. It then fails every night
+# until somebody acts: corrects the model or the data, or accepts the new rows.
 #
 # In the environment: METHOD, TOLERANCE, MAX_ECE, MAX_REGRESSION, and PERIOD, the night's name (its
 # date).
 #
 # FOLDER holds
-#   cal.json            the calibration in use; cal.1.json, cal.2.json ... are those before it
-#   cal.reference.json  what its rows were like; watch compares every night with them
-#   reference.json      the metrics of the first good night. Every night is compared with them, since
-#                       each night could be a little worse than the last. To accept another level,
-#                       remove the file.
+#   cal.json            the calibration in use; cal.1.json, cal.2.json ... are earlier calibrations
+#   cal.reference.json  data on its rows; watch compares every night with them
+#   reference.json      the metrics of the first good night. Every night is compared with these,
+#                       because each night could be a little worse than the last. To accept another
+#                       level, remove the file.
 #   watch.jsonl         one line per night; trend.html draws them
 #   candidate.json      the last candidate
 #   metrics.json, junit.xml, report.html, night.log   of the last night, good or not
@@ -33,7 +33,7 @@ features="$1"
 folder="$2"
 accept="${3:-}"
 mkdir -p "$folder"
-# No file of an earlier night may pass for tonight's.
+# Remove files of an earlier night, so that nobody takes them for tonight's files.
 rm -f "$folder/metrics.json" "$folder/junit.xml" "$folder/report.html"
 
 # Keep what the commands print, and show it only if the night was bad.
@@ -67,7 +67,7 @@ if [[ -f "$folder/cal.json" && "$accept" != accept ]]; then
   covcal watch --history "$folder/watch.jsonl" --plot "$folder/trend.html" --force
 fi
 
-# The calibration to judge: the one in use, or a candidate to replace it.
+# The calibration to judge: the calibration in use, or a candidate to replace it.
 judged="$folder/cal.json"
 candidate="$folder/candidate.json"
 if [[ ! -f "$judged" || "$accept" == accept ]]; then

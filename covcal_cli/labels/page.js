@@ -5,7 +5,7 @@ const { name, digest, columns, rows, label, left_out: leftOut, texts, numbers, a
 // The letters p, s, u and x are commands, so they choose no class.
 const KEYS = [..."1234567890abcdefghijklmnoqrtvwyz"];
 const SEARCHED = classes.length > KEYS.length;
-// A class named like a key has that key. The other classes have the keys that are left, in order.
+// A class named like a key has this key. The other classes get the remaining keys, in order.
 const called = classes.map((text) => text.toLowerCase());
 const left = KEYS.filter((key) => !called.includes(key));
 const keyOf = called.map((text, index) => (
@@ -13,7 +13,7 @@ const keyOf = called.map((text, index) => (
 const STORE = `covcal label ${digest}`;
 const FOLDED = { characters: 700, lines: 8, numbers: 12 }; // more is shown when asked for
 
-// An answer is null for an open row, "" where nobody can tell the class, else a class name.
+// An answer is null for an open row, "" if the class cannot be told, else a class name.
 let state = { answers: rows.map((row) => row[label] || null), past: [], at: 0 };
 let unsaved = false;
 let revealed = false;
@@ -24,10 +24,10 @@ const shown = (text) => text.replace(
   /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu,
   (char) => `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`);
 
-// A spreadsheet takes "=1+1" for a formula, so the CSV has an apostrophe before it.
+// A spreadsheet reads "=1+1" as a formula, so the CSV has an apostrophe before it.
 const unescaped = (cell) => (/^'+[=+\-@\t\r]/.test(cell) ? cell.slice(1) : cell);
 
-// As `shown`, but lines and tabs of a text stay as they are.
+// As `shown`, but lines and tabs of a text are not changed.
 const lined = (text) => text.split(/\r\n?|\n/).map(
   (line) => line.split("\t").map(shown).join("\t")).join("\n");
 

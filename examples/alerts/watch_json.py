@@ -3,9 +3,9 @@
     covcal watch new.h5 -o - | python examples/alerts/watch_json.py prometheus > covcal.prom
     covcal watch new.h5 -o - | python examples/alerts/watch_json.py title
 
-The last period decides. There is an alarm if its confidence is off, or if its rows have changed.
-``title``, ``text`` and ``webhook`` print nothing without an alarm. The title is the same as long as
-the alarm lasts, so that it can be sent once. Only Python's standard library is needed.
+Only the last period counts. There is an alarm if its confidence is off, or if its rows have
+changed. ``title``, ``text`` and ``webhook`` print nothing without an alarm. The title does not
+change while the alarm lasts, so you can send it once. Only Python's standard library is needed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def alarm_title(period: Json) -> str:
 
 
 def alarm_text(period: Json) -> str:
-    """Return the verdict, the change, and what to do next."""
+    """Return the verdict, the change, and the next step."""
     measured, alarm, verdict = period["measured"], period["alarm"], period["verdict"]
     if verdict == "off":
         verdict += f" by about {100 * abs(period['gap']['value']):.0f} points"
@@ -133,7 +133,7 @@ def main() -> None:
         print(title)
     elif title and form == "text":
         print(alarm_text(period))
-    elif title:  # what Slack, Mattermost and Teams read
+    elif title:  # the format of Slack, Mattermost and Teams
         print(json.dumps({"text": f"{title}\n\n{alarm_text(period)}"}))
 
 

@@ -4,7 +4,7 @@
 #     covcal watch new.h5 --history watch.jsonl -o - | bash examples/alerts/webhook.sh URL sent.txt
 #
 # sent.txt keeps the title of the last alarm that was posted. It is emptied when the alarm ends, so that
-# the next one is posted again. If the webhook fails, nothing is kept, and the next run tries again.
+# the next alarm is posted. If the webhook fails, the title is not kept, and the next run tries again.
 set -euo pipefail
 here=$(dirname "$0")
 url=${1:?give the address of the webhook} sent=${2:?give a file for the last title}

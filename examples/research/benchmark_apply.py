@@ -4,12 +4,12 @@
 
 A bare pass reads the same file in pieces and computes softmax, label, confidence and the counts of
 15 bins for every temperature. It writes nothing. ``evaluate`` measures the uncalibrated classifier,
-and with ``-c`` also the calibration: two softmaxes, compared with a bare pass with two. It computes
-the metrics of both and the sha256 of the file.
+and with ``-c`` also the calibration. These are two softmaxes, which are compared with a bare pass
+with two softmaxes. It computes the metrics of both and the sha256 of the file.
 
-Each measurement is a process with one thread: its processor seconds from start to end with imports,
-and the peak of its memory. Then the fit of T and the ECE of at most a million rows are compared
-with other installed packages, as in ``benchmark_temperature.py``.
+Each measurement is a process with one thread. Its processor seconds, including imports, and its
+peak memory are measured. Then the fit of T and the ECE of at most a million rows are compared with
+other installed packages, as in ``benchmark_temperature.py``.
 """
 
 import argparse
@@ -39,7 +39,7 @@ MODEL = {"name": "made.onnx", "sha256": "0" * 64}
 
 
 def write_features(path: Path, domain: str, split: int, rows: int, classes: int) -> None:
-    """Write labelled rows of one split whose logits are twice the true ones."""
+    """Write labelled rows of one split whose logits are twice the true logits."""
     rng = np.random.default_rng(0)
     names = [str(number) for number in range(classes)]
     attributes = {"seed": 0} | {f"model_{name}": value for name, value in MODEL.items()}
@@ -90,7 +90,7 @@ def write_halving(path: Path, features: Path, classes: int) -> None:
 
 
 def bare_pass(path: Path, temperatures: Sequence[float]) -> list[float]:
-    """Return the ECE of softmax(z / T) for each T, the plain way: in as many lines as parts."""
+    """Return the ECE of softmax(z / T) for each T, by a simple loop."""
     counts, hits, confidences = np.zeros((3, len(temperatures), BINS))
     with h5py.File(path) as file:
         logits, labels = file["target/logits"], file["target/labels"]
@@ -144,7 +144,8 @@ print(json.dumps({"out": done.stdout, "cpu": used.ru_utime + used.ru_stime,
 def measured(*arguments: str | Path | float) -> tuple[str, float, float]:
     """Run Python with `arguments`; return stdout, processor seconds and peak memory in MB.
 
-    A small process starts it and reads both: at first a new process has the peak of its parent.
+    A small process starts it and reads both numbers, because a new process begins with the peak
+    memory of its parent.
     """
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     command = [sys.executable, "-c", _LAUNCHER, sys.executable, *map(str, arguments)]
@@ -156,7 +157,7 @@ def measured(*arguments: str | Path | float) -> tuple[str, float, float]:
 
 
 def compare_passes(folder: Path, rows: int, classes: int) -> None:
-    """Print what apply and evaluate take beside the bare pass, and whether the ECEs agree."""
+    """Print the cost of apply, evaluate and a bare pass, and whether the ECEs agree."""
     features, document, metrics = (folder / name for name in ("f.h5", "cal.json", "metrics.json"))
     write_features(features, "target", 2, rows, classes)
     write_halving(document, features, classes)
@@ -188,7 +189,7 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
 
 
 def compare_packages(folder: Path, rows: int, classes: int) -> None:
-    """Print the temperature fit and the ECE of covcal beside those of installed packages."""
+    """Print the temperature fit and the ECE of covcal and of installed packages."""
     features = folder / "source.h5"
     write_features(features, "source", 1, rows, classes)
     print(f"\n{rows} x {classes} float32 logits, of the call alone")

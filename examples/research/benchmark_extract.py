@@ -1,4 +1,4 @@
-"""Compares the processor time of ``covcal extract``'s pipeline with that of its bare stages.
+"""Compare the processor time of ``covcal extract``'s pipeline with that of its bare stages.
 
     python examples/research/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
 
@@ -34,7 +34,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Case:
-    """Images of one kind, the classifier that reads them, and their preprocessing by hand."""
+    """Images of one kind, a classifier for them, and their preprocessing without covcal."""
 
     name: str
     suffix: str
@@ -110,7 +110,7 @@ def write_images(folder: Path, case: Case, count: int) -> None:
 
 
 def write_classifier(path: Path, case: Case, *, features: bool = False) -> None:
-    """Save convolutions, a hidden layer and a linear head; phi as an output too if asked."""
+    """Save convolutions, a hidden layer and a linear head; with `features`, also phi."""
     rng = np.random.default_rng(0)
     weights: dict[str, np.ndarray] = {}
     nodes = []
@@ -151,7 +151,7 @@ def write_classifier(path: Path, case: Case, *, features: bool = False) -> None:
 
 
 def bare_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    """Open ONNX Runtime alone; its threads sleep when they have nothing to do."""
+    """Open ONNX Runtime without covcal; its threads sleep if they have nothing to do."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -165,7 +165,7 @@ def processor_seconds(run: Callable[[], object]) -> float:
 
 
 def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) -> float:
-    """Print the seconds of both ways; return the pipeline's as a share of the bare stages'."""
+    """Print the seconds of the pipeline and the bare stages; return their ratio."""
     write_images(folder / "images", case, images)
     write_classifier(folder / "model.onnx", case)
     write_classifier(folder / "features.onnx", case, features=True)

@@ -1,11 +1,11 @@
-"""Shows that ``covcal extract`` takes as much memory for a million rows as for ten thousand.
+"""Show that ``covcal extract`` takes as much memory for a million rows as for ten thousand.
 
     python examples/research/benchmark_extract_memory.py [--rows 10000 1000000] [--features 512]
                                                 [--formats npy npz h5 parquet lists csv]
 
 The classifier is one linear layer, so it needs almost no memory. For comparison, the first line is
 a process that only imports ONNX Runtime and runs one batch. ``parquet`` has a column per feature,
-and ``lists`` has one column of lists, both with pyarrow's defaults.
+and ``lists`` has one column of lists. Both use pyarrow's defaults.
 """
 
 import argparse

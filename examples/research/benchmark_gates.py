@@ -31,16 +31,16 @@ DRIFTS = {"none": HONEST, "mild": 0.62, "strong": 0.4}
 
 
 def draw(rng: np.random.Generator, n: int, honest: float) -> tuple[Float64s, Float64s]:
-    """Return the log odds that the classifier shows, shape (n,), and how likely each row is right.
+    """Return the classifier's log odds, shape (n,), and the probability that each row is right.
 
-    `honest` times those odds are true: below 1 the classifier promises too much.
+    The true log odds are `honest` times these: below 1, the classifier is too confident.
     """
     odds = 2.2 * np.abs(rng.normal(size=n))
     return odds, 1 / (1 + np.exp(-honest * odds))
 
 
 def true_ece(honest: float) -> float:
-    """Return the ECE of a world, of a million rows and their true probabilities."""
+    """Return the true ECE, from a million rows and their true probabilities."""
     odds, right = draw(np.random.default_rng(0), 1_000_000, honest)
     confidence = 1 / (1 + np.exp(-odds))
     rows = confidence_block(confidence, np.zeros(len(odds), dtype=bool), bin_edges(BINS))
@@ -59,7 +59,7 @@ def measured(n: int, honest: float, seed: int) -> Metrics:
 
 
 def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
-    """Return a night as ``covcal evaluate`` finds it."""
+    """Return the evaluation of a night by ``covcal evaluate``."""
     found = measured(n, honest, seed)
     return Evaluation(
         split="test",
@@ -76,7 +76,7 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
 
 
 def as_baseline(found: Evaluation) -> Baseline:
-    """Return a night's metrics.json as a later run reads it."""
+    """Return the metrics.json of a night as a later run reads it."""
     written = MetricsRecord(
         metrics={name: entry.to_json() for name, entry in found.metrics.items()},
         n=found.n,
@@ -90,7 +90,7 @@ def as_baseline(found: Evaluation) -> Baseline:
 
 
 def failures(n: int, honest: float, draws: int, resamples: int) -> Float64s:
-    """Return the share of nights that fail: either gate, as found and by intervals, shape (4,)."""
+    """Return the share of nights that fail: for both gates, plain values and intervals, (4,)."""
     failed = np.zeros(4)
     for number in range(draws):
         before = evaluation(n, HONEST, 2 * number, resamples)

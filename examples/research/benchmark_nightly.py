@@ -1,10 +1,10 @@
-"""Run nightly.sh on many simulated nights, and count what it mails, fails and uses.
+"""Run nightly.sh on many simulated nights, and count its mails, failures and calibrations.
 
     python examples/research/benchmark_nightly.py --nannyml WHEEL [--nights 50] [--rows 250 1000]
 
 Rows are those of census tables in the wheel of nannyml 0.13, with the outputs of a classifier. In
 the first series all nights are honest. In the second the model breaks in the middle: its logits
-grow, so that it is far too sure. Every night has labels.
+grow, so it is far too confident. Every night has labels.
 """
 
 import argparse

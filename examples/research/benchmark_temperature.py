@@ -3,8 +3,8 @@
     python examples/research/benchmark_temperature.py [--rows 1000000] [--classes 10]
 
 covcal streams the logits from a features file. The other packages get them in memory, and loading
-is not counted for them. Each measurement is a process with one thread: the processor seconds of the
-call, and the peak of memory above the memory at its start.
+is not counted for them. Each measurement is a process with one thread. It measures the processor
+seconds of the call, and the peak memory minus the memory at the start.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Prepared = Callable[[], float]
 
 
 def write_features(path: Path, rows: int, classes: int) -> None:
-    """Write logits that are twice the true ones, so that the best T is about 2."""
+    """Write logits that are twice the true logits, so that the best T is about 2."""
     rng = np.random.default_rng(0)
     names = [str(number) for number in range(classes)]
     labels = np.empty(rows, dtype=np.int64)
@@ -65,7 +65,7 @@ def covcal_fit(path: Path, loss: Loss) -> Prepared:
 
 
 def sklearn_fit(path: Path) -> Prepared:
-    """Fit T (negative log-likelihood, the only loss it has) on arrays in memory."""
+    """Fit T (negative log-likelihood, the only loss of scikit-learn) on arrays in memory."""
     from sklearn.calibration import _TemperatureScaling
 
     logits, labels = loaded(path)
@@ -128,7 +128,7 @@ def softmax_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def memory(field: str) -> float:
-    """Return VmRSS (now) or VmHWM (peak) of this process in MB; NaN where there is no /proc."""
+    """Return VmRSS (now) or VmHWM (peak) of this process in MB; NaN without /proc."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     sizes = [float(line.split()[1]) / 1024 for line in lines if line.startswith(field)]
@@ -136,7 +136,7 @@ def memory(field: str) -> float:
 
 
 def measure(name: str, path: Path) -> None:
-    """Print value, processor seconds and extra peak memory of one contender, as JSON."""
+    """Print value, processor seconds and extra peak memory of one package, as JSON."""
     warnings.simplefilter("ignore")
     run = CONTENDERS[name](path)
     resets = Path("/proc/self/clear_refs")
@@ -149,9 +149,10 @@ def measure(name: str, path: Path) -> None:
 
 
 def compared(script: str, name: str, path: Path) -> dict[str, float] | None:
-    """Print the line of one contender, measured in a process of its own; return its numbers.
+    """Print the line of one package, measured in a process of its own; return its numbers.
 
-    Other packages may be missing, broken or of another version: a dash and the reason, and None.
+    If a package is missing, broken or of another version, print a dash and the reason, and return
+    None.
     """
     done = subprocess.run(
         [sys.executable, script, "--measure", name, str(path)],

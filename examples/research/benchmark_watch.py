@@ -1,4 +1,4 @@
-"""Measure how often `covcal watch` raises a false alarm in a year, and how soon a true one.
+"""Measure how often `covcal watch` raises false alarms, and how soon it raises a true alarm.
 
     python examples/research/benchmark_watch.py [--years 200] [--runs 20]
 
@@ -39,7 +39,7 @@ from covcal_cli.watch.watch import WatchSettings
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8
 KEPT = 1000  # target rows of a year's calibration; four fifths are training rows
-TOLERANCE = 1e-4  # steps of the network's training
+TOLERANCE = 1e-4  # tolerance of the network's training
 THRESHOLD = WatchSettings().threshold
 RULES = ("covcal", "confidence", "AUC > 0.6", "reference weeks")
 
@@ -53,7 +53,7 @@ class Rows:
     labels: Labels
 
     def drawn(self, n: int, rng: np.random.Generator, shares: Float64s | None = None) -> "Rows":
-        """Draw rows with replacement; `shares`, (10,), say how much likelier each class is."""
+        """Draw rows with replacement; `shares`, (10,), are factors of the class frequencies."""
         p = None
         if shares is not None:
             p = shares[self.labels]
@@ -70,7 +70,7 @@ class Network:
         self.model.fit(inputs, labels)
 
     def rows(self, inputs: Floats, labels: Labels) -> Rows:
-        """Return rows as the network sees them; of two classes it gives one number."""
+        """Return rows with features and logits; for two classes the network gives one number."""
         first, last = zip(self.model.coefs_, self.model.intercepts_, strict=True)
         features = np.maximum(inputs @ first[0] + first[1], 0).astype(np.float32)
         logits = (features @ last[0] + last[1]).astype(np.float32)
@@ -80,7 +80,7 @@ class Network:
 
 
 def write(path: Path, source: Rows, target: Rows) -> None:
-    """Write a features file: of the source validation rows alone, of the target a fifth."""
+    """Write a features file: all source rows and a fifth of the target are validation rows."""
     classes = [str(number) for number in range(source.logits.shape[1])]
     attributes: dict[str, str | int | float] = {
         "model_name": "network",
@@ -114,7 +114,7 @@ def _digits() -> tuple[Network, Floats, Labels]:
 
 @cache
 def digits(angle: int | None, noise: float = 0.0) -> Rows:
-    """Return the world: each digit turned by 5 to 15 degrees and `angle`, six times; None: not."""
+    """Return each digit six times, turned by 5 to 15 degrees plus `angle`; None: not turned."""
     network, images, labels = _digits()
     if angle is None:
         half = len(images) // 2
@@ -150,11 +150,11 @@ DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration of one year, and what fixed thresholds take from its rows."""
+    """A calibration of one year, and the numbers of its rows for fixed thresholds."""
 
     calibration: Calibration
     reference: Reference
-    confidence: Float64s  # labels of its target rows
+    confidence: Float64s  # confidence in the labels of its target rows
 
 
 def calibrated(rng: np.random.Generator, folder: Path) -> Standard:
@@ -172,12 +172,12 @@ def calibrated(rng: np.random.Generator, folder: Path) -> Standard:
 
 
 def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | None]:
-    """Return in which week each rule first raises an alarm; None for never."""
+    """Return the week in which each rule first raises an alarm; None for never."""
     n = len(weeks[0].labels)
     usual, row = float(standard.confidence.mean()), float(standard.confidence.std())
     chunks = [standard.confidence[i : i + n] for i in range(0, KEPT - n + 1, n)]
     means = [float(chunk.mean()) for chunk in chunks]
-    # Two weeks or more are needed for a standard deviation.
+    # A standard deviation needs at least two weeks.
     of_weeks = float(np.std(means, ddof=1)) if len(means) > 1 else np.inf
     signals, found = [], dict.fromkeys(RULES)
     for number, rows in enumerate(weeks):
@@ -243,7 +243,7 @@ def table(sizes: Sequence[int], count: int, runs: int) -> str:
 
 
 def _line(drift: str, n: int, cells: Sequence[str]) -> str:
-    """Return a line of the table; fewer rows than two weeks have no spread of weeks."""
+    """Return a line of the table; with fewer rows than two weeks, there is no spread of weeks."""
     *others, weeks = cells
     return f"| {drift} | {n} | {' | '.join(others)} | {weeks if 2 * n <= KEPT else '-'} |"
 

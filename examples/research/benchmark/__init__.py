@@ -1,7 +1,7 @@
 """The benchmark: every method of covcal on families of real shifts.
 
-It imports two neighbours: ``choose_adapt_settings`` makes Office, reviews and corrupted digits, and
-``paper/reproduction`` extracts the digit shifts.
+Two modules of the folder above help: ``choose_adapt_settings`` makes Office, reviews and corrupted
+digits, and ``paper/reproduction`` extracts the digit shifts.
 """
 
 import sys

@@ -4,8 +4,8 @@
         [--error 0.1] [--labels 50 100 200]
 
 The folders hold features files. Each line of the output is one file; the last lines are means.
-Accepted shares are compared with the largest share of the most confident rows that keeps the error
-in truth.
+Accepted shares are compared with the largest share of the most confident rows whose true error is
+within the limit.
 """
 
 import argparse
@@ -42,7 +42,7 @@ COVERAGE, SET_LABELS, MOST_CLASS_VALUES = 0.9, 25, 1 << 22
 
 
 def accepted_in_truth(wrong: Float64s, error: float) -> float:
-    """Return the largest share of the first rows that keeps an error; `wrong` in score order."""
+    """Return the largest share of first rows within an error; `wrong` is in the order of scores."""
     kept = np.flatnonzero(np.cumsum(wrong) / np.arange(1, len(wrong) + 1) <= error)
     return float(kept[-1] + 1) / len(wrong) if len(kept) else 0.0
 
@@ -115,10 +115,10 @@ def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: 
 def of_error(
     decision: Decision, score: Float64s, wrong: Float64s, labels: Sequence[int], draws: int
 ) -> list[float]:
-    """Return the truth, three numbers of estimates, and two of promises by this number of labels.
+    """Return the truth, three numbers for estimates, and two for promises by each number of labels.
 
-    The estimates are the decision's, and the one that believes the calibrated confidence: accepted,
-    broken, broken by double.
+    There are two estimates: that of the decision, and one that takes the calibrated confidence for
+    right. Their numbers are the accepted share, broken, and broken by double.
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]

@@ -3,10 +3,10 @@
     python examples/research/benchmark/decide_exact.py [--draws 10000]
 
 The region, the draw, the candidates and their tests are those of the command. Only the labels are
-made, so that accepting any row breaks the promise. For a promise on future rows, the error of
-future rows is the limit: for all rows alike, or growing along the order up to twice the limit. For
-a promise on these rows, the candidate has one wrong row too many. A line of the output is one
-setting, with the share of draws in which the promise is broken.
+simulated, so that accepting any row breaks the promise. For a promise about future rows, the error
+of future rows equals the limit. It is the same for all rows, or grows along the order to twice the
+limit. For a promise about these rows, the candidate has one wrong row too many. Each line of the
+output is a setting, with the share of draws in which the promise is broken.
 
 All draws of a setting are made at once: `drawn_together` is `labels.draws.drawn` for many draws.
 """
@@ -51,13 +51,13 @@ class Setting:
     """A pool of rows, and the error and certainty of the promise."""
 
     rows: int
-    labels: int  # of one batch
+    labels: int  # number of labels of one batch
     error: float
-    values: int = 0  # different scores; 0: all scores differ
+    values: int = 0  # number of different scores; 0: all scores differ
 
     @property
     def ranking(self) -> Ranking:
-        """Scores, and beliefs by which a promise is likely."""
+        """Scores, and beliefs with which a promise is likely."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
@@ -84,7 +84,7 @@ class Draws:
                 self._draw(region.rows, draws)
 
     def _draw(self, region: int, draws: int) -> None:
-        """Draw a batch from the rows that earlier batches left, for equal numbers at once."""
+        """Draw a batch from the rows that earlier batches did not draw, for many draws at once."""
         n, lost = self.setting.rows, sum(rows.shape[1] for rows in self.rows)
         labels = min(self.setting.labels, n - lost)
         inside = np.full(draws, region)
@@ -109,7 +109,7 @@ class Draws:
         self.inclusions.append(parts)
 
     def samplings(self, count: int, looks: int, draw: int) -> list[Sampling]:
-        """Return how each batch of one draw drew from the first `count` rows."""
+        """Return the `Sampling` of each batch of one draw from the first `count` rows."""
         samplings = []
         for batch in range(looks):
             left = count - sum(int((rows[draw] < count).sum()) for rows in self.rows[:batch])
@@ -121,12 +121,12 @@ class Draws:
         return samplings
 
     def broken(self, *, these_rows: bool) -> list[float]:
-        """Return the shares of draws that break the promise, for each place of the wrong rows."""
+        """Return the shares of draws that break the promise, by arrangement of wrong rows."""
         passes = [self._passes(look, these_rows) for look in range(1, len(self.rows) + 1)]
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
     def _passes(self, look: int, these_rows: bool) -> list[Booleans]:
-        """Return in which draws the first candidate is accepted, for each place of wrong rows."""
+        """Return the draws that accept the first candidate, by arrangement of wrong rows."""
         level, error = level_of_look(CERTAINTY, look), self.setting.error
         drawn = np.concatenate(self.rows[:look], axis=1)
 
@@ -152,14 +152,15 @@ class Draws:
         return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
 
     def _wrong(self, count: int, these_rows: bool) -> list[Booleans]:
-        """Return which drawn rows are wrong, for each place of the wrong rows."""
+        """Return which drawn rows are wrong, by arrangement of the wrong rows."""
         rng, error = np.random.default_rng([7, count]), self.setting.error
         rows = np.concatenate(self.rows, axis=1)
         if not these_rows:
             chances = rng.random(rows.shape)
             return [chances < error, chances < 2 * error * (rows + 0.5) / count]
         most = int(error * count + 1e-9) + 1
-        # The wrong rows are a random set: each drawn row takes one of the wrong rows that are left.
+        # The wrong rows are a random set: each drawn row is wrong with the share of wrong rows that
+        # are not drawn yet.
         anywhere, wrong, before = np.zeros(rows.shape, dtype=bool), np.zeros(len(rows)), 0.0
         for place, inside in enumerate((rows < count).T):
             anywhere[:, place] = inside & (rng.random(len(rows)) * (count - before) < most - wrong)

@@ -44,7 +44,7 @@ def benchmark(
     seeds : int
         Runs per shift, with seeds 0, 1, ...
     states : sequence of AdaptSettings or None
-        How to adapt the files; None measures them as they are.
+        How to adapt the files; None measures them without adapt.
     methods : tuple of str
         The methods beside none and temp.
     jobs : int
@@ -60,7 +60,7 @@ def benchmark(
     features = output / "features"
     features.mkdir(parents=True, exist_ok=True)
     tasks = [(case, features, seed) for case in cases for seed in range(seeds)]
-    # Only redrawn cases have a file for every seed.
+    # Only cases whose rows are redrawn have a file for every seed.
     draws = [(case, folder, seed) for case, folder, seed in tasks if case.redrawn or seed == 0]
     _map(_make_features, draws, jobs)
     runs = [Run(case.shift, case.path(folder, seed), seed) for case, folder, seed in tasks]

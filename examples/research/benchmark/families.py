@@ -2,9 +2,10 @@
 
 The half of a family never changes. Settings and the first rule of auto were chosen on svhn-usps,
 office, reviews and corruptions, so these are in *choose*. The other families got their half before
-any method had met them. The five digit shifts of the paper have been looked at too often to judge a
-rule: they are *seen*, and reported apart. The first 64 shifts of *test* judged the second rule, so
-they are *seen-once*. The families of the third rule were written before any method met them.
+any method was run on them. We have looked at the five digit shifts of the paper too often to test a
+rule on them: they are *seen*, and reported separately. The first 64 shifts of *test* tested the
+second rule, so they are *seen-once*. The families of the third rule were written before any method
+was run on them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +55,7 @@ from covcal_cli.files import atomic_output
 
 Half = Literal["choose", "test", "seen-once", "seen"]
 Kind = Literal["digits", "images", "tables", "text", "sensors"]
-# The kind of shift: results are tabulated by it. The families of the first two rules are mixed.
+# The kind of shift, by which results are tabulated. The families of the first two rules are mixed.
 ShiftKind = Literal[
     "mixed", "unsure classifiers", "class frequencies", "streams", "many classes", "sensors", "mild"
 ]
@@ -76,7 +77,7 @@ class Case:
 
     @property
     def unshifted(self) -> bool:
-        """Whether both domains are random parts of the same rows: names end so by convention."""
+        """Whether both domains are random parts of the same rows: the name ends in ``-none``."""
         return self.shift.endswith("-none")
 
     def path(self, folder: Path, seed: int) -> Path:
@@ -90,7 +91,7 @@ class Family:
 
     half: Half
     kind: Kind
-    # Returns the makers by name for a data folder.
+    # A function of a data folder that returns the makers by name.
     makers: Callable[[Path], Mapping[str, Maker]] = field(default=lambda _: {})
     extracted: tuple[str, ...] = ()  # shifts that ``paper/reproduction`` extracts
     files: tuple[str, ...] = ()  # needed files of the data folder
@@ -149,7 +150,7 @@ def _extract(data: Path, name: str, path: Path, seed: int) -> None:
     extracted(SHIFTS[name], Data(data, path.parent)).path.replace(path)
 
 
-# The families that chose the first settings.
+# The families on which the first settings were chosen.
 
 
 def _office(data: Path) -> dict[str, Maker]:

@@ -1,10 +1,10 @@
-"""Why auto harmed a shift, and whether it warned.
+"""The reason why auto did harm on a shift, and whether it warned.
 
 - ``estimators disagree``: the check of that name failed, and auto warned.
 - *noise*: the check passed, and the true accuracy is inside the estimate's range. The estimate, or
   the ECE on the test rows, is off by chance.
 - *low confidence taken for errors*: the true accuracy is above the range. All estimators took low
-  confidence, or other class frequencies, for errors.
+  confidence, or a change of class frequencies, for errors.
 - *errors that no estimator sees*: the true accuracy is below the range.
 """
 

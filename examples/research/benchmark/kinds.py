@@ -20,7 +20,7 @@ CAPTION = (
 
 
 def by_kind(cases: Sequence[Case], results: Results) -> Grid:
-    """Return a row per kind of shift, one for the shifts of every kind, and one for no shift."""
+    """Return a row per kind of shift, a row for all kinds, and a row for pairs without a shift."""
     selections: list[tuple[str, list[str]]] = [
         (kind, [case.shift for case in cases if case.shift_kind == kind]) for kind in SHIFT_KINDS
     ]
@@ -33,7 +33,7 @@ def by_kind(cases: Sequence[Case], results: Results) -> Grid:
 
 
 def warned_share(comparison: Comparison, shifts: Sequence[str]) -> float | None:
-    """Return the share of shifts on which auto warned, or None without shifts; a seed is a run."""
+    """Return the share of runs in which auto warned; None without shifts."""
     if not shifts:
         return None
     return fmean(

@@ -60,7 +60,7 @@ METHODS = {
     LABELLED: "`pick` and `calibrate`",
     TRUE: "T matched to the true accuracy",
 }
-MAX_TEST = 6000  # the most test rows that an ECE is computed from
+MAX_TEST = 6000  # the most test rows for an ECE
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Point:
     shift: str
     half: str
     labels: int
-    ece: dict[str, float]  # by method
+    ece: dict[str, float]  # ECE by method
     error: dict[str, float]  # error of the accuracy, by method
     covered: float | None = None  # share of the intervals by `labelled` that contain the accuracy
     width: float | None = None  # mean width of these intervals
@@ -86,7 +86,7 @@ class _Target:
     labels: Labels
     right: Float64s  # whether the classifier is right
     forecast: Float64s  # probability that it is right, by ``covcal pick``
-    frame: Float32s  # logits of the rows that the mean confidence is taken over
+    frame: Float32s  # logits of the rows for the mean confidence
     test_logits: Float32s
     test_right: Booleans
 
@@ -263,7 +263,7 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
 def by_shift(
     points: Sequence[Point], field: str, labels: int, method: str | None = None
 ) -> dict[str, float]:
-    """Return a number's mean over seeds, for every shift that has the number."""
+    """Return the mean of a number over seeds, for every shift that has the number."""
     numbers: dict[str, list[float]] = defaultdict(list)
     for point in points:
         value = getattr(point, field)

@@ -30,7 +30,7 @@ _RANGE = 3e-3, 3e2
 
 @dataclass(frozen=True)
 class Truth:
-    """Accuracies and ceilings of one run, by its labels."""
+    """The accuracies and ceilings of one run, by its labels."""
 
     source_accuracy: float  # accuracy of the classifier on source validation rows
     prior_drift: float  # total variation between the class frequencies of source and target
@@ -91,8 +91,8 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
     path : Path
         A features or adapted file whose rows are all labelled.
     temperatures : iterable of float
-        The oracle tries them besides a grid. So no method that scales the classifier's logits has a
-        lower ECE.
+        The oracle tries these too, in addition to a grid. So no method that scales the classifier's
+        logits has a lower ECE.
     """
     with FeatureFile(path) as file:
         source, target = file.require_source(), file.require_target()
@@ -140,7 +140,7 @@ def _total_variation(first: Labels, second: Labels, K: int) -> float:
 
 
 def _grid(logits: Float32s) -> Float64s:
-    """Return temperatures around the size of the logits: k times the logits give k times T."""
+    """Return temperatures in proportion to the size of the logits."""
     centred = logits - logits.mean(axis=1, keepdims=True)
     size = float(np.sqrt(np.square(centred, dtype=np.float64).mean())) or 1.0
     low, high = (math.log(size * end) for end in _RANGE)

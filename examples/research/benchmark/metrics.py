@@ -1,14 +1,14 @@
-"""Compare `covcal estimate --metrics` with what else can be said of the target without labels.
+"""Compare `covcal estimate --metrics` with other estimates of metrics without target labels.
 
     python examples/research/benchmark/metrics.py FEATURES.H5... [--nannyml]
 
-The files are the ones that ``run.py`` writes. Their target labels are used for the truth only. A
-shift has one number per metric: of the second class for two classes, else the mean over classes.
-The first table has the mean absolute error over the shifts. Its columns:
+``run.py`` writes the files. Their target labels are used only for the truth. A shift has one number
+per metric: for two classes the metric of the second class, else the mean over classes. The first
+table has the mean absolute error over the shifts. Its columns:
 
 - covcal: `covcal estimate`
-- CBPE: NannyML's estimate, if it is installed (``--nannyml``), with the source validation rows as
-  reference and the target as one chunk
+- CBPE: the estimate of NannyML, if it is installed (``--nannyml``), with the source validation rows
+  as reference and the target as one chunk
 - weighted: the source validation rows with the importance weights of `covcal estimate`
 - source: the same rows, each with weight 1
 
@@ -95,7 +95,7 @@ def by_nannyml(inputs: EstimatorInputs) -> Table:
 
 
 def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, list[bool]], int]:
-    """Return the tables of a shift, whether covcal's ranges hold the truth, and the classes."""
+    """Return the tables of a shift, whether covcal's ranges contain the truth, and the classes."""
     with FeatureFile(path) as file:
         problem = Problem(file, EstimateSettings(labels="none"))
         classes = file.classes

@@ -111,7 +111,7 @@ def _percent(value: float | None) -> str:
 
 
 def _methods(group: Group) -> Grid:
-    """Return a row per method, and one per ceiling."""
+    """Return a row per method, and a row per ceiling."""
     comparison, rows = group.comparison, []
     best = comparison.best()
     for method in comparison.methods:
@@ -155,7 +155,7 @@ def _metrics(comparison: Comparison) -> Grid:
 
 
 def _families(groups: Sequence[Group]) -> Grid:
-    """Return a row per family, and one for the half, which is the last group."""
+    """Return a row per family, and a row for the half, which is the last group."""
     overall = groups[-1].comparison.best()
     columns = tuple(dict.fromkeys((*_COLUMNS, overall)))
     rows = []
@@ -180,7 +180,7 @@ def _families(groups: Sequence[Group]) -> Grid:
 
 
 def _harm(group: Group) -> str:
-    """Return how often auto harms, and a table of the harmed shifts."""
+    """Return the number of shifts on which auto does harm, and a table of these shifts."""
     comparison, truths = group.comparison, group.results.truths
     causes = {
         shift: cause_of_harm(comparison.records[shift], truths[shift])

@@ -12,8 +12,8 @@ from benchmark.makers.unsure import TREES as TREES
 from benchmark.makers.unsure import trained_model
 
 Values = builders.Values
-# The widths of the hidden layers; phi is the last of them. An empty tuple is a linear classifier,
-# whose phi is its input. A text names a classifier of `makers/unsure.py`.
+# The widths of the hidden layers; phi is the output of the last layer. An empty tuple is a linear
+# classifier, whose phi is its input. A text names a classifier of `makers/unsure.py`.
 Classifier = tuple[int, ...] | str
 Maker = Callable[[int], builders.Shift]  # called with a seed, which most makers do not use
 Part = tuple[Any, Values]  # inputs (n, d), dense or sparse, and labels (n,)

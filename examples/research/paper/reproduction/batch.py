@@ -1,8 +1,8 @@
 """Train several seeds of a slow preset as members of one run, and write one file per seed.
 
 ``covcal adapt --members M`` trains its members independently, each with its own random numbers. So
-M members are M repetitions of the paper's experiment for little more than the cost of one. They
-share the discriminator on phi, so iw+temp is the same for all of them.
+M members are M repetitions of the paper's experiment, and cost little more than one repetition.
+They share the discriminator on phi, so iw+temp is the same for all members.
 """
 
 import time
@@ -26,7 +26,7 @@ def adapt_in_one_batch(
 ) -> float | None:
     """Adapt one member per output, and write each member as the file of its own seed.
 
-    Returns the seconds it took, None where all were there already.
+    Returns the seconds that this took, or None if all files existed already.
     """
     sha256 = sha256_of(features)
     if all(output.is_file() and _made_of(output) == sha256 for output in outputs):

@@ -60,10 +60,11 @@ def find_digits(name: str, data: Path) -> Reader:
     Parameters
     ----------
     name : {"mnist", "usps", "svhn", "svhn-unseen"}
-        ``svhn-unseen`` leaves out SVHN's training digits, which a published classifier has seen;
-        its test digits are then split 60/15/25 in their order.
+        ``svhn-unseen`` leaves out SVHN's training digits, because a published classifier was
+        trained on them; its test digits are then split 60/15/25 in their order.
     data : Path
-        Searched are this folder, its folder named after the data set, and ``raw`` in that.
+        This folder is searched, then its folder with the name of the data set, then ``raw`` in that
+        folder.
 
     Returns
     -------
@@ -160,7 +161,7 @@ def _read_libsvm(path: Path) -> tuple[Values, Labels]:
     labels = np.zeros(len(lines), np.int64)
     for row, line in enumerate(lines):
         label, *pairs = line.split()
-        labels[row] = int(float(label)) - 1  # digits are numbered from 1 there
+        labels[row] = int(float(label)) - 1  # these files number digits from 1
         for pair in pairs:
             column, _, value = pair.partition(":")
             values[row, int(column) - 1] = float(value)

@@ -25,7 +25,7 @@ class Request:
 
     data: Path  # folder to read from
     output: Path  # folder to write to
-    shifts: tuple[str, ...] = ()  # names in `SHIFTS`; empty: all shifts whose data are there
+    shifts: tuple[str, ...] = ()  # names in `SHIFTS`; empty: all shifts with data
     seeds: int = 10  # runs with seeds 0, 1, ... of every method that involves chance
     # The settings of adapt; None: only none and temp, without training.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
@@ -60,7 +60,7 @@ def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
     Raises
     ------
     MissingDataError
-        If data of a shift that was named, or of every shift, is missing; before any work.
+        If data of a named shift, or of every shift, are missing; it is raised before any work.
     """
     settings = request.settings
     data = Data(request.data, request.output / "features", request.office31_model)
@@ -101,7 +101,7 @@ def tell(text: str) -> None:
 
 
 def _available(request: Request, data: Data) -> list[str]:
-    """Return the shifts to run, refusing those that were named and cannot be run."""
+    """Return the shifts to run; refuse named shifts that cannot be run."""
     found, missing = [], {}
     for name in request.shifts or tuple(SHIFTS):
         try:
@@ -109,7 +109,7 @@ def _available(request: Request, data: Data) -> list[str]:
             found.append(name)
         except MissingDataError as error:
             missing[name] = str(error)
-    # Shifts that share a data set lack the same files: say so once.
+    # Shifts that share a data set lack the same files, so print this only once.
     lines = [
         f"{', '.join(n for n, other in missing.items() if other == text)}: {text}"
         for text in dict.fromkeys(missing.values())

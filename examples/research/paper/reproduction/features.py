@@ -26,7 +26,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Extracted:
-    """A shift's features file and what it was made from."""
+    """A shift's features file, with the origins of its data."""
 
     shift: Shift
     path: Path
@@ -62,7 +62,7 @@ def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
 
 
 def extracted(shift: Shift, data: Data) -> Extracted:
-    """Return the shift's features file, extracting it where it is not there yet."""
+    """Return the shift's features file; extract it if it does not exist."""
     stem = shift.name if data.office31_model is None or shift.model else f"{shift.name}-office31"
     path, note = data.features / f"{stem}.h5", data.features / f"{stem}.json"
     if path.is_file() and note.is_file():
@@ -91,7 +91,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
 
 
 def comparability(shift: Shift, source: LabelledRows, target: LabelledRows) -> str:
-    """Say in a few words whether a row has the same data and classifier as the paper's."""
+    """Return in a few words whether a row has the data and the classifier of the paper."""
     if shift.name not in PAPER:
         return "not in the paper"
     if STAND_IN in source.origin:

@@ -72,7 +72,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes: Any = figure.add_subplot()
     line = {"linewidth": 1.6}
-    # Whiskers to the extremes, as in the paper: with ten seeds none of them is an outlier.
+    # Whiskers go to the extremes, as in the paper: with ten seeds no value is an outlier.
     axes.boxplot(
         list(shown.T), whis=(0, 100), boxprops=line, medianprops=line | {"color": "#d55e00"}
     )
@@ -92,7 +92,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
 
 
 def shrink(path: Path) -> None:
-    """Make a picture narrower and its palette small: five diagrams take 0.1 MB, not 0.5."""
+    """Make a picture narrower and its palette small: five diagrams take 0.1 MB instead of 0.5."""
     from PIL import Image
 
     with Image.open(path) as image:

@@ -26,7 +26,7 @@ _ENDINGS = {".jpg", ".jpeg", ".png"}
 
 
 def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reader:
-    """Find one domain: Office31's folders where `model` is given, else the stand-in's features.
+    """Find one domain: Office31's folders if `model` is given, else the stand-in's features.
 
     Parameters
     ----------
@@ -123,11 +123,12 @@ def train_linear_head(rows: LabelledRows, path: Path) -> None:
     absent = np.setdiff1d(rows.y, rows.y[train])
     if len(absent):
         raise MissingDataError(f"{rows.origin} has no training row of class {absent[0]}")
-    scale = float(rows.x[train].std())  # one for all columns: the ridge then fits any network
+    # one scale for all columns, so that the ridge fits any network
+    scale = float(rows.x[train].std())
     head = LogisticRegression(max_iter=1000)
     head.fit(rows.x[train] / scale, rows.y[train])
     weight, bias = head.coef_ / scale, head.intercept_
-    if len(weight) == 1:  # scikit-learn gives two classes one row
+    if len(weight) == 1:  # for two classes scikit-learn gives one row
         weight, bias = np.vstack([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     path.write_bytes(linear_model(weight, bias))
 

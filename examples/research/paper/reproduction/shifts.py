@@ -43,7 +43,7 @@ SHIFTS = {
     )
 }
 
-# By shift and method. Over-confident cells stand only where our sources give them.
+# By shift and method. Over-confident cells are given only if our sources have them.
 PAPER: dict[str, dict[str, Published]] = {
     name: dict(zip(METHODS, cells, strict=True))
     for name, cells in {

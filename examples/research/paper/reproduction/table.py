@@ -73,7 +73,7 @@ def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
         [name for name, text in printed.items() if text in levels[place : place + 1]]
         for place in (0, 1)
     )
-    # With two methods, the second-lowest mean says nothing.
+    # With two methods, the second-lowest mean is not worth a mark.
     return best, second if len(printed) > 2 else []
 
 
