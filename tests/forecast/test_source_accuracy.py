@@ -150,16 +150,26 @@ def test_an_expectation_of_every_row_allows_no_error() -> None:
     assert not SourceAccuracy(100, 0, 0.1).is_below(0.0)
 
 
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every kind of file that holds the accuracy; not to be changed."""
+    folder = tmp_path_factory.mktemp("documents")
+    features = write_features(folder.with_suffix(".h5"))
+    covcal("calibrate", features, "--method", "temp", "-o", folder / "cal.json").require_success()
+    covcal("estimate", features, "-o", folder / "estimate.json").require_success()
+    return folder
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("rows", 0), ("rows", 10), ("right", -1), ("chance", 1.5), ("chance", -1)]
 )
-def test_one_that_no_rows_can_have_is_damaged(name: str, value: float, tmp_path: Path) -> None:
+def test_one_that_no_rows_can_have_is_damaged(
+    name: str, value: float, documents: Path, tmp_path: Path
+) -> None:
     """In every file that holds one: it divides by the rows."""
-    write_features(tmp_path / "features.h5")
-    for made, command in (("cal.json", "calibrate"), ("estimate.json", "estimate")):
-        covcal(command, "features.h5", "-o", made, cwd=tmp_path).require_success()
-        document = json.loads((tmp_path / made).read_text())
+    for path in documents.iterdir():
+        document = json.loads(path.read_text())
         document["source_accuracy"] |= {"rows": 100, "right": 50, "chance": 0.3, name: value}
-        write_document(document, tmp_path / made, force=True)
-        line = covcal("inspect", made, cwd=tmp_path).error_line()
-        assert line.startswith(f"{made} is damaged (source_accuracy: ")
+        write_document(document, tmp_path / path.name, force=False)
+        line = covcal("inspect", path.name, cwd=tmp_path).error_line()
+        assert line.startswith(f"{path.name} is damaged (source_accuracy: ")

@@ -26,8 +26,13 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("named", [(), ("-c", "cal.json")], ids=["picked", "named"])
-@pytest.mark.parametrize("command", ["evaluate", "apply", "report"])
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        *(("evaluate", ()), ("apply", ()), ("report", ())),
+        *(("evaluate", ("-c", "cal.json")), ("apply", ("-c", "cal.json"))),
+    ],
+)
 def test_no_command_opens_it_by_itself(command: str, named: tuple[str, ...], here: Path) -> None:
     """The error says how to name it, and so named it is read."""
     output = {"evaluate": (), "apply": ("-o", "rows.csv"), "report": ("-o", "page.html")}[command]

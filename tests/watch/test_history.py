@@ -279,7 +279,7 @@ def test_a_kill_loses_no_period(tmp_path: Path) -> None:
 
 
 def test_a_longer_history_costs_in_proportion(tmp_path: Path) -> None:
-    """Eight times as many periods take at most ten times as many calls."""
+    """Four times as many periods take at most five times as many calls."""
 
     def calls(periods: int) -> int:
         path = tmp_path / f"{periods}.jsonl"
@@ -298,4 +298,4 @@ def test_a_longer_history_costs_in_proportion(tmp_path: Path) -> None:
         assert len(history.periods) == periods
         return count
 
-    assert calls(200) < 10 * calls(25)
+    assert calls(80) < 5 * calls(20)

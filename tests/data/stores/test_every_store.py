@@ -172,8 +172,8 @@ def test_wide_rows_are_never_in_memory_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for reader in ("arrays", "csv", "json_lines", "parquet"):
-        monkeypatch.setattr(f"covcal_cli.data.stores.{reader}.WINDOW_BYTES", 1 << 16)
-    n, width = 4000, 50
+        monkeypatch.setattr(f"covcal_cli.data.stores.{reader}.WINDOW_BYTES", 1 << 15)
+    n, width = 1600, 50
     rows = made_rows(n, width)
     path = write_rows(kind, tmp_path, rows)
     data = opened(path, ModelInput("x", (None, width), np.dtype(np.float32)))

@@ -50,8 +50,13 @@ class TestWideTables:
         monkeypatch.setattr(parquet_store, "_SET", 3000)
         monkeypatch.setattr(parquet_store, "_USUAL", 1)
 
-    @pytest.mark.parametrize("held", [1, 100, 1000])
-    @pytest.mark.parametrize("chosen", [range(500), range(3, 490, 11), [499], [0, 1, 256, 257]])
+    @pytest.mark.parametrize(
+        ("held", "chosen"),
+        [
+            *((1, range(3, 490, 11)), (1, [0, 1, 256, 257]), (30, range(500)), (1000, range(500))),
+            *((100, range(3, 490, 11)), (1000, [499])),
+        ],
+    )
     def test_their_rows_are_joined_from_a_few_columns_at_a_time(
         self, chosen: Sequence[int], held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -109,9 +114,9 @@ print(seen, pyarrow.default_memory_pool().max_memory())
 """
 
 
-def test_128_open_columns_do_not_take_a_page_each(tmp_path: Path) -> None:
-    """At once, they would take 128 MB: one page of 1 MB of each."""
-    table = arrow.table({f"f{i}": np.zeros(262_144, np.float32) for i in range(128)})
+def test_64_open_columns_do_not_take_a_page_each(tmp_path: Path) -> None:
+    """At once, they would take 64 MB: one page of 1 MB of each."""
+    table = arrow.table({f"f{i}": np.zeros(262_144, np.float32) for i in range(64)})
     parquet().write_table(table, tmp_path / "rows.parquet", use_dictionary=False)
     done = subprocess.run(
         [sys.executable, "-c", PEAK, str(tmp_path / "rows.parquet")],
@@ -121,7 +126,7 @@ def test_128_open_columns_do_not_take_a_page_each(tmp_path: Path) -> None:
     )
     seen, peak = map(int, done.stdout.split())
     assert seen == 262_144
-    assert 8e6 < peak < 70e6
+    assert 4e6 < peak < 40e6
 
 
 def test_reading_numbers_loads_no_pandas(tmp_path: Path) -> None:
