@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli_runner import covcal
@@ -122,3 +123,16 @@ def trained(small_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def digits() -> Path:
     """The folder of the embedded digits.onnx, source.npz and target.npz; not to be changed."""
     return Path(str(files("covcal_cli.demo")))
+
+
+@pytest.fixture(scope="session")
+def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of `digits` with every fifth row of either domain; not to be changed."""
+
+    def fill(folder: Path) -> None:
+        shutil.copy(digits / "digits.onnx", folder)
+        for name in ("source.npz", "target.npz"):
+            with np.load(digits / name) as arrays:
+                np.savez(folder / name, **{key: values[::5] for key, values in arrays.items()})
+
+    return shared_folder(tmp_path_factory, "few_digits", fill)

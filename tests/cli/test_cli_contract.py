@@ -269,7 +269,7 @@ class TestInterrupt:
         assert names(features.parent) == ["adapted.h5", "features.h5"]
         assert old.read_text() == "old"
 
-    def test_extract(self, digits: Path, tmp_path: Path) -> None:
+    def test_extract(self, few_digits: Path, tmp_path: Path) -> None:
         """Ctrl-C between two domains: exit 130, and what was done is kept for --resume alone."""
         hook = (
             "import sys, time\n"
@@ -281,7 +281,7 @@ class TestInterrupt:
             "    time.sleep(60)\n"
             "DomainExtraction.write = told\n"
         )
-        inputs = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
+        inputs = [few_digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
         code, err = interrupted(hook, "extract", *inputs, cwd=tmp_path)
         assert (code, err) == (
             130,
@@ -290,7 +290,7 @@ class TestInterrupt:
         assert names(tmp_path) == [".features.h5.parts"]
 
     def test_in_compiled_code_that_makes_another_error_of_it(
-        self, digits: Path, tmp_path: Path
+        self, few_digits: Path, tmp_path: Path
     ) -> None:
         """As frameworks do: it is no failure of the model."""
         hook = (
@@ -303,7 +303,7 @@ class TestInterrupt:
             "        raise RuntimeError('from compiled code') from None\n"
             "onnxruntime.InferenceSession.run = run\n"
         )
-        inputs = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
+        inputs = [few_digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
         code, err = interrupted(hook, "extract", *inputs, cwd=tmp_path, modules=["onnxruntime"])
         assert (code, err) == (130, "interrupted: no partial output was left\n")
         assert "features.h5" not in names(tmp_path)
@@ -378,9 +378,9 @@ class TestStreams:
         wrong = covcal_process("evaluate", "--split", "x", cwd=small_files, env=env)
         assert ESCAPE not in wrong.err
 
-    def test_no_color_on_a_terminal(self, digits: Path, tmp_path: Path) -> None:
+    def test_no_color_on_a_terminal(self, few_digits: Path, tmp_path: Path) -> None:
         """On a terminal NO_COLOR leaves the progress bar without colours."""
-        inputs = [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
+        inputs = [few_digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
         command = ["extract", *map(str, inputs)]
         shown = {}
         for name, env in (("plain", {"NO_COLOR": "1"}), ("coloured", {})):

@@ -15,9 +15,9 @@ from tests.cli_runner import covcal
 
 
 @pytest.fixture
-def work(digits: Path, small_files: Path, tmp_path: Path) -> Path:
+def work(few_digits: Path, small_files: Path, tmp_path: Path) -> Path:
     for name in ("digits.onnx", "source.npz", "target.npz"):
-        shutil.copy(digits / name, tmp_path)
+        shutil.copy(few_digits / name, tmp_path)
     for name in ("features.h5", "temp.json"):
         shutil.copy(small_files / name, tmp_path)
     return tmp_path

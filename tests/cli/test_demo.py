@@ -1,7 +1,6 @@
 """``covcal demo``: the main steps on embedded data, as a newcomer would type them."""
 
 import shlex
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ class Demo:
     """What one run of the demo left."""
 
     folder: Path
+    embedded: Path  # the folder of the files that it wrote as images
     outcome: Outcome
 
     @property
@@ -31,24 +31,18 @@ class Demo:
 
 
 @pytest.fixture(scope="module")
-def embedded(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The embedded model with every third digit of either domain, in the place of all."""
-    folder = tmp_path_factory.mktemp("embedded")
-    shutil.copy(digits / "digits.onnx", folder)
-    for name in ("source.npz", "target.npz"):
-        with np.load(digits / name) as arrays:
-            np.savez(folder / name, **{key: values[::3] for key, values in arrays.items()})
+def embedded(few_digits: Path) -> Iterator[Path]:
+    """The embedded model with few digits, in the place of all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("covcal_cli.demo.files", lambda _: folder)
-        yield folder
+        patch.setattr("covcal_cli.demo.files", lambda _: few_digits)
+        yield few_digits
 
 
 @pytest.fixture(scope="module")
-def demo(embedded: Path) -> Demo:
-    parent = embedded.with_name("demo")
-    parent.mkdir()
+def demo(embedded: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    parent = tmp_path_factory.mktemp("demo")
     done = covcal("demo", "-o", "here", cwd=parent)
-    return Demo(parent / "here", done.require_success())
+    return Demo(parent / "here", embedded, done.require_success())
 
 
 def test_its_commands_are_those_of_the_worked_example(demo: Demo) -> None:
@@ -120,11 +114,11 @@ def test_the_diagram_is_a_picture(demo: Demo) -> None:
         assert (pixels == colour).all(axis=2).any()
 
 
-def test_the_images_are_the_embedded_ones(demo: Demo, embedded: Path) -> None:
+def test_the_images_are_the_embedded_ones(demo: Demo) -> None:
     """The folders hold every embedded digit once, by split and class."""
     for domain in ("source", "target"):
         pictures = list((demo.folder / domain).glob("*/*/*.png"))
-        with np.load(embedded / f"{domain}.npz") as arrays:
+        with np.load(demo.embedded / f"{domain}.npz") as arrays:
             expected = sorted(zip(arrays["y"].tolist(), arrays["id"].tolist(), strict=True))
         assert sorted((int(path.parent.name), path.stem) for path in pictures) == expected
         assert {path.parent.parent.name for path in pictures} == {"train", "validation", "test"}

@@ -402,13 +402,13 @@ def test_importing_extraction_loads_no_framework() -> None:
     assert run.stdout.strip() == "[]"
 
 
-def test_a_batch_or_threads_beyond_all_bounds(digits: Path, tmp_path: Path) -> None:
+def test_a_batch_or_threads_beyond_all_bounds(few_digits: Path, tmp_path: Path) -> None:
     """They are as many as there is work for, not what would take the memory of a large machine."""
     written = []
     for name, options in (("a.h5", ()), ("b.h5", ("--batch", 10**9, "--threads", 10**5))):
-        domains = (digits / "source.npz", digits / "target.npz")
+        domains = (few_digits / "source.npz", few_digits / "target.npz")
         covcal(
-            *("extract", digits / "digits.onnx", *domains, *options, "-o", name), cwd=tmp_path
+            *("extract", few_digits / "digits.onnx", *domains, *options, "-o", name), cwd=tmp_path
         ).require_success()
         with h5py.File(tmp_path / name) as file:
             written.append(file["target/logits"][:])

@@ -101,9 +101,9 @@ class TestShard:
 
 
 @pytest.fixture
-def digits_arguments(digits: Path) -> list[Path]:
+def digits_arguments(few_digits: Path) -> list[Path]:
     """The embedded model and data."""
-    return [digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
+    return [few_digits / name for name in ("digits.onnx", "source.npz", "target.npz")]
 
 
 def group(path: Path, name: str) -> dict[str, Any]:

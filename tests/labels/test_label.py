@@ -305,13 +305,9 @@ def test_adapt_hands_the_labels_on(folder: Path) -> None:
     assert found[0].batches == found[1].batches
 
 
-def test_a_run_goes_on_with_the_files_that_were_labelled(digits: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_files_that_were_labelled(few_digits: Path, tmp_path: Path) -> None:
     """Nothing is extracted or adapted again, and no label is lost."""
-    shutil.copy(digits / "digits.onnx", tmp_path)
-    for name in ("source.npz", "target.npz"):
-        with np.load(digits / name) as arrays:
-            few = {key: values[::5] for key, values in arrays.items()}
-        np.savez(tmp_path / name, **few)
+    shutil.copytree(few_digits, tmp_path, dirs_exist_ok=True)
     arguments = ("run", "digits.onnx", "source.npz", "target.npz", "-o", "out", "--adapt")
     with short_training(20, members=1):
         done = covcal(*arguments, cwd=tmp_path).require_success()
