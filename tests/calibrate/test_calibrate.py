@@ -44,8 +44,8 @@ SHIFT = 1.0
 
 
 def lowest(function: Any, center: float, width: float) -> float:
-    """Return the argument of the lowest value: a grid of 400 points, then SciPy around the best."""
-    grid = np.linspace(center - width, center + width, 400)
+    """Return the argument of the lowest value: a grid of 100 points, then SciPy around the best."""
+    grid = np.linspace(center - width, center + width, 100)
     best = grid[int(np.argmin([function(point) for point in grid]))]
     step = grid[1] - grid[0]
     found = minimize_scalar(

@@ -216,9 +216,9 @@ def best_temperature(logits: Floats, labels: NDArray[np.int64], weights: Floats)
         p = softmax(logits / math.exp(log_t), axis=1)
         return float(weights @ ((p - one_hot) ** 2).sum(axis=1))
 
-    grid = np.linspace(-3, 3, 200)
+    grid = np.linspace(-3, 3, 61)
     best = grid[int(np.argmin([loss(point) for point in grid]))]
-    bounds = best - 0.05, best + 0.05
+    bounds = best - 0.1, best + 0.1
     found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
     return math.exp(found.x)
 

@@ -246,11 +246,11 @@ def writer(path: Path, name: str, count: int) -> "subprocess.Popen[str]":
 
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "watch.jsonl"
-    running = [writer(path, name, 15) for name in ("a", "b")]
+    running = [writer(path, name, 9) for name in ("a", "b")]
     for process in running:
         process.communicate()
         assert process.returncode == 0
-    assert sorted(names(path)) == sorted(f"{name}-{i}" for name in "ab" for i in range(15))
+    assert sorted(names(path)) == sorted(f"{name}-{i}" for name in "ab" for i in range(9))
     assert read_history(path).damaged == ()
 
 
@@ -275,7 +275,7 @@ def killed_appends(path: Path, count: int, seed: int) -> int:
 def test_a_kill_loses_no_period(tmp_path: Path) -> None:
     """What a writer said it had appended is there; the campaign kills many more."""
     path = tmp_path / "watch.jsonl"
-    assert killed_appends(path, 2, 0) <= len(names(path))
+    assert killed_appends(path, 1, 0) <= len(names(path))
 
 
 def test_a_longer_history_costs_in_proportion(tmp_path: Path) -> None:
