@@ -109,9 +109,8 @@ def test_memory_does_not_grow_with_the_rows(
         "calibrate.problem.MAX_DISCRIMINATED",
         "labels.target_labels.MAX_FRAME",
     ):
-        monkeypatch.setattr(f"covcal_cli.{name}", 1000)
-    monkeypatch.setattr("covcal_cli.calibrate.problem.MAX_ROWS_PER_DOMAIN", 1000)
-    peak(tiled(tmp_path / "first.h5", 4))  # loads modules, which is no part of the others
-    sizes = [15_000, 50_000]
+        monkeypatch.setattr(f"covcal_cli.{name}", 2000)
+    monkeypatch.setattr("covcal_cli.calibrate.problem.MAX_ROWS_PER_DOMAIN", 2000)
+    sizes = [20_000, 80_000]
     peaks = [peak(tiled(tmp_path / f"{size}.h5", size // 500)) for size in sizes]
     assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 3
