@@ -68,7 +68,8 @@ def describe(path: str | Path) -> str:
         start = handle.read(64).lstrip()
     if start.startswith(f'{{"schema": "{Period.schema}"'.encode()):
         history = read_history(path)
-        lines = [*_period_lines(history.periods), ("schema", Period.schema)]
+        last = history.change_of(history.periods[-1]) if history.periods else ""
+        lines = [*_period_lines(history.periods, last), ("schema", Period.schema)]
         lines += [("warning", text) for text in history.damaged]
     elif start.startswith(b"{"):
         lines = _json_lines(path)
@@ -464,7 +465,7 @@ def _watch_lines(path: Path) -> Lines:
     return [*_period_lines(read.periods), *(("note", text) for text in read.notes)]
 
 
-def _period_lines(periods: Sequence[Period]) -> Lines:
+def _period_lines(periods: Sequence[Period], change: str = "") -> Lines:
     """Return the number of periods per verdict, and the sentence of the last period."""
     counts = Counter(period.verdict for period in periods)
     calibrations = {period.calibration.sha256 for period in periods}
@@ -472,7 +473,7 @@ def _period_lines(periods: Sequence[Period]) -> Lines:
     lines = [("periods", f"{len(periods)}{several}")]
     lines += [(verdict, str(count)) for verdict, count in sorted(counts.items())]
     for period in periods[-1:]:
-        lines += [(period.measured.period, period.answer), ("rows", period.change)]
+        lines += [(period.measured.period, period.answer), ("rows", change or period.change)]
     return lines
 
 

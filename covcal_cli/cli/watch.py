@@ -240,7 +240,7 @@ def watch(
         check_trend(plot)
         if history is None:
             raise typer.BadParameter("needs --history", param_hint="--plot")
-        if not files:
+        if not files and labels is None and acknowledge is None:
             write_trend(read_history(history), plot, force=force)
             console.wrote(plot)
             return
@@ -251,6 +251,7 @@ def watch(
     if acknowledge is not None:
         if history is None or files:
             raise typer.BadParameter("needs --history, and no files", param_hint="--acknowledge")
+        report.check([calibration])
         if names:
             changes = multilabel.acknowledged(
                 names, partial(accept, calibration, history, acknowledge)
@@ -259,6 +260,9 @@ def watch(
             return
         change = accept(calibration, history, acknowledge)
         console.note(f"accepted: {change}. Later periods are compared with these rows")
+        if plot is not None:
+            write_trend(read_history(history), plot, force=force)
+            console.wrote(plot)
         return
     if decide is None and any(name.value == "promise" for name in fail_on or []):
         raise typer.BadParameter("promise needs --decide", param_hint="--fail-on")
@@ -317,7 +321,7 @@ def watch(
         if report.document is not None:
             write_document(watched, report.document, force=force)
         if plot is not None and history is not None:
-            write_trend(read_history(history), plot, force=force)
+            write_trend(read_history(history), plot, force=force, segments=watched.segments)
 
     report.publish(console, lambda kind: _rendered(watched, kind, verbose), gates, write=write)
 
@@ -345,7 +349,12 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
     from covcal_cli.cli import tables
     from covcal_cli.records import document_text
     from covcal_cli.report.metric_estimates import MOST_CLASSES
-    from covcal_cli.report.trend import column_table, kinds_of_metrics, period_metrics
+    from covcal_cli.report.trend import (
+        column_table,
+        kinds_of_metrics,
+        period_metrics,
+        segment_table,
+    )
 
     if kind == "json":
         return document_text(watched, Path("watch.json"))
@@ -353,8 +362,9 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
     parts = [_answer(watched), draw(_numbers(watched))]
     if verbose and any(period.measured.columns for period in watched.periods[-1:]):
         parts.append(draw(column_table(watched.periods[-1])))
-    if watched.segments:
-        parts.append(draw(_segments(watched)))
+    last = watched.periods[-1].measured.period if watched.periods else ""
+    if segments := [segment for segment in watched.segments if segment.period == last]:
+        parts.append(draw(segment_table(segments)))
     most = MOST_CLASSES if kind == "table" and not verbose else len(watched.classes)
     metrics = period_metrics(watched.periods, most)
     if metrics.rows:
@@ -385,27 +395,6 @@ def _answer(watched: "Watched") -> str:
             f"{', '.join(verdicts)}; {changed} with changed rows"
         )
     return tables.aligned(lines)
-
-
-def _segments(watched: "Watched") -> "Table":
-    """Return the verdict and the drift of every segment of the last period."""
-    from covcal_cli.report.tables import Table
-
-    last = watched.periods[-1].measured.period
-    rows = [
-        [
-            part.segment,
-            str(part.rows),
-            f"{part.confidence:.0%}",
-            _accuracy(part.accuracy),
-            part.verdict,
-            "; ".join(drift.words for drift in part.drifts[:1]) or "no drift",
-        ]
-        for part in watched.segments
-        if part.period == last
-    ]
-    columns = (f"segment, {last}", "rows", "confidence", "accuracy", "verdict", "drift")
-    return Table(columns, rows, texts=(0, 3, 4, 5))
 
 
 def _accuracy(known: "PeriodAccuracy | None") -> str:

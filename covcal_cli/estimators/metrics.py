@@ -264,7 +264,11 @@ def _source_temperature(inputs: EstimatorInputs) -> float:
         return inputs.temperature
     allowed = inputs.source_errors >= MIN_ERRORS
     logits, labels = inputs.source_logits, inputs.source_labels
-    return fit_temperature(logits, labels, loss="nll", allow_sharpening=allowed).temperature
+
+    def fitted() -> float:
+        return fit_temperature(logits, labels, loss="nll", allow_sharpening=allowed).temperature
+
+    return inputs.once("temperature by log loss", fitted)
 
 
 def _spreads(

@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,14 @@ from covcal_cli.report.page import STYLE, section
 from covcal_cli.report.tables import Table, html, safe
 from covcal_cli.watch.calendar import missing_between
 from covcal_cli.watch.history import History, in_time
-from covcal_cli.watch.period import VERDICTS, Gap, Period, PeriodAccuracy, Verdict
+from covcal_cli.watch.period import (
+    VERDICTS,
+    Gap,
+    Period,
+    PeriodAccuracy,
+    SegmentVerdict,
+    Verdict,
+)
 
 PAGE, PICTURE = ".html", ".svg"
 _MOST_PERIODS = 1000  # most periods that are drawn
@@ -75,6 +82,9 @@ class Timeline:
 
     periods: Sequence[Period]
     earlier: int = 0  # periods that are not drawn
+    # Where somebody may have accepted changes.
+    history: History = field(default_factory=lambda: History(Path("watch.jsonl")))
+    segments: Sequence[SegmentVerdict] = ()  # of the last period
 
     @cached_property
     def with_rows(self) -> list[Period]:
@@ -149,8 +159,10 @@ def check_trend(path: Path) -> None:
         raise CovcalError(f"{path}: the name of a trend must end in {PAGE} or {PICTURE}")
 
 
-def write_trend(history: History, path: Path, *, force: bool) -> None:
-    """Write the trend of a history, whole or not at all.
+def write_trend(
+    history: History, path: Path, *, force: bool, segments: Sequence[SegmentVerdict] = ()
+) -> None:
+    """Write the trend of a history, whole or not at all, with the segments of its last period.
 
     Raises `CovcalError` if the history has no period, or the ending of `path` is unknown.
     """
@@ -160,7 +172,9 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
     periods = history.periods
     order = in_time([period.measured.period for period in periods])
     drawn = [periods[place] for place in order][-_MOST_PERIODS:]
-    trend = Timeline(drawn, len(periods) - len(drawn))
+    name = drawn[-1].measured.period
+    last = [segment for segment in segments if segment.period == name]
+    trend = Timeline(drawn, len(periods) - len(drawn), history, last)
     draw = page if path.suffix.lower() == PAGE else picture
     write_text(path, draw(trend), force=force)
 
@@ -187,7 +201,7 @@ def page(trend: Timeline) -> str:
         f'<p class="origin">{safe(counts + left_out)}</p>',
         f'<div class="verdict {_TONES[last.verdict]}"><strong>'
         f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(last.answer)}.</p>"
-        f"<p>Rows: {safe(last.change)}.</p>{_of_decision(last)}</div>",
+        f"<p>Rows: {safe(trend.history.change_of(last))}.</p>{_of_decision(last)}</div>",
         section("Confidence and accuracy", f'<p class="key">{_key()}</p>{_accuracy(trend).figure}'),
         section(
             "Evidence for a change", f"<p>{_EVIDENCE_NOTE}</p>{_evidence_drawing(trend).figure}"
@@ -195,6 +209,7 @@ def page(trend: Timeline) -> str:
         section("Periods", _periods_table(trend)),
         _metrics_section(trend),
         _columns_section(last),
+        _segments_section(trend),
         section("Calibrations", _calibrations_table(trend)),
         f'<p class="origin">covcal {safe(__version__)}</p>',
         "</body></html>",
@@ -245,7 +260,7 @@ def _periods_table(trend: Timeline) -> str:
                 *(numbers.period, period.verdict),
                 f"{numbers.confidence:.0%}" if numbers.rows else "-",
                 *(_with_interval(numbers.estimate), _with_interval(period.by_labels), gap),
-                *(str(numbers.rows), period.change),
+                *(str(numbers.rows), trend.history.change_of(period)),
                 *([_promise(period)] if has_promise else []),
             ]
         )
@@ -328,6 +343,30 @@ def _columns_section(period: Period) -> str:
     return section(
         "Columns of the last period", f"<p>{_DRIFT_NOTE}</p>{html(column_table(period))}"
     )
+
+
+def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
+    """Return the verdict and the drift of every segment of a period."""
+    rows = [
+        [
+            part.segment,
+            str(part.rows),
+            f"{part.confidence:.0%}",
+            _with_interval(part.accuracy),
+            part.verdict,
+            "; ".join(drift.words for drift in part.drifts[:1]) or "no drift",
+        ]
+        for part in segments
+    ]
+    columns = (f"segment, {segments[0].period}", "rows", "confidence", "accuracy", "verdict")
+    return Table((*columns, "drift"), rows, texts=(0, 3, 4, 5))
+
+
+def _segments_section(trend: Timeline) -> str:
+    """Return the section on segments; nothing without any."""
+    if not trend.segments:
+        return ""
+    return section("Segments of the last period", html(segment_table(trend.segments)))
 
 
 def _points(gap: Gap) -> str:

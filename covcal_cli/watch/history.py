@@ -68,6 +68,16 @@ class History:
             period for period in self.periods if period.calibration.sha256 == calibration_sha256
         ]
 
+    def change_of(self, period: Period) -> str:
+        """Return whether the rows of a period changed, and whether somebody accepted that."""
+        key = period.calibration.sha256, period.measured.period
+        reasons = [
+            acceptance.reason
+            for acceptance in self.acknowledgements
+            if (acceptance.calibration, acceptance.after) == key
+        ]
+        return f"{period.change} (accepted: {reasons[-1]})" if reasons else period.change
+
 
 def read_history(path: Path) -> History:
     """Read a history; a file that does not exist is an empty one.

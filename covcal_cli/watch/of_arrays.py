@@ -33,6 +33,7 @@ from covcal_cli.watch.measurement import (
     with_segments,
 )
 from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
+from covcal_cli.watch.segments import segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
@@ -48,8 +49,9 @@ class Watch:
         A cal.json with its reference data or its features file beside it, or a fitted calibrator.
     source_logits, source_labels, target_logits : arrays, optional
         For a calibrator: the arrays that it was fitted on. Later rows are compared with them.
-    target_columns : data frame or dict of arrays, optional
-        Further columns of the target rows; the columns of later rows are compared with them.
+    target_columns, source_columns : data frames or dicts of arrays, optional
+        Further columns of these rows. The columns of later rows are compared with the target's.
+        `segment` needs the source's too, to estimate the accuracy of a segment.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. Without it the
         history is kept in memory.
@@ -63,7 +65,7 @@ class Watch:
     stable : int
         The number of periods without another change that end an alarm; 0 for never.
     segment : str, optional
-        Only with a cal.json: a column whose values are judged separately, or "predicted".
+        A column whose values are judged separately, or "predicted".
     metrics : str, optional
         Metrics to estimate for every period, such as "f1,recall:fraud", as ``--metrics``.
 
@@ -91,6 +93,7 @@ class Watch:
         target_logits: ArrayLike | None = None,
         *,
         target_columns: Any = None,
+        source_columns: Any = None,
         history: str | Path | None = None,
         tolerance: float = 0.05,
         every: str = "week",
@@ -112,23 +115,32 @@ class Watch:
         )
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
         if isinstance(calibration, Calibrator):
-            if segment is not None:
-                raise ArgumentError("segment needs a cal.json: it reads its features file")
+            columns = source_columns, target_columns
             self._standard = _standard_of_arrays(
-                calibration, source_logits, source_labels, target_logits, target_columns
+                calibration,
+                source_logits,
+                source_labels,
+                target_logits,
+                columns,
+                segment,
+                self._settings,
             )
         elif all(
-            array is None for array in (source_logits, source_labels, target_logits, target_columns)
+            array is None
+            for array in (
+                *(source_logits, source_labels, target_logits),
+                *(target_columns, source_columns),
+            )
         ):
             self._standard = _standard_of_file(Path(calibration))
+            if segment is not None:
+                level = 1 / self._settings.threshold
+                self._standard = with_segments(self._standard, segment, tolerance, level)
         else:
             raise ArgumentError(
-                "source_logits, source_labels, target_logits and target_columns are for a "
-                "Calibrator: a cal.json has its own reference data"
+                "source_logits, source_labels, target_logits and columns are for a Calibrator: a "
+                "cal.json has its own reference data"
             )
-        if segment is not None:
-            level = 1 / self._settings.threshold
-            self._standard = with_segments(self._standard, segment, tolerance, level)
         used = self._standard = replace(self._standard, metrics=self._settings.metrics)
         self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
         self._on_disk = history is not None
@@ -339,7 +351,9 @@ def _standard_of_arrays(
     source_logits: Any,
     source_labels: Any,
     target_logits: Any,
-    target_columns: Any,
+    columns: tuple[Any, Any],
+    segment: str | None,
+    settings: WatchSettings,
 ) -> Standard:
     """Return a fitted calibrator with the reference data of its arrays."""
     if source_logits is None or source_labels is None:
@@ -354,8 +368,10 @@ def _standard_of_arrays(
     calibration = calibrator.calibration_
     domains: dict[str, dict[str, AnyArray]] = {
         "source": {"logits": source, "labels": labels},
-        "target": {"logits": target, **_columns(target_columns, "target_columns", len(target))},
+        "target": {"logits": target},
     }
+    for (name, arrays), of_domain in zip(domains.items(), columns, strict=True):
+        arrays |= _columns(of_domain, f"{name}_columns", len(arrays["logits"]))
     sha256 = hashlib.sha256(document_text(calibration, _IN_MEMORY).encode()).hexdigest()
     with ArrayFile(domains, calibration.classes) as file:
         if file.sha256() != calibration.inputs[0].sha256:
@@ -368,6 +384,19 @@ def _standard_of_arrays(
         if reference is None:
             raise TooFewRowsError("a watch needs at least 2 source rows: give more")
         rows = source_rows_of(file, calibration, reference)
+        segments = None
+        if segment is not None:
+            level = 1 / settings.threshold
+            segments = segments_in_file(
+                file, segment, settings.tolerance, level, calibration, reference
+            )
     return Standard(
-        calibration, _IN_MEMORY, sha256, reference, rows, None, allow_other_preprocessing=False
+        calibration,
+        _IN_MEMORY,
+        sha256,
+        reference,
+        rows,
+        None,
+        allow_other_preprocessing=False,
+        segments=segments,
     )

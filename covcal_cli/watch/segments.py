@@ -53,24 +53,38 @@ def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
     """Return the segments by a column, with the calibration's rows if its file exists."""
+    fitted = calibration.inputs[0]
+    if not is_unchanged(fitted):
+        return Segments(column, tolerance, level, {}, {})
+    with FeatureFile(fitted.path) as file:
+        return segments_in_file(file, column, tolerance, level, calibration, reference)
+
+
+def segments_in_file(
+    file: FeatureFile,
+    column: str,
+    tolerance: float,
+    level: float,
+    calibration: Calibration,
+    reference: Reference,
+) -> Segments:
+    """Return the segments by a column, with the rows of the open file of the calibration."""
     sketches: dict[str, list[ColumnSketch]] = {}
     sources: dict[str, SourceRows] = {}
-    fitted, classes = calibration.inputs[0], calibration.classes
-    if is_unchanged(fitted):
-        with FeatureFile(fitted.path) as file:
-            baseline, rows = baseline_of(file, reference, calibration.seed)
-            scaled = ScaledLogits(calibration.scaling)
-            if column in (*baseline.columns, PREDICTED):
-                for name, part in _parts(column, baseline, rows, classes):
-                    values = _values(column, baseline, part, scaled, classes)
-                    columns = [sketch(key, entry) for key, entry in values.items()]
-                    sketches[name] = [entry for entry in columns if entry is not None]
-            source = file.require_source()
-            rows = source.rows("validation")
-            if column in source.columns:
-                for name, part in _parts(column, source, rows, classes):
-                    if len(part) >= _LEAST_SOURCE:
-                        sources[name] = source_rows_of(file, calibration, reference, part)
+    classes = calibration.classes
+    baseline, rows = baseline_of(file, reference, calibration.seed)
+    scaled = ScaledLogits(calibration.scaling)
+    if column in (*baseline.columns, PREDICTED):
+        for name, part in _parts(column, baseline, rows, classes):
+            values = _values(column, baseline, part, scaled, classes)
+            columns = [sketch(key, entry) for key, entry in values.items()]
+            sketches[name] = [entry for entry in columns if entry is not None]
+    source = file.require_source()
+    rows = source.rows("validation")
+    if column in source.columns:
+        for name, part in _parts(column, source, rows, classes):
+            if len(part) >= _LEAST_SOURCE:
+                sources[name] = source_rows_of(file, calibration, reference, part)
     return Segments(column, tolerance, level, sketches, sources)
 
 

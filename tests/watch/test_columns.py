@@ -292,8 +292,12 @@ class TestSegments:
             right = (week["labels"][rows] == predicted[rows]).mean()
             assert one["accuracy"]["accuracy"] == pytest.approx(right, abs=0.02)
 
-    def test_the_screen_has_a_row_for_each(self, shops: Path) -> None:
-        done = command("watch", "week.h5", "--segment", "shop", cwd=shops).require_success()
+    def test_screen_and_trend_have_a_row_for_each(self, shops: Path, tmp_path: Path) -> None:
+        plot = ("--history", tmp_path / "h.jsonl", "--plot", tmp_path / "t.html")
+        words = ("watch", "week.h5", "--segment", "shop", *plot)
+        done = command(*words, cwd=shops).require_success()
+        page = (tmp_path / "t.html").read_text(encoding="utf-8")
+        assert page.index("Columns of the last period") < page.index("Segments of the last period")
         rows = [line.split()[0] for line in done.out.splitlines() if line.startswith(tuple(SHOPS))]
         assert rows == SHOPS
 
@@ -322,7 +326,29 @@ class TestSegments:
             columns=columns | {"shop": shop},
         )
         expected = segments(shops, "--segment", "shop")
+        assert len(watch.segments_) == len(expected)
         for one in watch.segments_:
             assert one.confidence == expected[one.segment]["confidence"]
             assert one.verdict == expected[one.segment]["verdict"]
             assert len(one.drifts) == len(expected[one.segment]["drifts"])
+
+    def test_a_calibrator_has_segments_too(self) -> None:
+        """The accuracy of a segment is estimated from the source rows of the same segment."""
+        source, target = (clusters_domain(name, sizes=SIZES) for name in ("source", "target"))
+        arrays = source["logits"], source["labels"], target["logits"]
+        of_source, of_target = (
+            {"shop": columns_of(sum(SIZES), seed, shops=SHOPS)["shop"]} for seed in (0, 1)
+        )
+        watch = covcal.Watch(
+            covcal.Calibrator("temp").fit(*arrays),
+            *arrays,
+            source_columns=of_source,
+            target_columns=of_target,
+            segment="shop",
+        )
+        week, shop = week_of_shops(), week_of_shops()["columns/shop"].astype(str)
+        watch.observe(week["logits"], period="week", columns={"shop": shop})
+        verdicts = {one.segment: one for one in watch.segments_}
+        assert list(verdicts) == SHOPS
+        assert verdicts["north"].rows == 200
+        assert verdicts["north"].accuracy is not None

@@ -305,8 +305,11 @@ class TestSegments:
         found = self.weeks(folder, 2)
         assert found[-1]["alarm"]["raised"]
         arguments = ("watch", "--history", "h.jsonl", "--acknowledge", "a new camera")
-        done = covcal(*arguments, cwd=folder).require_success()
+        done = covcal(*arguments, "--plot", "trend.html", cwd=folder).require_success()
         assert "accepted: changed since 2026-W12: " in done.err
+        accepted = "(accepted: a new camera)"
+        assert accepted in (folder / "trend.html").read_text(encoding="utf-8")
+        assert accepted in covcal("inspect", "h.jsonl", cwd=folder).require_success().out
         week(folder / "week.h5", 30, moved=1.0)
         done = covcal("watch", "2026-W14=week.h5", "--history", "h.jsonl", cwd=folder)
         assert (
