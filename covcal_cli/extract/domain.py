@@ -399,17 +399,19 @@ class OutputStatistics:
         self.predictions[self._seen : stop] = logits.argmax(axis=1)
         self._seen = stop
         exact = logits.astype(np.float64)
+        highest = exact.max(axis=1, keepdims=True)
         computed = exact
         if self._head is not None and "features" in block:
             weight, bias = self._head
             computed = block["features"].astype(np.float64) @ weight + bias
             # The highest logit of every row is shifted to 0.
-            is_moved = exact.max(axis=1) == 0
-            computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
+            is_moved = highest[:, 0] == 0
+            if is_moved.any():
+                computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
         worst, largest = difference(computed, exact)
         self.affine_difference = max(self.affine_difference, worst)
         self.largest_logit = max(self.largest_logit, largest)
-        exact -= exact.max(axis=1, keepdims=True)
+        exact -= highest
         confidence = 1 / np.exp(exact).sum(axis=1)
         self.least_confidence = float(confidence.min(initial=self.least_confidence))
 

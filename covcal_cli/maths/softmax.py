@@ -211,8 +211,10 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
     """Return which logits, shape (n, K), are masks; `depth` is by default that of these rows."""
+    # Cheap tests first: most blocks have no mask.
+    if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
+        return np.zeros(logits.shape, dtype=bool)
     highest = logits.max(axis=1, keepdims=True)
-    # A cheap test first: most blocks have no mask.
     with np.errstate(over="ignore", invalid="ignore"):  # deeper than any depth; rows of NaN
         if depth is None and not (highest[:, 0] - logits.min(axis=1) > DEPTH).any():
             return np.zeros(logits.shape, dtype=bool)
