@@ -436,20 +436,21 @@ def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
 
 def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     """Write `values` into records of `_NUMBER`, both of shape (m, C)."""
+    # `take` is faster than an index in brackets.
     exponents = (values.view(np.uint32) >> 23).astype(np.int64) & 255
     exact = values.astype(np.float64)
-    decades = _LOWER[exponents] - (exact >= _NEXT[exponents])
+    decades = _LOWER.take(exponents) - (exact >= _NEXT.take(exponents))
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = exact * _SCALES[decades]
+        scaled = exact * _SCALES.take(decades)
         rounded = np.rint(scaled)
         digits = rounded.astype(np.uint32)
     upper = digits // np.uint32(10_000)
     first = upper // np.uint32(10_000)
-    numbers["start"], numbers["zeros"] = _STARTS[decades], _ZEROS[decades]
-    numbers["first"] = _FIRST[decades] + first.astype(np.uint16)
-    numbers["middle"] = _FOUR_DIGITS[np.minimum(upper - first * np.uint32(10_000), 9999)]
-    numbers["last"] = _FOUR_DIGITS[digits - upper * np.uint32(10_000)]
-    numbers["exponent"] = _EXPONENTS[decades]
+    numbers["start"], numbers["zeros"] = _STARTS.take(decades), _ZEROS.take(decades)
+    numbers["first"] = _FIRST.take(decades) + first.astype(np.uint16)
+    numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
+    numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
+    numbers["exponent"] = _EXPONENTS.take(decades)
     # Some numbers are formatted one by one: numbers whose tenth digit is a 5, which the product may
     # round wrongly; numbers that are rounded into the next decade; and values outside [0, 1] or
     # below the smallest normal float32.
