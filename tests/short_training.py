@@ -10,7 +10,7 @@ import pytest
 from covcal_cli.adapt import settings
 
 # Those of the fixture `trained`.
-TRAINED_STEPS = 200
+TRAINED_STEPS = 60
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import covcal_cli
+from covcal_cli.compare.runs import NUMERICAL
 from tests import REPOSITORY
 
 ROOT = Path(covcal_cli.__file__).parent
@@ -404,6 +405,22 @@ def test_a_circle_would_be_found(template: str) -> None:
         for name, imported in (("a", "b"), ("b", "c"), ("c", "a"))
     }
     assert circle(made) == ["a", "b", "c", "a"]
+
+
+RUN_STEPS = tuple(
+    f"covcal_cli.{name}"
+    for name in ("adapt.adapt", "calibrate.calibrate", "calibrate.estimate", "evaluate.evaluate")
+)
+WITHOUT_NUMBERS = {"", "arguments", "errors", "files", "progress"}
+
+
+def test_every_module_that_a_run_of_compare_rests_on_is_hashed() -> None:
+    """Beside the steps there is the module that takes them."""
+    modules = all_modules()
+    used = {name for step in RUN_STEPS for name in (step, *reachable(step, modules))}
+    assert {part_of(name) for name in used} - WITHOUT_NUMBERS == {
+        part.removesuffix(".py") for part in NUMERICAL
+    } - {"compare/runs"}
 
 
 def floating_strings(tree: ast.Module) -> list[int]:

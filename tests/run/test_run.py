@@ -226,6 +226,7 @@ def test_preprocessing_that_nothing_reads_need_not_be_usable(folder: Path) -> No
     assert state(run(folder, "--method", "temp").require_success())["features.h5"]
 
 
+@pytest.mark.usefixtures("whole_pages")
 def test_without_target_labels_there_are_no_metrics(folder: Path) -> None:
     with np.load(folder / "target.npz") as arrays:
         unknown = np.full_like(arrays["y"], -1, dtype=np.int64)
@@ -320,6 +321,7 @@ def test_options_of_extract_that_make_no_run_are_not_taken(
     assert not (folder / "new").exists()
 
 
+@pytest.mark.usefixtures("whole_pages")
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_target_without_test_rows(labelled: bool, folder: Path) -> None:
     """All its labelled rows are judged; where it has none, the run ends without figures."""
