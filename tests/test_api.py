@@ -274,7 +274,7 @@ class TestArgumentTypes:
 
 
 class TestCalibrator:
-    @pytest.mark.parametrize("method", ["none", "temp", "label-shift", "cot", "atc", "auto"])
+    @pytest.mark.parametrize("method", ["temp", "label-shift", "cot", "auto"])
     def test_it_finds_what_the_command_line_finds(self, method: str, tmp_path: Path) -> None:
         """The same rows in a file give the same temperature and the same estimate."""
         source, labels, target = arrays(k=3)

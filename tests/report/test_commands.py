@@ -21,8 +21,8 @@ PLACES = {"SOURCE": "src", "TARGET": "tgt", "TABLE": "all.csv"}
 def images(folder: Path) -> None:
     """A model, images of two domains, class names, and settings of images in a file."""
     grey_classifier(folder)
-    write_images(folder / "src", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(150)], 0)
-    write_images(folder / "tgt", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(120)], 1)
+    write_images(folder / "src", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(90)], 0)
+    write_images(folder / "tgt", [f"{'abc'[i % 3]}/{i:03d}.png" for i in range(90)], 1)
     (folder / "names.txt").write_text("c\nb\na\n")
     (folder / "prior.json").write_text('{"a": 0.5, "b": 0.3, "c": 0.2}')
     (folder / "image.json").write_text(
@@ -83,7 +83,7 @@ def tables(folder: Path) -> None:
         ),
         pytest.param(
             images,
-            ("model.onnx", "src", "tgt", "--phi", "input", "--sample", 110, "--color", "L"),
+            ("model.onnx", "src", "tgt", "--phi", "input", "--sample", 80, "--color", "L"),
             ("--method", "iw+temp", "--max-weight", "12.3456789"),
             id="phi",
         ),

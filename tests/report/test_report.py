@@ -25,6 +25,8 @@ from tests.browser import CHROMIUM, FLAGS, needs_browser
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import Arrays, clusters_domain, made_domain, write_adapted, write_features
 
+RESAMPLES = 100
+
 
 class Page(HTMLParser):
     """What a page shows and what it loads."""
@@ -68,7 +70,7 @@ def calibrated(
 
 def reported(folder: Path, *arguments: str) -> Page:
     """Report with few resamples, unless the arguments say otherwise."""
-    few = ("--bootstrap", 200)
+    few = ("--bootstrap", RESAMPLES)
     covcal("report", "features.h5", *few, *arguments, cwd=folder).require_success()
     return Page(folder / "report.html")
 
@@ -333,7 +335,7 @@ def test_the_commands_on_the_page_make_the_page_again(
     told = dict(pairwise(options))
     assert content["split"] == told.get("--split", "test")
     bootstrap = content["bootstrap"] or {"resamples": 0, "seed": 0}
-    assert bootstrap["resamples"] == int(told.get("--bootstrap", 200))
+    assert bootstrap["resamples"] == int(told.get("--bootstrap", RESAMPLES))
     assert bootstrap["seed"] == int(told.get("--seed", 0))
 
 
