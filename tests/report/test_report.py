@@ -157,7 +157,7 @@ class TestVerdict:
     """The words follow from the intervals."""
 
     def test_an_honest_confidence(self, tmp_path: Path) -> None:
-        write_features(tmp_path / "features.h5", target=honest_domain(20_000))
+        write_features(tmp_path / "features.h5", target=honest_domain(8_000))
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, "none")))
         assert re.search(
             r"Use this confidence: it is off by at most [012]\.\d points on average\.",
@@ -183,7 +183,7 @@ class TestVerdict:
         write_features(tmp_path / "features.h5", target=target)
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, forecaster=1.3)))
         content = printed_json(
-            *("evaluate", "features.h5", "-c", "cal.json", "--bootstrap", 200), cwd=tmp_path
+            *("evaluate", "features.h5", "-c", "cal.json", "--bootstrap", RESAMPLES), cwd=tmp_path
         )
         before, after = (content["intervals"][name]["brier"] for name in ("none", "temp"))
         assert after[0] < before[1]
