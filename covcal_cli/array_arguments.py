@@ -58,7 +58,7 @@ def form_of(rows: Float64s) -> OutputEvidence:
 
 
 def logits_of(values: Any, name: str) -> Float64s:
-    """Return logits as (n, K) float64; for one number z per row, the logits 0 and z.
+    """Return logits as (n, K) float64; a single number z per row becomes the logits 0 and z.
 
     Probabilities in any form are refused, by the same rules as in ``covcal extract``.
     """

@@ -100,8 +100,8 @@ _TOGETHER: ContextVar[_Together | None] = ContextVar("together", default=None)
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     """Yield a temporary sibling of `path` for writing; rename it to `path` if the block succeeds.
 
-    It refuses what `check_output` refuses, and a `path` that another process is writing. The new
-    file gets the permissions of the file that it replaces.
+    It makes the checks of `check_output`, and refuses a `path` that another process is writing. The
+    new file gets the permissions of the file that it replaces.
     """
     check_output(path, force=force)
     path = path.resolve()  # follow a link instead of replacing it
@@ -127,7 +127,7 @@ def moved_together() -> Iterator[None]:
     """Rename the outputs of a block only when all of them are complete.
 
     First all old outputs except the first are removed. Then the first is replaced, and the other
-    new outputs follow. If the process is killed in between, some outputs are missing, but old and
+    new outputs follow. If the process is killed during this, some outputs are missing, but old and
     new outputs are never mixed.
     """
     together = _Together()

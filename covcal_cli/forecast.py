@@ -118,9 +118,9 @@ def networks_for(
     """Return the networks that compute the aligned logits of `file`, or None if it needs none.
 
     A calibration of the classifier's own logits needs no networks. An adapted file holds its
-    aligned logits, so it needs none either. The networks are those of the adapted file `networks`,
-    or of the file that cal.json, the `document`, names. Other networks are refused, and so is a
-    file that the calibration does not fit (`require_fitting`).
+    aligned logits, so it needs none either. The networks come from the adapted file `networks`, or
+    from the file that cal.json (`document`) names. Other networks are refused, and so is a file
+    that the calibration does not fit (`require_fitting`).
     """
     require_fitting(
         calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
@@ -208,7 +208,7 @@ class ScaledLogits:
         return total / domain.count(*splits)
 
     def _blocks(self, domain: Domain, rows: Rows, logits: Floats | None = None) -> list[Float64s]:
-        """Return the logits of every scaled forecaster; `logits` are the classifier's, if read."""
+        """Return the logits of every scaled forecaster; `logits` are of the classifier, if read."""
         return [
             class_major(
                 logits
@@ -222,7 +222,7 @@ class ScaledLogits:
 def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Return the files of calibrations from arguments ``FILE`` or ``NAME=FILE``, and their names.
 
-    A calibration without a name has an empty one. An argument that is an existing file is a file.
+    A calibration without a name has an empty name. An argument that is an existing file is a file.
     """
     files, names = [], []
     for argument in arguments:
@@ -321,7 +321,7 @@ def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
 
 
 def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Path) -> None:
-    """Refuse an accuracy below the expected one, unless noise explains it.
+    """Refuse an accuracy below the expected accuracy, unless noise explains it.
 
     `path` is the features file, for messages.
 
@@ -330,7 +330,7 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
     CovcalError
         If no accuracy is known.
     LimitExceededError
-        If it is below.
+        If the accuracy is below.
     """
     if accuracy is None:
         raise CovcalError(

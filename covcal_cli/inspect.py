@@ -336,7 +336,7 @@ def _calibration_lines(path: Path) -> Lines:
 
 
 def _asked_for(calibration: Calibration) -> str:
-    """Return the method that the user asked for; for labels, the options."""
+    """Return the method that the user asked for, or the options for a fit to labels."""
     rows = calibration.labelled_rows
     if rows is None or calibration.method == AUTO:
         return calibration.method

@@ -116,7 +116,7 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        good = [0] * settings.members  # consecutive checks with enough overlap
+        good = [0] * settings.members  # number of consecutive checks with enough overlap
         while self._iteration < total and running:
             # Members that have stopped are still trained, because one batched pass costs the same.
             steps = min(interval, total - self._iteration)

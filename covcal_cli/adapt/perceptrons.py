@@ -18,7 +18,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return one seeded CPU generator per member; `purpose` keeps the streams of stages apart."""
+    """Return one seeded CPU generator per member; different `purpose` give different streams."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]

@@ -39,7 +39,7 @@ Loss = Literal["squared", "cross-entropy"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one set of networks is optimised, in steps or in epochs of the larger domain."""
+    """The schedule of one set of networks, in steps or in epochs of the larger domain."""
 
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
@@ -99,7 +99,7 @@ class Settings:
     # hidden layer.
     dropout: float
     loss: Loss  # loss of both the forecaster and D-bar
-    forecaster_weight: float  # weight of the forecaster's loss relative to the discriminator's
+    forecaster_weight: float  # weight of the forecaster's loss relative to the discriminator's loss
     discriminator_speed: float  # D-bar's learning rate as a multiple of psi's
     # The reversal coefficient at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1; None: 1.
     reversal_horizon: int | None
@@ -199,7 +199,8 @@ class AdaptSettings:
     weight_decay: float | None = None  # weight decay of the preset paper; None: the paper's 5e-4
     seed: int = 0  # seed of all random numbers
     device: str = "auto"  # auto uses CUDA if there is a device
-    threads: int = 1  # CPU threads; on a busy machine two threads can be far slower than one
+    # CPU threads; on a busy machine two threads can be far slower than a single thread
+    threads: int = 1
 
     def __post_init__(self) -> None:
         decay, members = self.weight_decay, self.members

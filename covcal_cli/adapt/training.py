@@ -83,7 +83,7 @@ class MemberReport:
     # and the same with a control variate. Lower is better; no target label is used.
     weighted_brier: float
     weighted_brier_control: float
-    # Share of target validation rows where its label equals the classifier's.
+    # Share of target validation rows in which its label equals the classifier's label.
     target_agreement: float
 
 
@@ -275,7 +275,7 @@ def _reports(
 
 
 def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
-    """Return the Brier score of every row, shape (n,), and NaN where the label is unknown."""
+    """Return the Brier score of every row, shape (n,), and NaN if the label is unknown."""
     probabilities = np.exp(log_softmax(class_major(logits), 1.0))
     truth = np.eye(logits.shape[1])[labels].T
     return np.where(labels >= 0, ((probabilities - truth) ** 2).sum(axis=0), np.nan)

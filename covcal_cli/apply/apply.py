@@ -41,7 +41,7 @@ class ApplySettings:
     domain: DomainName = "target"
     split: str = ALL  # all, train, validation or test
     confidence_only: bool = False  # leave out the probabilities of the classes
-    # Accept a file whose preprocessing differs from the calibration's.
+    # Accept a file with another preprocessing than the calibration's file.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""``covcal calibrate`` and ``estimate``: temperatures, and what they rest on."""
+"""``covcal calibrate`` and ``estimate``: temperatures, estimates and their checks."""

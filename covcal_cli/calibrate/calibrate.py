@@ -56,7 +56,7 @@ def calibrate(
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
-    No target label is read, except that method auto reads those that ``covcal label`` put in.
+    No target label is read, except that method auto reads labels of ``covcal label``.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class Estimation(Document):
     source_accuracy: SourceAccuracy | None = None
     # the name of the prior, as the user gave it
     prior_name: str = field(metadata=at("target_prior.name"))
-    # Class frequencies on the target; None if they are the source's.
+    # Class frequencies on the target; None for the frequencies of the source.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None  # the rows whose labels were used
@@ -98,10 +98,10 @@ def estimate(
 ) -> Estimation:
     """Estimate the target accuracy of a file's classifier, and other metrics.
 
-    No target label is read, except those that ``covcal label`` put in. `metrics` holds pairs of a
-    metric and a class, or None for every class, as ``("recall", "fraud")``. `by` is a column of
-    the file; the metrics are then estimated for each of its values too. `costs` is a costs.json as
-    `decide` reads it; it adds the mean cost of a row if every row is accepted.
+    No target label is read, except labels of ``covcal label``. `metrics` holds pairs of a metric
+    and a class, or None for every class, as ``("recall", "fraud")``. `by` is a column of the file;
+    the metrics are then estimated for each of its values too. `costs` is a costs.json as `decide`
+    reads it; it adds the mean cost of a row if every row is accepted.
 
     Raises
     ------
@@ -231,11 +231,11 @@ def expect(
     """Estimate the target accuracy, and compare the confidence of calibrations with it.
 
     `documents` are calibrations of the file's classifier, called `names` as in `read_named`.
-    `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration, and
-    a missing prior from the first calibration that uses one. `networks` is the adapted file with an
-    fl method's networks, if it has moved. `metrics`, `by` and `costs` are as in `estimate`. Raises
-    `TooFewRowsError` if the file has too few rows for an estimate. Raises `CovcalError` if the
-    prior or a value of the file cannot be used, or a calibration does not fit. Raises
+    `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration. A
+    missing prior comes from the first calibration with a prior. `networks` is the adapted file with
+    an fl method's networks, if it has moved. `metrics`, `by` and `costs` are as in `estimate`.
+    Raises `TooFewRowsError` if the file has too few rows for an estimate. Raises `CovcalError` if
+    the prior or a value of the file cannot be used, or a calibration does not fit. Raises
     `UnusedOptionError` if `networks` are given and no calibration needs any.
     """
     calibrations = read_named(documents, networks, names)
@@ -276,7 +276,7 @@ def expect(
 def _prior_of(
     calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> tuple[TargetPrior, list[str]]:
-    """Return the prior of the first calibration that uses one, and notes on different priors."""
+    """Return the prior of the first calibration with a prior, and notes on different priors."""
     taking = [
         (document, calibration.target_prior)
         for document, calibration in zip(documents, calibrations.values(), strict=True)

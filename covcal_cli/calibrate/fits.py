@@ -135,7 +135,7 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Say how far the estimated class frequencies are from the source's, and if it may be chance.
+    """Return a note on the change of the estimated class frequencies, and whether it may be chance.
 
     RLLS returns equal frequencies if its penalty is larger than the gain of a difference.
     """
@@ -382,7 +382,7 @@ def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> Meth
 def _prior_guards(
     problem: Problem, forecaster: ForecasterName, temperature: float
 ) -> tuple[Guard, ...]:
-    """Check the source's class frequencies, and those of the corrected probabilities."""
+    """Check the class frequencies of the source and of the corrected probabilities."""
     offsets = problem.prior_offsets
     moved = with_offsets(problem.target_logits(forecaster), temperature, offsets)
     counts = np.bincount(problem.validation.labels, minlength=len(offsets)) + 0.5

@@ -80,7 +80,7 @@ class LabelledFit:
         )
 
     def reason(self) -> str:
-        """Say what the labels show about the accuracy."""
+        """Return a sentence on the accuracy by the labels."""
         alone = self.by_labels
         text = (
             f"{len(self.draw)} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
@@ -178,7 +178,7 @@ class LabelledFit:
 
 
 def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
-    """Return the groups of target rows by a column, if one is given."""
+    """Return the groups of target rows by a column, if a column is given."""
     if by is None:
         return None
     groups = column_groups(target, by, rows)

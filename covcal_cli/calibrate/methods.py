@@ -21,8 +21,8 @@ class Method:
     """A method that fits a temperature T_f, and perhaps class offsets."""
 
     name: str
-    # The logits to scale: the classifier's, those of adapt, or both. None stands for adapt's logits
-    # if the file holds them, else the classifier's.
+    # The logits to scale: of the classifier, of adapt, or both. None means the logits of adapt if
+    # the file holds them, else of the classifier.
     forecaster: "Forecasters | None"
     fit: str  # the function of `fits` that fits it
     help: str
@@ -30,7 +30,7 @@ class Method:
     takes_prior: bool = False  # whether it uses the target's class frequencies
     candidate: bool = False  # whether auto lists it beside its choice
     main: bool = False  # whether calibrate --help explains it
-    # Whether it reads the probabilities of all classes, not only that of the prediction.
+    # Whether it needs the probabilities of all classes, not only of the predicted class.
     reads_all_classes: bool = False
 
     @property

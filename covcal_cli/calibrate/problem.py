@@ -74,7 +74,7 @@ class EstimateSettings:
     target_prior: str = SOURCE_PRIOR
     # The shares themselves, if they are known. They replace a file.
     prior_shares: tuple[float, ...] | None = None
-    seed: int = 0  # chooses rows where there are more than the fits use
+    seed: int = 0  # chooses rows if there are more than the fits use
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_weight <= 1e100:
@@ -395,7 +395,8 @@ class Problem:
         """Return the discriminators' logits of both domains' rows, shapes (M, n) and (M, n_t).
 
         For the aligned forecaster these are the discriminators on psi(phi). Else it is the
-        discriminator on phi: the network of an adapted file, or a logistic one fitted here.
+        discriminator on phi: the network of an adapted file, or a logistic regression that is
+        fitted here.
 
         At most `MAX_DISCRIMINATED` target rows are read, chosen by the seed. T_g, the AUC and the
         error of g are means over them.
@@ -448,7 +449,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """Class frequencies on the target, shape (K,); None if they are the source's."""
+        """Class frequencies on the target, shape (K,); None for the frequencies of the source."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:

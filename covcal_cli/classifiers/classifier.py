@@ -66,7 +66,7 @@ class Outputs:
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
-            # As float64, because the limits are beyond what half precision holds.
+            # As float64, because the limits are too large for half precision.
             lows = outputs.min(axis=1).astype(np.float64)
             highs = outputs.max(axis=1).astype(np.float64)
             may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
@@ -132,7 +132,7 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Use the form that an extraction decided on; if `tail` is None, decide it by `outputs`.
+        """Use the form of an earlier extraction; if `tail` is None, decide it by `outputs`.
 
         `outputs` are those of random inputs. If they are not probabilities, they are not read as
         probabilities, whatever the extraction decided.
@@ -206,7 +206,7 @@ class OpenedClassifier(Protocol):
 
 
 class Classifier(Protocol):
-    """A classifier whose first batch has been run, usually with logits = phi(x) W^T + b."""
+    """A classifier after its first batch, usually with logits = phi(x) W^T + b."""
 
     name: str
     n_classes: int  # K

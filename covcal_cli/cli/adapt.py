@@ -21,7 +21,7 @@ from covcal_cli.cli.options import (
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
 
-# The columns of the table with -v, and what the legend says about them.
+# The columns of the table with -v, and their explanations in the legend.
 _COLUMNS = {
     "member": "",
     "steps": "",

@@ -101,7 +101,7 @@ def publish(
     console: "Console",
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
 ) -> None:
-    """Show one table of all labels with their mean and the worst, then `more` tables per label."""
+    """Show a table of all labels with the mean and the worst, then `more` tables per label."""
     from covcal_cli.records import write_document
 
     for note in result.notes:

@@ -185,7 +185,7 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if entry.dtype.kind not in "fiub":
         return False
     if wanted.dtype.kind == "f":
-        # The file does not say how to scale pixels to floats.
+        # The file does not say how pixels become floats.
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
     # All numbers of a CSV are floats, so `fed` refuses fractions row by row.
     return table or entry.dtype.kind in "iub"

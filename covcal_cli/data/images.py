@@ -115,7 +115,7 @@ def decode_batches(
             if len(buffer) < len(batch):
                 buffer = np.empty((len(batch), *pipeline.row_shape), pipeline.dtype)
             buffers.append(buffer)
-            # Threads fill this buffer while the model runs on an earlier one.
+            # Threads fill this buffer while the model runs on an earlier buffer.
             length = _run_length(len(batch), pipeline, threads)
             runs = [
                 pool.submit(

@@ -114,7 +114,7 @@ def _agreed(
     different feature columns. Columns are matched by name and put into the source's order. If the
     model needs fewer columns, the error names the columns that number the rows.
     """
-    # Check the domains first: if tables are exchanged, this message is the clearest one.
+    # Check the domains first: if tables are exchanged, this message is the clearest.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)

@@ -21,7 +21,7 @@ OutputKind = Literal["logits", "probabilities", "confidence"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of columns as one tool writes them."""
+    """The column names of one tool."""
 
     kind: OutputKind
     pattern: str  # matches a whole name, in upper or lower case; its group is the class name
@@ -222,7 +222,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
             "columns: give one name per column"
         )
     if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
-        return columns  # one value per row, which names no class
+        return columns  # one value per row, which does not name classes
     labels = store.texts(CLASSES)
     if len(set(labels)) < len(labels):
         return replace(columns, named_by=CLASSES)

@@ -564,7 +564,7 @@ def _without_answer(store: Store) -> tuple[str, ...]:
 
 
 def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
-    """Return one array (m, w) from the one array or from the columns."""
+    """Return one array (m, w), from a single array or from columns."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)
 

@@ -136,9 +136,9 @@ def path_column(store: Store) -> str | None:
 class RowFacts:
     """The labels, split, ids and groups of the `n` rows of a `Store`.
 
-    Groups are the arrays of one value per row that are nothing else and are not `used` elsewhere.
-    Columns that the user asks to `keep` are groups too, although they may be used elsewhere or hold
-    long texts. `keeps_texts` keeps all long texts.
+    Groups are the arrays of one value per row that have no other meaning and are not `used`
+    elsewhere. Columns that the user asks to `keep` are groups too, although they may be used
+    elsewhere or hold long texts. `keeps_texts` keeps all long texts.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class RowFacts:
         )
 
     def _only(self, names: tuple[str, ...]) -> str | None:
-        """Return the one array with one of these names, in upper or lower case, or None."""
+        """Return the only array with one of these names, in upper or lower case, or None."""
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
             raise self._store.error(f"both {own[0]} and {own[1]} are there: keep one of them")

@@ -73,12 +73,12 @@ _NEAR = 1e-5  # rounding of a threshold in 32 bits
 class DecideSettings:
     """The settings of ``covcal decide``."""
 
-    error: float | None = None  # the largest share of wrong rows among the accepted ones
+    error: float | None = None  # the largest share of wrong rows among the accepted rows
     coverage: float | None = None  # coverage of sets
     certainty: float = 0.9
     certain_sets: bool = False  # whether the coverage of sets must also have the certainty
     these_rows: bool = False  # whether the promise is about the rows of the file
-    labels: str = "auto"  # "marked", "none", or "auto": marked ones if they can be used
+    labels: str = "auto"  # "marked", "none", or "auto": labels of covcal label if they can be used
     by: str | None = None  # "predicted" or a column: adds the expected error of each group
     costs: Path | None = None  # costs.json, instead of an error
     seed: int = 0

@@ -113,9 +113,9 @@ def confidence_range(
 ) -> tuple[Float64s, Float64s, Float64s]:
     """Return the confidence of rows at `temperature`, and at the lowest and highest accuracy.
 
-    The last two have the temperatures whose mean confidence is the lowest and the highest possible
-    accuracy. Without `accuracies` all three are equal. `can_move` says whether the top class of the
-    logits, shape (n, K), may differ from the label.
+    The second and third result use the temperatures at which the mean confidence is the lowest and
+    the highest possible accuracy. Without `accuracies` all three are equal. `can_move` says whether
+    the top class of the logits, shape (n, K), may differ from the label.
     """
     moved = labels if can_move else None
     own, lowest, highest = (
@@ -131,7 +131,7 @@ def temperature_range(
     accuracies: tuple[float, float] | None,
     labels: Labels | None,
 ) -> tuple[float, float, float]:
-    """Return T, and the T whose mean confidence is the lowest and the highest accuracy."""
+    """Return T, and the T for the lowest and the highest accuracy as mean confidence."""
     if accuracies is None:
         return temperature, temperature, temperature
     low, high = (match_accuracy(logits, end, labels).temperature for end in accuracies)

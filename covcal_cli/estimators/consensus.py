@@ -10,8 +10,8 @@ This module has the rule of the combined estimate. Its constants are here, in `c
      have to change. If the confidence falls and there are more than two classes, two more checks
      must pass: `shift within classes` (the rows of each predicted class moved) and `source
      clusters` (clustering finds the classes of the source).
-   - Otherwise only DoC. Then perhaps only the class frequencies changed, which the other estimators
-     would take for errors, or the classes form no clusters.
+   - Otherwise only DoC. There are two possible reasons. Perhaps only the class frequencies changed,
+     and the other estimators would take this for errors. Or the classes form no clusters.
    - With one confidence per row, if `fall in confidence` passes: ATC and DoC (only DoC with fewer
      than 5 source errors), or the frequencies of predicted classes if they give a lower accuracy.
    - COT, if the user gives the class frequencies. If the checks of COT fail, agreement, or else
@@ -202,7 +202,7 @@ def by_confidence(
     fall: Guard,
     drift: float | None = None,
 ) -> Estimate:
-    """Return the estimate to act on with one confidence per row.
+    """Return the estimate to act on if there is one confidence per row.
 
     `fall` is the check `fall in confidence`; `drift` is as in `combined`.
     """
@@ -225,7 +225,7 @@ def consensus(
     drift: float | None = None,
     reason: str = "",
 ) -> Estimate:
-    """Combine the `used` estimates by the rule above; the `unused` ones only widen the interval."""
+    """Combine the `used` estimates by the rule above; the others only widen the interval."""
     accuracy = _extrapolated(inputs, used)
     every = [*used, *unused]
     sampling = _sampling(inputs, accuracy)

@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# A domain is read up to 50 000 rows and 2.5 million logits (2500 rows at 1000 classes).
+# At most 50 000 rows and 2.5 million logits of a domain are read (2500 rows at 1000 classes).
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
 # The kind of interval: how much an estimate would change with other rows of the same domains.
@@ -123,7 +123,7 @@ class EstimatorInputs:
 
     @cached_property
     def source_correct(self) -> Float64s:
-        """1 where the classifier is right, else 0; shape (n_v,)."""
+        """1 if the classifier is right, else 0; shape (n_v,)."""
         return np.asarray(self.source_predictions == self.source_labels, dtype=np.float64)
 
     @property

@@ -45,7 +45,7 @@ class LabelShift:
 
     ratios: Float64s  # (K,): w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row
     prior: Float64s  # (K,): target class frequencies pi_k w_k
-    moved: float  # total variation between the target's class frequencies and the source's
+    moved: float  # total variation between the class frequencies of target and source
     # The distance between the mean predictions of the domains, in standard errors of sampling.
     sigmas: float
     guards: tuple[Guard, ...]
@@ -158,7 +158,7 @@ _TOLERANCE = 1e-3
 
 
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
-    """Return the prior that `value` names, shape (K,), sum 1; None for the source's.
+    """Return the prior that `value` names, shape (K,), sum 1; None for the source's frequencies.
 
     Raises `CovcalError` if a file is missing, is not JSON, does not give every class one
     non-negative number, or its shares do not sum to 1 (within 0.001, because shares are often

@@ -2,7 +2,7 @@
 
 For the labels of the same logits, the mean confidence m(T) falls from 1 to 1/K as T grows, so there
 is one root. But the labels may come from the classifier and the logits from the aligned forecaster.
-Then m(T) may rise and fall. As T -> 0 it tends to the share of rows whose labels agree. As T -> oo
+Then m(T) may rise and fall. As T -> 0 it tends to the share of rows with equal labels. As T -> oo
 it tends to 1/K, or with class offsets to the prior of these labels. So a grid finds every crossing.
 The result is the crossing with the largest T, where m falls through the accuracy. If m never
 reaches the accuracy, the nearest value of m on the grid is taken.

@@ -4,8 +4,8 @@ The metrics follow from the expected confusion matrix. A target row counts as K 
 class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023).
 The offsets b are 0 unless the user gives class frequencies. T lies halfway, in log T, between T_s
 and the T that matches the estimated accuracy. On the 158 shifts of the half *choose*, the matched T
-gives a larger error of the AUROC (.046 instead of .042) and about the same errors of the other
-metrics. T_s gives larger errors of all metrics (F1 .082 instead of .067). For two classes, the T
+gives a larger error of the AUROC (.046 instead of .042). The errors of the other metrics are about
+the same. T_s gives larger errors of all metrics (F1 .082 instead of .067). For two classes, the T
 with the lowest log loss on the source is used in place of T_s. On the 33 shifts of *choose*, this
 lowers the mean error of the metrics from .050 to .046 (CBPE .051). For more classes it makes no
 difference. The AUROC ranks rows by the classifier's own probabilities.
@@ -16,9 +16,9 @@ the labels. A class may have become rarer or more frequent, so o is the change o
 odds of the class are wrong by a factor of `ODDS`. For the mean over classes, these two errors are
 taken as independent between classes.
 
-A group of rows has the same T as all rows, and o = 0 for its accuracy. For halves of the rows of
-each shift of *choose*, split by the logits, the ranges contained 88 to 93 % of the metrics, but
-only 70 % of the mean recalls. So groups have no means over classes.
+A group of rows has the same T as all rows, and o = 0 for its accuracy. This was tried on each shift
+of *choose*, with its rows split into halves by the logits. The ranges contained 88 to 93 % of the
+metrics, but only 70 % of the mean recalls. So groups have no means over classes.
 
 The mean cost of a row is (1 - A) R. A is the estimated accuracy, and R is the mean cost of a wrong
 row by the probabilities at the T that matches A. So if all pairs of classes have the same cost, the

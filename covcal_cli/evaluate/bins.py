@@ -254,7 +254,7 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
 
 
 # Each cell has several copies, which neighbouring rows use in turn. Most probabilities are small
-# and fall into the same cell, and with one copy each addition would wait for the previous addition.
+# and fall into the same cell. With one copy, each addition would wait for the previous addition.
 _LANES = 4
 
 

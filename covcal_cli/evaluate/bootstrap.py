@@ -322,8 +322,8 @@ def _mean_gap(
 ) -> tuple[float, float]:
     """Return the mean gap, and the half-width of its normal interval.
 
-    The variance of a row within its bin is at least that of a calibrated row. So a sample without
-    errors still has a variance above 0.
+    The variance of a row within its bin is at least the variance of a calibrated row. So a sample
+    without errors still has a variance above 0.
     """
     mean = float(gaps @ shares)
     accuracy = confidence - gaps
@@ -340,7 +340,7 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 def _directions(
     gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of the two families, up to a factor."""
+    """Yield the gaps of the two families of hypotheses, before scaling."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -460,7 +460,7 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return the second calibration's metrics minus the first's, each with its interval.
+        """Return the metrics of the second calibration minus the first, each with its interval.
 
         `areas` are the AUROC of correctness of both calibrations.
         """

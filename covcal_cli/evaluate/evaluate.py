@@ -406,7 +406,7 @@ class _Collector:
     def differences(
         self, results: Mapping[Version, Metrics], settings: EvaluateSettings
     ) -> tuple[Difference, ...]:
-        """Return the differences of each calibration from ``none`` and from the first one."""
+        """Return the differences of calibrations from ``none`` and from the first calibration."""
         return tuple(
             difference
             for (after, before), paired in self.pairs.items()

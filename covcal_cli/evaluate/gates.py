@@ -126,7 +126,8 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    - `path`: a features or adapted file; None: the one that the first calibration was fitted on.
+    - `path`: a features or adapted file. Default: the file that the first calibration was fitted
+      on.
     - `documents`: calibrations. Default: the calibration of the decision; without a `path`,
       cal.json.
     - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. Gates that use intervals
@@ -336,7 +337,7 @@ def _middle(metric: str, value: float, interval: Interval, level: float) -> floa
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
-    """Return a clause on how many rows would decide between a value and a limit."""
+    """Return a clause on the number of rows that would decide between a value and a limit."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (

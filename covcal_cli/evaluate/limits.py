@@ -281,7 +281,7 @@ class Baseline:
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:
-        """Return the name that this baseline has for a calibration, one of `names`.
+        """Return the name of a calibration (one of `names`) in this baseline.
 
         Usually the name is the same. If both sides have a single calibration, their names may
         differ, because the method may have changed.

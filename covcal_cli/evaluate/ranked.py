@@ -231,15 +231,14 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
 
 # The smooth ECE of Blasiok & Nakkiran (2023), which has no bins to choose.
 #
-# smECE at bandwidth s is the integral over t in [0, 1] of |r(t)|, where r is the mean over rows
-# of (confidence - correct) K_s(confidence, t) and K_s is the Gaussian reflected at 0 and 1. The
-# bandwidth is the s at which smECE equals s, found to 1/1024.
-#
-# The steps are those of the authors' package relplot. Each row is split linearly between two nodes
-# of a grid, and the grid is convolved with the kernel. The integral is a sum over max(200, 10/s)
-# points, divided by the same sum for the density of the rows. A test checks agreement to 1e-6. The
-# results differ only if rows are within 1/2000 of 0 or 1. By the definition, such a row counts with
-# its mirror image; relplot 1.0.3 leaves the image out, so there the row counts half.
+# smECE at bandwidth s is the integral over t in [0, 1] of |r(t)|, where r is the mean over rows of
+# (confidence - correct) K_s(confidence, t) and K_s is the Gaussian reflected at 0 and 1. The
+# bandwidth is the s at which smECE equals s, found to 1/1024. The steps follow the authors' package
+# relplot. Each row is split linearly between two nodes of a grid, and the grid is convolved with
+# the kernel. The integral is a sum over max(200, 10/s) points, divided by the same sum for the
+# density of the rows. A test checks agreement to 1e-6. The results differ only if rows are within
+# 1/2000 of 0 or 1. By the definition, such a row counts with its mirror image; relplot 1.0.3 leaves
+# the image out, so there the row counts half.
 #
 # With more than 65 536 rows, rows within 1/128 000 of confidence are replaced by their mean. The
 # effect on the result is far smaller than that.
@@ -258,7 +257,7 @@ def smooth_ece(rows: RankedRows) -> float:
     mass = _mass_of(rows)
     if _is_too_small(1.0, mass):
         return smooth_ece_at(1.0, mass)
-    # smECE falls as the bandwidth grows, so bisection finds the one point where both are equal.
+    # smECE falls as the bandwidth grows, so bisection finds the point where both are equal.
     bandwidth, too_small = 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (bandwidth + too_small) / 2

@@ -109,7 +109,7 @@ class DecisionCounter:
         self._n = self._accepted = self._wrong = self._covered = self._members = 0
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
-        """Count rows; `top` are the classifier's labels, and `labels` the true ones."""
+        """Count rows; `top` are the classifier's labels, and `labels` the true labels."""
         places = np.arange(len(labels))
         accepted = self._decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
         self._n += len(labels)

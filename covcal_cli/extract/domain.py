@@ -211,7 +211,7 @@ class DomainExtraction:
         )
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
-        """Yield warnings about this domain, one line each; None for no warning."""
+        """Yield warnings about this domain, one line each, or None."""
         yield from self.data.notes
         if not len(self.data.ids):  # a target without rows; the plan has a note
             return

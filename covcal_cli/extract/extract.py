@@ -14,8 +14,8 @@ An extraction has five steps:
    `parts.Part` of a domain, and `parts.Join` writes it. ``covcal merge`` joins the parts of several
    files in the same way, so it writes the same bytes.
 
-The rows of a domain keep a stable order, and nothing that changes from run to run is written. So
-the same input gives the same bytes.
+The rows of a domain have a stable order, and the file has no dates or other facts of a single run.
+So the same input gives the same bytes.
 
 `dry_run` runs a few batches, says what an extraction would do, and writes nothing.
 """
@@ -65,7 +65,7 @@ class ExtractReport:
     holds_images: bool  # whether there were images
     classes: tuple[str, ...]  # names, ordered like the logits
     domains: tuple[DomainReport, ...]  # source first
-    # None without labelled source rows; the accuracy on the target is for ``covcal evaluate``.
+    # None without labelled source rows; ``covcal evaluate`` measures the accuracy on the target.
     source_accuracy: SourceAccuracy | None
     warnings: tuple[str, ...]  # suspicious facts, one line each
     notes: tuple[str, ...]  # notes for the user, one line each
@@ -187,7 +187,7 @@ def _run(
             domain.add_evidence(spools[name], outputs, evidence)
         _require_one_form(plan, spools, evidence)
         outputs.settle(evidence)
-        # Join: write the file in one go.
+        # Join: write the file in one pass.
         attributes, classes = plan.attributes(), plan.classes.names
         several = plan.settings.multilabel
         writer = stack.enter_context(

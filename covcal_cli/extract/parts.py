@@ -98,7 +98,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        All but logits and labels can be those of the group `shared`, which holds the same rows.
+        All datasets except logits and labels can be shared with the group `shared`, which holds the
+        same rows.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -192,7 +193,7 @@ def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
 
 
 def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalError:
-    """Return the error that two files differ in `what`, with their values `a` and `b`."""
+    """Return the error for two files that differ in `what`; their values are `a` and `b`."""
     texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
     return CovcalError(
         f"{first} and {second} differ in their {what} ({texts[0]} and {texts[1]}): extract both "
@@ -204,8 +205,8 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     """Return the folder for the parts of `output`, and a note about an earlier run.
 
     `config` holds everything that the numbers depend on, under names that a user knows. `resume`
-    continues an earlier run with an equal `config`, and refuses a run with a different one. Without
-    `resume` the parts of an earlier run are removed.
+    continues an earlier run with an equal `config`, and refuses a run with a different `config`.
+    Without `resume` the parts of an earlier run are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -386,7 +387,8 @@ class RawRows:
 
     path: Path
     shape: tuple[int, int]
-    convert: Callable[[Float32s], Float32s] | None = None  # applied to every slice
+    # a function that is applied to every slice
+    convert: Callable[[Float32s], Float32s] | None = None
 
     def blocks(self) -> Iterator[Float32s]:
         """Yield all rows in order, a few MiB at a time."""

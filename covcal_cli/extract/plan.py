@@ -579,7 +579,7 @@ class TableClassifier:
 
 
 def once(*texts: str | None) -> tuple[str, ...]:
-    """Return the texts that are not empty, each once, because one file may hold both domains."""
+    """Return the texts that are not empty, each once: two domains in one file have equal texts."""
     return tuple(dict.fromkeys(text for text in texts if text))
 
 

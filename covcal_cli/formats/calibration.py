@@ -77,7 +77,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The target rows whose labels a calibration was fitted to."""
+    """The labelled target rows to which a calibration was fitted."""
 
     n: Number
     seed: int
@@ -106,7 +106,7 @@ class Calibration(Document):
     schema: ClassVar[str] = "covcal.calibration/1"
 
     method: str  # the method that the user asked for
-    method_used: str  # the method that was used; `reason` says why in one sentence
+    method_used: str  # the method that was used; `reason` explains it in one sentence
     reason: str
     forecaster: Forecasters  # the forecaster whose logits are scaled
     # T_f of softmax(z / T_f + b + a 1[k = f]). The class offsets b and the offset a of the
@@ -121,7 +121,7 @@ class Calibration(Document):
     )
     discriminator: str | None  # "logistic" or "network"
     max_weight: Annotated[float, Within(1)]  # U
-    loss: str  # what T_f minimises, "brier" or "nll"
+    loss: str  # the loss that T_f minimises, "brier" or "nll"
     fit: Mapping[str, Any]  # the fit of T_f: rows, errors, loss before and after, limit
     weights: Mapping[str, Any] | None  # `WeightHealth`, and `bound`, if there are weights
     bound: Mapping[str, Any] | None

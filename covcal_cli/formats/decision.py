@@ -1,4 +1,4 @@
-"""A decision which rows to accept, and sets of classes, as decide.json holds it."""
+"""A decision on rows to accept and on sets of classes, as decide.json holds it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class GroupPoint:
-    """The rows of one group, and what to expect of its accepted rows."""
+    """The rows of one group, and the expected error of its accepted rows."""
 
     name: str
     rows: Count  # number of the group's rows in the sample behind the curve
@@ -88,7 +88,7 @@ class SetRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision(Document):
-    """Everything that ``covcal decide`` found."""
+    """The result of ``covcal decide``."""
 
     schema: ClassVar[str] = "covcal.decision/1"
 

@@ -288,7 +288,7 @@ class SourceDomain(Domain):
     """The labelled domain that the classifier was trained on."""
 
     def labels(self, rows: Rows) -> Labels:
-        """Return the labels of `rows`, shape (m,) int64; -1 where unknown."""
+        """Return the labels of `rows`, shape (m,) int64; -1 if unknown."""
         return read_labels(self, rows)
 
 
@@ -326,7 +326,7 @@ class FeatureFile:
 
     @property
     def model(self) -> dict[str, str]:
-        """Name and sha256 of the classifier; empty where unknown."""
+        """Name and sha256 of the classifier; empty if unknown."""
         return {name: str(self.attributes.get(f"model_{name}", "")) for name in ("name", "sha256")}
 
     @property
@@ -554,8 +554,8 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read ascending `rows` as contiguous spans, which is far faster than HDF5's row selection.
 
-    If one span with all rows is not much larger than the rows, it is read at once. Rows that are
-    far apart are read in spans of a few MiB.
+    If a span with all rows is not much larger than the rows, it is read at once. Rows that are far
+    apart are read in spans of a few MiB.
     """
     shape = list(dataset.shape)
     shape[axis] = 1

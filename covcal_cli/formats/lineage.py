@@ -166,7 +166,7 @@ def unmarked_sha256(path: Path) -> str:
     """
     try:
         marked = root_attributes(path, remedy=REMEDY).get(UNMARKED_SHA256)
-    except CovcalError:  # not an HDF5 file, or a damaged one
+    except CovcalError:  # not an HDF5 file, or a damaged file
         marked = None
     return sha256_of(path) if marked is None else str(marked)
 

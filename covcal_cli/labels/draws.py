@@ -140,7 +140,7 @@ class Draw:
         )
 
     def right(self, logits: Floats) -> Float64s:
-        """Return 1 where the classifier is right and 0 where it errs, shape (m,).
+        """Return 1 for rows where the classifier is right and 0 for its errors, shape (m,).
 
         `logits` are the classifier's logits of these rows, shape (m, K).
         """
@@ -285,7 +285,7 @@ def write_draw(writer: HDF5Writer, draw: Draw) -> None:
 
 
 def _values(file: FeatureFile, name: str, kinds: str) -> AnyArray:
-    """Return the values of one of the datasets of ``/marked``."""
+    """Return the values of a dataset of ``/marked``."""
     dataset = file.handle[MARKED].get(name)
     if not isinstance(dataset, Dataset) or dataset.dtype.kind not in kinds or dataset.ndim != 1:
         raise _damaged(file, f"lack {name}")
@@ -466,7 +466,8 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # Draw one of the rows inside in proportion to their lengths; it represents all of them.
+        # Draw one of the rows inside in proportion to their lengths; this row represents all of
+        # them.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:

@@ -247,7 +247,7 @@ def metrics_by_labels(
     - `scaling`: the fit to the labels.
     - `accuracy`: the accuracy by the labels.
     - `wanted`: metrics and classes, as in `expected_metrics`.
-    - `groups`: the groups of the frame's rows, followed by those of the drawn rows.
+    - `groups`: the groups of the frame's rows, then the groups of the drawn rows.
     - `costs`, (K, K): the cost of a row by its true class and its predicted class.
     """
     if not wanted and costs is None:

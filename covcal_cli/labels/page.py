@@ -172,7 +172,7 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
 
 
 class _Thumbnails:
-    """An `ImagePipeline` that writes the data URI of an image as the one value of its row."""
+    """An `ImagePipeline` that writes the data URI of an image as the only value of its row."""
 
     row_shape: "RowShape" = (1,)
     dtype = "object"

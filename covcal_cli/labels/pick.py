@@ -53,7 +53,7 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 
-_UNSEEN = ("train", "validation")  # splits whose rows evaluate does not use
+_UNSEEN = ("train", "validation")  # splits that evaluate does not use
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean absolute value of a standard normal number
 _EXACT_ROWS = 1 << 20  # scores of more rows are stored in 32 bits
 _CHUNK = 1 << 18  # rows that are processed at a time

@@ -52,8 +52,8 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     """Join the draws of several files, with their labels, as the files' rows are joined.
 
     Batches with the same number, one from each file, become one batch of the joined file. A row
-    keeps its inclusion probability. The strata of a file follow those of the files before it. If a
-    file lacks a batch, it is refused, because its rows could not have been drawn.
+    keeps its inclusion probability. The strata of a file are numbered after the strata of earlier
+    files. If a file lacks a batch, it is refused, because its rows could not have been drawn.
 
     `rows` are the numbers of each file's target rows in the joined file, ascending.
     """

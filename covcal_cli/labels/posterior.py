@@ -9,7 +9,8 @@ temperature T and an offset a of the log odds. These are the prior and the likel
    errors of the estimate on the half *choose* of the benchmark. They hardly depend on ``adapt`` or
    on the number of classes, so one pair of widths is enough.
 2. The offset has a normal prior of mean 0.2 and standard deviation 0.4. If two calibrations have
-   the same mean confidence, the one with less varied confidence is usually better after a shift.
+   the same mean confidence, the calibration with less varied confidence is usually better after a
+   shift.
 3. A labelled row multiplies the density by c or 1 - c, to the power of its weight. Weights have
    mean 1: a row that was drawn with a small probability represents many rows.
 4. The offset is its posterior mean. T is the temperature at which the mean confidence is the
@@ -46,7 +47,7 @@ _MAX_AGREEING = 0.1  # the distance between estimators that agree
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
 MAX_FRAME = 1000  # most rows over which confidences are averaged
-_PARTS = 200  # parts of these rows by confidence; one row represents each part
+_PARTS = 200  # the frame is divided by confidence into so many parts; one row represents each part
 _RANGE = 5e-3, 2e2  # range of T, relative to the scale of the logits
 _POINTS = 33, 25  # grid points for T and for the offset
 _REACH = 4.0  # range of the offset, in standard deviations

@@ -59,7 +59,7 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 
 @dataclass(frozen=True)
 class Share:
-    """The lines of a draw that one of several labellers gets.
+    """The lines of a draw for one of several labellers.
 
     The lines of a draw are in random order. All labellers get its first lines, which show how far
     they agree. The other lines are dealt to them in turn.
@@ -90,7 +90,7 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """The rows of one batch, m of them, as lines of a CSV, and the labels that they have."""
+    """The m rows of one batch as lines of a CSV, with their labels."""
 
     path: Path
     number: int  # number of the batch, from 0
@@ -211,7 +211,7 @@ def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the classifier's answers: the kept columns that seem to hold them, and covcal's."""
+    """Return the columns with the classifier's answers: kept columns, and covcal's own columns."""
     columns: dict[str, Sequence[str]] = {}
     for name in sheet.answers:
         columns[_free_name(name, sheet.cells)] = sheet.cells[name]

@@ -1,8 +1,9 @@
 """The thresholds that `decide` tests, their order, and the rows from which labels are drawn.
 
 Everything here is fixed before a label is seen. It follows from the scores of unlabelled rows, the
-number of labels, and beliefs: expected numbers of wrong rows. Wrong beliefs change how many rows
-are accepted, but never break a promise. MATHEMATICS, section 13 explains the tests and their bound.
+number of labels, and beliefs. A belief is an expected number of wrong rows for each share of best
+rows. Wrong beliefs change how many rows are accepted, but never break a promise. MATHEMATICS,
+section 13 explains the tests and their bound.
 
 A candidate is a set of the rows with the highest scores, and a count k of wrong labelled rows. The
 set is accepted if at most k of its labelled rows are wrong. The first candidate, and the region
@@ -140,7 +141,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Candidates in the order of the tests, and what to expect of them."""
+    """Candidates in the order of the tests, and the result to expect."""
 
     candidates: tuple[Candidate, ...]
     share: float  # share of accepted rows, on average over the beliefs
@@ -242,7 +243,7 @@ def _candidates(
             else:
                 low = middle + 1
         new = candidate(high)
-        if new.wrong < 0:  # many rows of one score
+        if new.wrong < 0:  # many rows have the same score
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)

@@ -21,7 +21,7 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 
 @dataclass(frozen=True)
 class ClassRows:
-    """n rows, seen as one class against all others."""
+    """n rows for the metrics of one class against all others."""
 
     is_predicted: Booleans  # q, (n,), whether the classifier predicts the class
     ranks: Integers  # (n,), rank of each row by the probability of the class; ties share a rank
@@ -73,7 +73,7 @@ class ClassMetric:
 def class_odds(logits: Floats) -> Float64s:
     """Return the log odds of every class by the classifier's own probabilities, shape (K, n).
 
-    They rank rows as the probabilities do, and also rank rows whose probability rounds to 1.
+    They rank rows like the probabilities, and also distinguish rows whose probability rounds to 1.
     """
     chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
     odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))

@@ -76,7 +76,7 @@ def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
         scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
-        second = scaled.max(axis=0)  # -inf if only one class is possible
+        second = scaled.max(axis=0)  # -inf if only a single class is possible
         scaled -= np.where(second > -np.inf, second, 0.0)
         rest = np.exp(scaled).sum(axis=0)
         values[rows] = -(second + np.log(np.maximum(rest, np.finfo(np.float64).tiny)))
@@ -154,7 +154,7 @@ def anytime_interval(
     limit = -np.log(level) - _log_beta(p + s, q + f) + _log_beta(p, q)
 
     def edge(outside: float) -> Float64s:
-        """Return the edge of every interval between a value inside it and one outside."""
+        """Return the edge of every interval, between a value inside and a value outside."""
         total = s + f
         inside = np.where(total > 0, s / np.where(total > 0, total, 1.0), 0.5)
         beyond = np.full_like(inside, outside)

@@ -32,13 +32,13 @@ ABOVE = 1e-3  # how far above 1 rounding can move a probability
 EXACT = 1e-3  # a sum this near to 1 needs no note about rounding
 _SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1; enough for half precision
 _WIDEST_TOLERANCE = 0.5  # the widest tolerance, however many values were rounded
-_EXACT_SUM = 1e-4  # tolerance of a sum whose values have all their digits
+_EXACT_SUM = 1e-4  # tolerance of a sum of values that have all their digits
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5  # a share of the rows that counts as most rows; a classifier may fail on the others
 _TIED = 0.1  # a share: if more values equal the least or the greatest, values were clipped
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # fewer rows may show a pattern by chance
-_FEWEST_ROWS = 4  # fewer rows may have one sum by chance
+_FEWEST_ROWS = 4  # fewer rows may have equal sums by chance
 _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9  # a share of the highest value that a softmax of probabilities can reach
 # The quantised score of probability 0 is 0, or the least number of the type.
@@ -316,7 +316,7 @@ class OutputEvidence:
         return f"every row sums to about {_short(total)}, as shares of that number do"
 
     def doubts(self) -> tuple[str, ...]:
-        """Return suspicious facts that a user should look into, one sentence each."""
+        """Return suspicious facts for the user, one sentence each."""
         return tuple(
             doubt
             for doubt in (self._doubt_on_order(), self._doubt_on_values(), self._doubt_on_scale())

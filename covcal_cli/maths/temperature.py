@@ -73,7 +73,7 @@ def fit_temperature(
     - `weights`, (n,): non-negative weight a_i of every row; their scale does not matter.
     - `loss`: what T minimises.
     - `allow_sharpening`: with False, T below 1 is not considered.
-    - `seed`: chooses the rows of the grid where there are more than 20 000.
+    - `seed`: chooses the rows of the grid if there are more than 20 000.
 
     Raises `ValueError` if there are no rows, or the weights are negative or sum to zero.
     """

@@ -162,7 +162,7 @@ def _average(gap: MeanGap) -> str:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return what the rows prove about the calibration compared with none."""
+    """Return sentences on the calibration compared with none, as far as the rows prove them."""
     if not changes:
         return []
     worse, better = (

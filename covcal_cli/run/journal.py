@@ -230,7 +230,7 @@ class Journal:
 
 
 def place(folder: Path) -> list[Path]:
-    """Replace the folder's results by those in ``next/``; return the old results that are kept.
+    """Replace the folder's results by those in ``next/``; return the kept old results.
 
     All old results are kept except features and adapted files, which can be made again. These are
     kept too if they hold labels of picked rows, or networks that the calibration needs.

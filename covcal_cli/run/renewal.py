@@ -83,7 +83,7 @@ class Comparison:
     old: float  # mean confidence, calibrated
     new: float
     answer: str  # the verdict of ``covcal watch`` on the calibration in use, with its reason
-    change: str  # whether the new rows changed, and by what
+    change: str  # whether the new rows changed, and the change in words
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
 

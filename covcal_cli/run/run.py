@@ -375,7 +375,7 @@ class Steps:
     def _judging(self, file: Path) -> EvaluateSettings:
         """Return the settings of the evaluation: on test rows, or on all rows if there are none.
 
-        All rows are unbiased too, because no earlier step reads target labels.
+        Measuring on all rows is also unbiased, because no earlier step reads target labels.
         """
         with FeatureFile(file) as opened:
             split = "test" if len(opened.require_target().rows("test")) else ALL

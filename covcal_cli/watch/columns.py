@@ -34,7 +34,7 @@ _DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
 
 
 def sketches_of(domain: Domain, rows: Rows) -> tuple[ColumnSketch, ...]:
-    """Return the sketches of the columns of some rows, as far as they can be compared."""
+    """Return the sketches of the columns of some rows, for columns that can be compared."""
     sketches = (sketch(name, domain.column(name, rows)) for name in domain.columns)
     return tuple(column for column in sketches if column is not None)[:_MOST_COLUMNS]
 

@@ -80,7 +80,7 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read a history; a file that does not exist is an empty one.
+    """Read a history; a file that does not exist is an empty history.
 
     Raises
     ------

@@ -289,7 +289,7 @@ def _with_accepted(
 def _with_metrics(
     entry: Measured, target: Domain, cut: Cut, standard: Standard, labels: FileLabels | None
 ) -> Measured:
-    """Return a period with its metrics: by `labels` if there are new ones, or estimated.
+    """Return a period with its metrics: by `labels` if there are new labels, else estimated.
 
     Metrics in the history are not estimated again.
     """
@@ -467,7 +467,7 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Return the accepted rows of both parts; None unless one decision accepted them."""
+    """Return the accepted rows of both parts; None unless the same decision accepted them."""
     one, other = first.accepted, second.accepted
     if one is None or other is None or one.decision != other.decision:
         return None
@@ -533,7 +533,7 @@ def signals_of(
     reference : Reference
         The reference data of the calibration.
     logits : ndarray of shape (n, K)
-        The classifier's.
+        The classifier's logits.
     confidence : ndarray of shape (n,)
         Calibrated confidence in the classifier's labels.
     compared : ndarray of shape (n, p), optional

@@ -209,7 +209,7 @@ class Measured:
     variances: Mapping[str, Share]  # variances of the ranks, by signal
     signal_rows: Count  # number of rows for signals and domains
     columns: tuple[ColumnDrift, ...] = ()  # drifts of the kept columns; empty for joined periods
-    accepted: Accepted | None = None  # the rows that the decision accepts, if one is watched
+    accepted: Accepted | None = None  # the rows that the decision accepts, if a decision is watched
     # The metrics that were asked for: by the labels of the period, or estimated; empty for joined
     # periods.
     metrics: tuple[MetricEstimate, ...] = ()
@@ -252,7 +252,7 @@ class Period(Document):
 
     @property
     def change(self) -> str:
-        """Whether the rows changed, since when and by what, in words."""
+        """Whether the rows changed, since which period, and the change, in words."""
         if self.alarm.raised:
             return f"changed since {self.alarm.since}: {self.alarm.change}"
         if self.segment is None:

@@ -82,7 +82,7 @@ class Packed:
 
     @classmethod
     def of(cls, values: Floats) -> "Packed":
-        """Pack an array; infinite values become the largest finite ones."""
+        """Pack an array; infinite values become the largest finite values."""
         limit = np.finfo(np.float32).max
         packed = np.clip(values, -limit, limit).astype("<f4")
         return cls(tuple(packed.shape), base64.b64encode(packed.tobytes()).decode("ascii"))
@@ -231,7 +231,7 @@ class Clusters:
     centres: Packed  # (L, K), centres of the classes that have a row
     classes: tuple[int, ...]  # (L,), numbers of these classes
     shares: Packed  # (K,), shares of the classes
-    strays: float  # share of rows that end in a cluster other than their label's
+    strays: float  # share of rows that end in a cluster other than the cluster of their label
     held_strays: float  # this share for the clustering with fixed class shares
 
     def __post_init__(self) -> None:
@@ -305,8 +305,8 @@ class Reference(Document):
     joint: Packed | None
     coordinates: Coordinates
     source: SourceSketch
-    # Whether the data come from an earlier calibration, because the rows of this one raised an
-    # alarm.
+    # Whether the data come from an earlier calibration, because the rows of this calibration raised
+    # an alarm.
     is_carried_over: bool = False
     columns: tuple[ColumnSketch, ...] = ()  # the kept columns that can be compared
 

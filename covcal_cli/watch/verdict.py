@@ -1,4 +1,4 @@
-"""Judge a period: whether its confidence is right, and what changed in its rows, in words.
+"""Judge a period: whether its confidence is right, and whether its rows changed, in words.
 
 These are two separate questions, because real rows change every week and most changes do not
 matter. The verdict compares the interval of (mean confidence - accuracy) with a tolerance. The

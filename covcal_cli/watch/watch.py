@@ -336,7 +336,7 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the periods to report, and whether any is new: all new ones, or else the last one."""
+    """Return the periods to report (all new periods, else the last) and whether any is new."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:

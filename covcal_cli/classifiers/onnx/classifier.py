@@ -163,7 +163,7 @@ class OpenedOnnx:
         return self._proved(self._declared(head), batch)
 
     def _declared(self, head: Head) -> Reading:
-        """Return how phi and the logits are read, as far as the graph declares it."""
+        """Return the reading of phi and the logits, with the facts that the graph declares."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
@@ -228,7 +228,7 @@ class OpenedOnnx:
         if error <= limit:
             return _Comparison(original, runner, error)
         original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
-        # Without fused operators, the output may equal that of the fused model.
+        # Without fused operators, the output may be equal to the output of the fused model.
         runner = self._start(reading.head, fuse=False)
         values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)

@@ -18,7 +18,7 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# Files that are often given instead of a model: how they start, what they are, and the remedy.
+# Files that users often give instead of a model: their first bytes, their kind, and the remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the raw file, not its page"),

@@ -176,7 +176,7 @@ class OnnxGraph:
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
-    """Return the tensors that a node reads, with those that its inner graphs read."""
+    """Return the tensors that a node and its inner graphs read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         inner = [attribute.g] if attribute.HasField("g") else attribute.graphs
@@ -270,7 +270,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the number of rows of the inputs: None if any is free, else the most frequent one."""
+    """Return the inputs' number of rows: None if any is free, else the most frequent number."""
     if None in batches:
         return None
     return max(dict.fromkeys(batches), key=batches.count)

@@ -114,10 +114,10 @@ class Tail:
     where: str  # the model, for errors
     head: Head
     n_scores: int  # columns of the scores; never 0
-    outputs: tuple[ClassOutput, ...]  # candidates; only one when the kind is known
+    outputs: tuple[ClassOutput, ...]  # candidate outputs; a single output when the kind is known
     kind: str | None = None  # one of `proof.TAILS` or `proof.ARGMAX`; None until recognised
     is_double: bool = False  # whether the scores are float64
-    notes: tuple[str, ...] = ()  # what follows from the kind
+    notes: tuple[str, ...] = ()  # notes that follow from the kind
 
     def __post_init__(self) -> None:
         if self.n_scores == 0:
@@ -161,7 +161,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return the tail with its kind, and with the one output that the scores give by it."""
+        """Return the tail with its kind, and with the only output that follows by this kind."""
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
                 if self._makes(kind, output, scores, values, limit):

@@ -2,8 +2,8 @@
 
 TorchScript, torch.export programs and modules from a function are read in the same way:
 
-1. `OpenedTorch` runs the program on random rows, to find where the logits come from: a `Head`, or
-   the output itself (`Answer`).
+1. `OpenedTorch` runs the program on random rows, to find the source of the logits: a `Head`, or the
+   output itself (`Answer`).
 2. While the program runs, a `ProgramReader` records the calls of the head's layers.
 3. A `Reading` has the names and notes for the user, and proves every batch of data
    (``classifiers/proof.py``).
@@ -104,12 +104,12 @@ class Values:
 
 
 class ProgramReader:
-    """A program together with where its features and logits are read."""
+    """A program, with the places at which its features and logits are read."""
 
     def __init__(
         self,
         program: Program,
-        source: Head | Answer,  # the place that the logits come from
+        source: Head | Answer,  # the place from which the logits come
         output_name: str,  # the output that holds the classes
         tap: Tap | None,  # the place of the features; None for the input of the head
         *,

@@ -385,7 +385,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield the possible tails of `output`, and its logits up to a constant per row."""
+    """Yield the possible tails of `output`, with logits that may miss a constant per row."""
     if not np.isfinite(output).all():
         return
     yield "none", output

@@ -46,7 +46,7 @@ class _Guess:
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # what the guess rests on, for the note
+    source: str  # the facts behind the guess, for the note
     certain: bool = False  # whether the author declares it, so that nothing else is tried
 
 
@@ -147,7 +147,7 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
-    """Yield rows whose whole shape an attribute of a function or module declares."""
+    """Yield rows of a shape that an attribute of a function or module declares completely."""
     example = getattr(holder, "example_input_array", None)
     if isinstance(example, Tensor | Mapping):
         example = (example,) if isinstance(example, Tensor) else tuple(example.values())

@@ -148,7 +148,7 @@ def address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-# The order of a run.
+# Recording a run in order.
 #
 # Operators are recorded while the program runs, so control flow and functions without modules are
 # covered too. A value is identified by its memory block: a view or a change in place is the same
@@ -201,7 +201,7 @@ class Trace:
 
     def __init__(
         self,
-        # What depends on the inputs depends on the data. All other values are constant.
+        # Values that depend on the inputs depend on the data. All other values are constant.
         inputs: Sequence[Tensor],
         names: dict[int, str],  # the names of the layers by the address of their weights
     ) -> None:
@@ -298,7 +298,7 @@ class Trace:
         return self._values[block] if block in self._values else self._new(block)
 
     def _new(self, block: int) -> int:
-        # A freed block may be used again; then it holds another value.
+        # A freed block may be used again, and then holds another value.
         self._count += 1
         self._values[block] = self._count
         return self._count
@@ -317,7 +317,7 @@ class LayerReader:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Record the calls in this context. Without layers, nothing is recorded or slower."""
+        """Record the calls in this context; without layers, nothing is recorded."""
         if not self._keys:
             yield
             return
@@ -344,8 +344,8 @@ _SHOWN = 8
 class Tap:
     """The place where the features of ``--phi`` are read: here, the input of the program."""
 
-    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers whose calls it needs
-    note = ""  # says how the values are changed; empty if they are not
+    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers that it needs
+    note = ""  # a note on how the values are changed; empty if they are not changed
 
     def __init__(self, where: str, name: str) -> None:
         self.where = where  # the model, for errors
@@ -426,7 +426,8 @@ class _LayerTap(Tap):
 def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     """Return the tap that ``--phi`` names: ``input``, NAME or NAME.output, or NAME.input.
 
-    `calls` are the linear layers of a run. In the program of a file, only these can be read.
+    `calls` are the linear layers of a run. In a program from a file, only the features at these
+    layers can be read.
     """
     if phi == "input":
         return Tap(program.where, phi)

@@ -1,4 +1,4 @@
-"""Arrow's columns as NumPy's arrays: what a column holds, and its values.
+"""Arrow's columns as NumPy's arrays: the description of a column, and its values.
 
 Arrow's own conversion to NumPy loads pandas if it is installed, which takes 50 MB. DLPack does not
 load it.
@@ -53,8 +53,8 @@ class ArrowColumns:
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
         """Return the description of a column of `n` rows.
 
-        `head` returns its first values, if the type does not say enough. `feature` is what Hugging
-        Face wrote about it.
+        `head` returns its first values, if the type does not say enough. `feature` is Hugging
+        Face's description of the column.
         """
         types, kind = self.arrow.types, field.type
         if self.are_pairs(kind):  # the store finds the classes of all rows

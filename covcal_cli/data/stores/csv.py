@@ -279,7 +279,7 @@ def _comma_message(name: str, cell: str, place: str) -> str:
 
 
 def _kind(cell: str) -> str | None:
-    """Return what a cell holds: a number, a bool or a text; None if it is empty."""
+    """Return the kind of a cell: a number, a bool or a text; None if it is empty."""
     text = cell.strip().lower()
     if text in _MISSING:
         return None

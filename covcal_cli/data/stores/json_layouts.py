@@ -166,7 +166,7 @@ class AnswerCounts:
 
     lines: int = 0
     unlisted: int = 0  # lines
-    without: int = 0  # lines that list no answer at all
+    without: int = 0  # lines in which no answer is listed
     behind: int = 0  # lines
     cut: int = 0  # lines
     elsewhere: float = 0.0  # sum over the lines
@@ -398,7 +398,7 @@ class Choices:
 
 
 def _reached(text: str, rest: dict[int, str]) -> list[int]:
-    """Return the answers that a token completes, else those that it begins."""
+    """Return the answers that a token completes, else the answers that it begins."""
     if not text.strip():
         return []
     whole = [

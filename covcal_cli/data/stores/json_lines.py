@@ -45,7 +45,7 @@ from covcal_cli.data.stores.store import (
 from covcal_cli.errors import CovcalError
 
 _CHUNK = 1 << 16  # characters of a list to read at once
-# The most bytes of numbers that are kept in memory, in blocks of rows with few values.
+# Numbers are kept in memory, in blocks of rows, up to this many bytes.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # the memory that Python needs for a number and its key
 _KEPT = 257  # characters of a text that is not a label, id or path; longer texts are not groups

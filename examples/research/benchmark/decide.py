@@ -117,8 +117,8 @@ def of_error(
 ) -> list[float]:
     """Return the truth, three numbers for estimates, and two for promises by each number of labels.
 
-    There are two estimates: that of the decision, and one that takes the calibrated confidence for
-    right. Their numbers are the accepted share, broken, and broken by double.
+    There are two estimates: by the decision, and by the calibrated confidence alone. Their numbers
+    are the accepted share, broken, and broken by double.
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]
