@@ -71,11 +71,3 @@ def test_ctrl_c_in_a_destructor_is_not_forgotten(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text(CTRL_C.partition("os.kill")[0] + DESTRUCTOR)
     done = started(["-m", "covcal_cli"], tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", STOPPED)
-
-
-@pytest.mark.parametrize("how", ["the script", "python -m"])
-def test_an_undisturbed_start_works(how: str, tmp_path: Path) -> None:
-    arguments = program() if how == "the script" else ["-m", "covcal_cli"]
-    done = started(arguments, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("covcal ")

@@ -277,7 +277,7 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "lists"])
+@pytest.mark.parametrize("kind", ["npz", "csv"])
 @pytest.mark.parametrize("name", SHARES)
 def test_shares_of_another_number_than_1_are_probabilities(
     name: str, kind: str, tmp_path: Path

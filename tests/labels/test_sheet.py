@@ -154,8 +154,10 @@ def test_what_a_spreadsheet_changes_is_read(
     require_right(put_in(picked, tmp_path / "x.csv"))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize(
+    ("encoding", "delimiter"),
+    [("utf-8-sig", ","), ("utf-8-sig", ";"), ("utf-16", "\t"), ("utf-16-le", ";")],
+)
 def test_encodings_and_separators(
     picked: Path, tmp_path: Path, lines: Lines, encoding: str, delimiter: str
 ) -> None:
