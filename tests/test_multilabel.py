@@ -23,6 +23,7 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FeatureFile, labels_in
 from covcal_cli.formats.lineage import labels_of
 from covcal_cli.multilabel import one_label
+from covcal_cli.watch.reference import reference_path
 from covcal_cli.watch.watch import watch
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal, printed_json
@@ -165,6 +166,37 @@ def test_intervals_of_gates_share_one_error_rate_over_all_labels(several: Path) 
     """Three labels with a gate each have intervals of 1 - 0.05 / 3."""
     screen = covcal("evaluate", "--fail-above", "ece=0.2", cwd=several)
     assert screen.out.count("98.3 % interval") == len(LABELS)
+
+
+def test_a_label_without_target_labels_is_left_out_with_a_note(
+    several: Path, tmp_path: Path
+) -> None:
+    for name in FILES:
+        shutil.copy(several / name, tmp_path)
+    place = f"label/{LABELS.index('dog')}/target/labels"
+    with h5py.File(tmp_path / "features.h5", "r+") as file:
+        file[place][:] = -1
+    arguments = ("evaluate", "features.h5", "-c", "cal.json")
+    done = covcal(*arguments, "-o", "m.json", cwd=tmp_path).require_success()
+    assert "1 of 3 labels are not measured, because no row has a target label of them: dog" in (
+        " ".join(done.err.split())
+    )
+    content = json.loads((tmp_path / "m.json").read_text())
+    assert list(content["labels"]) == [label for label in LABELS if label != "dog"]
+    with h5py.File(tmp_path / "features.h5", "r+") as file:
+        for number in range(len(LABELS)):
+            file[f"label/{number}/target/labels"][:] = -1
+    assert "evaluate needs labels" in covcal(*arguments, cwd=tmp_path).error_line()
+
+
+def test_labels_that_differ_by_case_have_reference_data_of_their_own(tmp_path: Path) -> None:
+    """Disks that do not tell a from A would otherwise hold one file for both."""
+    names = []
+    for label in ("a", "A", "ä", "a b"):
+        with one_label(label):
+            names.append(reference_path(tmp_path / "cal.json").name.casefold())
+    assert len(set(names)) == len(names)
+    assert names[0] == "cal.a.reference.json"
 
 
 def test_screens_have_a_row_per_label_the_mean_and_the_worst(several: Path, tmp_path: Path) -> None:

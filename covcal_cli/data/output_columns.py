@@ -126,7 +126,7 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
             order, names = _numbered_first(names)
         columns = _named_by_array(store, OutputColumns(outputs, width, order, names))
     elif len(outputs) == 1:
-        note = f"{outputs[0]} is read as the {kind} of class 1 of two"
+        note = f"{outputs[0]} is read as the {kind} of class 1 of two; --classes FILE names both"
         positive = class_of[outputs[0]] or None
         columns = OutputColumns(outputs, 1, (0, 1), None, positive, notes=(note,))
     else:

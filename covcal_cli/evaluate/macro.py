@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from covcal_cli.errors import UnlabelledError
 from covcal_cli.evaluate.gates import Assessment, GateResult, Gates, result_of_limit
 from covcal_cli.evaluate.limits import Limit, verdict_on
 from covcal_cli.evaluate.metrics import METRICS
@@ -18,6 +19,7 @@ from covcal_cli.evaluate.result import Verdict, metrics_document
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.records import of_labels
 
+_LISTED = 10  # most labels in a note
 MACRO = "macro"  # the group of a limit on the mean over labels
 
 
@@ -138,5 +140,24 @@ def assess_labels(
     limits = dict.fromkeys((*every, *(replace(limit, by=None) for limit in macro)))
     of_label = replace(gates, limits=tuple(limits), shared_by=len(labels))
     notes: list[str] = []
-    assessments = for_each_label(labels, lambda: assess_one(gates=of_label, tell=notes.append))
+    missing: list[UnlabelledError] = []
+
+    def assess() -> Assessment | None:
+        try:
+            return assess_one(gates=of_label, tell=notes.append)
+        except UnlabelledError as error:
+            missing.append(error)
+            return None
+
+    results = for_each_label(labels, assess)
+    assessments = {name: result for name, result in results.items() if result is not None}
+    if not assessments:
+        raise missing[0]
+    if missing:
+        without = [name for name, result in results.items() if result is None]
+        listed = ", ".join(without[:_LISTED]) + (", ..." if len(without) > _LISTED else "")
+        notes.append(
+            f"{len(without)} of {len(labels)} labels are not measured, because no row has a target "
+            f"label of them: {listed}"
+        )
     return LabelAssessments(assessments, every, macro, list(dict.fromkeys(notes)))

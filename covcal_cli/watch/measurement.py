@@ -76,6 +76,7 @@ class Standard:
     networks: Path | None
     allow_other_preprocessing: bool
     notes: tuple[str, ...] = ()
+    is_new: bool = False  # whether no file holds the reference data yet
     segments: Segments | None = None  # how periods are cut into segments, if the user asks
     decision: WatchedDecision | None = None
     metrics: Sequence[Wanted] = ()  # metrics to estimate for every period
@@ -88,13 +89,11 @@ def standard_of(
     *,
     named: Sequence[Path],
     allow_other_preprocessing: bool,
-    wrote: Callable[[Path], None],
 ) -> Standard:
     """Return a calibration with its reference data; make them if they do not exist yet.
 
     The file that the calibration was fitted on is opened only if it is in the calibration's folder,
-    or if the user `named` it. If the reference data cannot be written, only this watch uses them,
-    and a note says so. `wrote` is called with the file of reference data after it was written.
+    or if the user `named` it.
 
     Raises
     ------
@@ -105,15 +104,9 @@ def standard_of(
     if fitted.is_outside and any(_is_same(fitted.path, path) for path in named):
         inputs = replace(fitted, is_outside=False), *others
         calibration = replace(calibration, inputs=inputs)
-    sha256, path, notes = identity_of(document), reference_path(document), []
-    reference = read_reference(document, calibration, sha256) if path.exists() else None
-    if reference is None:
-        reference = make_reference(calibration, document, sha256)
-        try:
-            write_document(reference, path, force=True)
-            wrote(path)
-        except (CovcalError, OSError) as error:
-            notes.append(f"the reference data are used for this watch only: {error}")
+    sha256, path = identity_of(document), reference_path(document)
+    stored = read_reference(document, calibration, sha256) if path.exists() else None
+    reference = make_reference(calibration, document, sha256) if stored is None else stored
     return Standard(
         calibration,
         document,
@@ -122,8 +115,24 @@ def standard_of(
         source_rows(calibration, reference),
         networks,
         allow_other_preprocessing,
-        tuple(notes),
+        is_new=stored is None,
     )
+
+
+def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) -> Standard:
+    """Write new reference data; `wrote` is called with their file.
+
+    If they cannot be written, only this watch uses them, and a note says so.
+    """
+    if not standard.is_new:
+        return standard
+    path, notes = reference_path(standard.document), standard.notes
+    try:
+        write_document(standard.reference, path, force=True)
+        wrote(path)
+    except (CovcalError, OSError) as error:
+        notes += (f"the reference data are used for this watch only: {error}",)
+    return replace(standard, notes=notes, is_new=False)
 
 
 def _is_same(first: Path, second: Path) -> bool:

@@ -31,6 +31,7 @@ from covcal_cli.watch.measurement import (
     measurements_of,
     standard_of,
     with_segments,
+    with_written_reference,
 )
 from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
 from covcal_cli.watch.segments import segments_in_file
@@ -336,14 +337,8 @@ def _standard_of_file(document: Path) -> Standard:
         raise ArgumentError(
             f"{document} needs more than logits: extract later rows, and use covcal watch"
         )
-    return standard_of(
-        calibration,
-        document,
-        None,
-        named=[],
-        allow_other_preprocessing=False,
-        wrote=lambda _: None,
-    )
+    standard = standard_of(calibration, document, None, named=[], allow_other_preprocessing=False)
+    return with_written_reference(standard, lambda _: None)
 
 
 def _standard_of_arrays(

@@ -43,7 +43,8 @@ def reference_path(document: Path) -> Path:
     label = current_label()
     if label is None:
         return document.with_name(f"{document.stem}.reference.json")
-    is_plain = re.fullmatch(r"[\w -]{1,80}", label) is not None
+    # Disks may not tell upper and lower case apart, nor the forms of an accented letter.
+    is_plain = re.fullmatch(r"[a-z0-9_ -]{1,80}", label) is not None
     name = label if is_plain else hashlib.sha256(label.encode()).hexdigest()[:12]
     return document.with_name(f"{document.stem}.{name}.reference.json")
 

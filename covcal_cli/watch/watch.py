@@ -34,6 +34,7 @@ from covcal_cli.watch.measurement import (
     measurements,
     standard_of,
     with_segments,
+    with_written_reference,
 )
 from covcal_cli.watch.period import (
     Acknowledgement,
@@ -141,7 +142,6 @@ def watch(
         networks,
         named=paths,
         allow_other_preprocessing=settings.allow_other_preprocessing,
-        wrote=wrote,
     )
     if settings.segment is not None:
         level = 1 / settings.threshold
@@ -180,6 +180,7 @@ def watch(
         join=join,
         force=force,
     )
+    standard = with_written_reference(standard, wrote)  # after everything that may be refused
     empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)

@@ -366,7 +366,10 @@ class TestRefusals:
         write_features(
             folder / "x.h5", target=target, source=target, attributes={"model_sha256": "6" * 64}
         )
+        reference = folder / "cal.reference.json"
+        reference.unlink(missing_ok=True)
         assert "comes from another model" in covcal("watch", "x.h5", cwd=folder).error_line()
+        assert not reference.exists()
 
     def test_two_periods_of_one_name(self, folder: Path) -> None:
         done = covcal("watch", "a=w0.h5", "a=w1.h5", cwd=folder)

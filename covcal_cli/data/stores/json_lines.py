@@ -119,7 +119,10 @@ class JSONLinesStore(Store):
                 records, n_characters = [], 0
         self._keep_numbers(records)
         if self._n == 0:
-            raise self.error("there are no rows: give one JSON object per line")
+            raise self.error(
+                "there are no rows: give one JSON object per line; for a period without rows, give "
+                "a CSV with its header alone, because no object names the columns here"
+            )
         for column in self._columns.values():
             if column.texts is not None:
                 column.texts.extend([""] * (self._n - len(column.texts)))
