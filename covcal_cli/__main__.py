@@ -12,9 +12,9 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run the command line of this process and exit."""
     try:
-        from covcal_cli.cli.interrupt import watch
+        from covcal_cli.cli import heed_interrupts
 
-        watch()
+        heed_interrupts()
         from covcal_cli.cli.app import main as run_command_line
 
         run_command_line()

@@ -1,1 +1,68 @@
-"""The command line: parse, call one library function, render. Only this layer prints or exits."""
+"""The command line: a module per command, and here Ctrl-C.
+
+Ctrl-C is never lost, taken for an error, or raised in a loading module. If it interrupts the
+loading of a compiled module, the module raises another error or ends the process. So Ctrl-C waits
+until the module is loaded. Other compiled code may also turn Ctrl-C into another error. So the
+error boundary asks `was_interrupted` before it reports an error. Python prints and drops an
+exception in a destructor or in the callback of a weak reference. If Ctrl-C arrives there, it is
+raised again later.
+"""
+
+import _thread
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+_AGAIN = 0.3  # seconds until it is raised again, after the destructor has ended
+_IMPORTING = "<frozen importlib"
+_asked = threading.Event()
+
+
+def heed_interrupts() -> None:
+    """Handle Ctrl-C from here on, unless it is ignored, as in a shell's background job."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _forgotten
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C, because the result is complete."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def was_interrupted() -> bool:
+    """Return whether Ctrl-C was pressed since `heed_interrupts`."""
+    return _asked.is_set()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number
+    _asked.set()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_IMPORTING):
+            _try_again()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _forgotten(error: Any) -> None:
+    if error.exc_type is KeyboardInterrupt:
+        _try_again()
+    else:
+        sys.__unraisablehook__(error)
+
+
+def _send() -> None:
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:  # a real signal also ends a waiting system call; a signal simulated by Python does not
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _try_again() -> None:
+    later = threading.Timer(_AGAIN, _send)
+    later.daemon = True
+    later.start()

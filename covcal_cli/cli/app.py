@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from covcal_cli import __version__
-from covcal_cli.cli import interrupt
+from covcal_cli.cli import heed_interrupts, ignore_interrupts, was_interrupted
 from covcal_cli.cli.adapt import adapt
 from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
@@ -255,7 +255,7 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else OK
     except (Exception, KeyboardInterrupt) as error:
         # Compiled code may turn Ctrl-C into any other error.
-        told = isinstance(error, StoppedError) or not interrupt.asked()
+        told = isinstance(error, StoppedError) or not was_interrupted()
         return _ended(error if told else KeyboardInterrupt())
 
 
@@ -319,7 +319,7 @@ def main() -> None:
     # This must come before NumPy is loaded. Matrix products are short here. On a busy machine, BLAS
     # threads that wait for each other cost up to ten times more than they gain.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    interrupt.watch()
+    heed_interrupts()
     code = run(sys.argv[1:])
-    interrupt.ignore()
+    ignore_interrupts()
     sys.exit(code)

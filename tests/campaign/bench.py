@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from covcal_cli.cli import app, interrupt
+from covcal_cli.cli import app, heed_interrupts, ignore_interrupts
 from covcal_cli.demo import __file__ as demo
 from tests.cli_runner import COMMANDS, covcal
 from tests.made_files import made_domain, write_adapted, write_features
@@ -135,7 +135,7 @@ def _act(arguments: tuple[str, ...], folder: Path, out: Path, err: Path) -> None
     code = 99
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        interrupt.watch()
+        heed_interrupts()
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.chdir(folder)
@@ -146,7 +146,7 @@ def _act(arguments: tuple[str, ...], folder: Path, out: Path, err: Path) -> None
         )
         vars(app)["app"] = COMMANDS  # made once
         code = app.run(arguments)
-        interrupt.ignore()
+        ignore_interrupts()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
