@@ -468,3 +468,8 @@ def _checked(kind: type, value: Any, place: str) -> Any:
             actual = "a number" if isinstance(value, int | float) else _WANTED[type(value)]
         raise ValueError(f"{place or 'the whole'} is {actual}, not {_WANTED[kind]}")
     return value
+
+
+def sentences_of_failed(guards: Iterable[Guard]) -> list[str]:
+    """Return the sentences of the failed checks."""
+    return [guard.sentence for guard in guards if not guard.passed]

@@ -30,7 +30,7 @@ from covcal_cli.calibrate.problem import (
 )
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.consensus import under_confidence
-from covcal_cli.estimators.guards import guards_on_weights, sentences_of_failed
+from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.estimators.label_shift import given_prior
 from covcal_cli.forecast import UNSCALED, ScaledLogits, source_accuracy
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, Candidate, TargetPrior
@@ -40,7 +40,7 @@ from covcal_cli.maths.softmax import Forecasters, Scaling, scaled_by
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
-from covcal_cli.records import Guard
+from covcal_cli.records import Guard, sentences_of_failed
 
 _LARGE = 10.0  # with a T above this, the outputs are seldom the logits that training used
 _REMEDIES: dict[Limit, str] = {

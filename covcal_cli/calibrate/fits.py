@@ -55,7 +55,6 @@ from covcal_cli.estimators.guards import (
     prior_drift,
     prior_reached,
     prior_rows,
-    sentences_of_failed,
 )
 from covcal_cli.estimators.label_shift import LabelShift, label_shift
 from covcal_cli.estimators.matched_temperature import Match, match_accuracy
@@ -63,7 +62,7 @@ from covcal_cli.maths.odds import probabilities
 from covcal_cli.maths.softmax import ForecasterName, Forecasters, Scaling, scaled_by, with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, Limit, TemperatureFit
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
-from covcal_cli.records import Guard
+from covcal_cli.records import Guard, sentences_of_failed
 
 _NOT_MOVED = 1e-6  # the largest change of class frequencies that counts as none
 _MIN_ESS_FIT = 100.0  # the effective sample size that a weighted fit of T_f needs

@@ -14,7 +14,6 @@ from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Rows
 from covcal_cli.calibrate.methods import MARKED_LABELS
 from covcal_cli.calibrate.problem import EstimateSettings, MethodFit, Problem
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.guards import sentences_of_failed
 from covcal_cli.estimators.inputs import Estimate, most_rows
 from covcal_cli.estimators.metrics import Groups, MetricEstimate, Wanted
 from covcal_cli.files import as_word
@@ -29,7 +28,7 @@ from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import Scaling, class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
-from covcal_cli.records import Guard
+from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
 

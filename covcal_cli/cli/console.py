@@ -12,15 +12,18 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
 from covcal_cli.errors import CovcalError, message, printable
 from covcal_cli.progress import Progress, ProgressCallback, silent
+
+if TYPE_CHECKING:
+    from covcal_cli.records import Guard
 
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
@@ -234,3 +237,21 @@ def usage() -> Iterator[None]:
 def _to_stderr(text: str) -> None:
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
+
+
+def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
+    """Return the number of passed checks, and each failed check with its consequence.
+
+    If a failed check has its own warning, only its name is shown.
+    """
+    if not guards:
+        return ""
+    failed = []
+    for guard in guards:
+        _, _, advice = guard.sentence.partition("; ")
+        if not guard.passed:
+            told = not advice or guard.sentence in warnings
+            failed.append(guard.name if told else f"{guard.name} ({advice})")
+    if not failed:
+        return f"all {len(guards)} passed" if len(guards) > 1 else "passed"
+    return f"{len(guards) - len(failed)} of {len(guards)} passed; failed: {', '.join(failed)}"

@@ -131,13 +131,13 @@ def estimate(
     from covcal_cli.calibrate.estimate import expect, write_expectation
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import LimitExceededError
-    from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.files import as_word
     from covcal_cli.forecast import split_names
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.multilabel import for_each_label
+    from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import LEAST, cost_limit, metric_limit
 
     def given(option: str) -> bool:
@@ -238,7 +238,7 @@ def estimate(
 def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
     """Return the result of a gate, with the failed checks of the estimate."""
     from covcal_cli.errors import CovcalError
-    from covcal_cli.estimators.guards import sentences_of_failed
+    from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate
 
     gate = metric_gate(limit, estimation.metrics, estimation.classes, end and end.value)
@@ -296,10 +296,10 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
 def _answer(estimation: "Estimation") -> str:
     """Return the estimated accuracy and its range, in a few lines."""
     from covcal_cli.cli import tables
-    from covcal_cli.cli.calibration_screen import checks
-    from covcal_cli.estimators.guards import sentences_of_failed
+    from covcal_cli.cli.console import checks
     from covcal_cli.estimators.metrics import COST
     from covcal_cli.maths.odds import in_percent, interval
+    from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_cell
 
     best, source = estimation.estimates[0], estimation.source_accuracy

@@ -24,7 +24,7 @@ def inspect(
       covcal inspect features.h5
       covcal inspect to-label.csv
     """
-    from covcal_cli.cli.calibration_screen import answer, details
+    from covcal_cli.cli.calibrate import answer, details
     from covcal_cli.formats.calibration import Calibration, read_calibration
     from covcal_cli.inspect import describe
     from covcal_cli.report.verdict import unmeasured_action

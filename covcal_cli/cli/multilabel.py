@@ -272,9 +272,8 @@ def publish_expectations(
     """Show the estimated accuracy of every label in one table, then `more` tables per label."""
     from covcal_cli.calibrate.estimate import expectation_document
     from covcal_cli.cli import tables
-    from covcal_cli.estimators.guards import sentences_of_failed
     from covcal_cli.evaluate.macro import gate_of_label
-    from covcal_cli.records import document_text, of_labels, write_document
+    from covcal_cli.records import document_text, of_labels, sentences_of_failed, write_document
     from covcal_cli.report.tables import latex
 
     def content(path: Path) -> dict[str, Any]:
@@ -307,7 +306,7 @@ def publish_expectations(
 
 
 def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
-    from covcal_cli.cli.calibration_screen import checks
+    from covcal_cli.cli.console import checks
     from covcal_cli.maths.odds import in_percent, interval
     from covcal_cli.report.tables import Table
 

@@ -335,7 +335,7 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:
     """Return the estimate, the measurement if there are labels, and the next step."""
-    from covcal_cli.cli.calibration_screen import answer, details
+    from covcal_cli.cli.calibrate import answer, details
     from covcal_cli.errors import printable
     from covcal_cli.report.verdict import measured_action, unmeasured_action
 

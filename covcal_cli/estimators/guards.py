@@ -4,8 +4,6 @@ Each function returns a `Guard`: a number, its threshold, and one sentence that 
 measured and what follows. A check never changes a result. The methods decide what a failure means.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from covcal_cli.arrays import Float64s
@@ -293,11 +291,6 @@ def not_clamped(wanted: float, used: float, why: str) -> Guard:
     text = f"the mean confidence is set to {used:.2%}"
     text += "" if gap == 0 else f" instead of {wanted:.2%}: {why}"
     return Guard("matched confidence", gap, 0.0, gap == 0, text)
-
-
-def sentences_of_failed(guards: Iterable[Guard]) -> list[str]:
-    """Return the sentences of the failed checks."""
-    return [guard.sentence for guard in guards if not guard.passed]
 
 
 def _percent(share: float, threshold: float) -> str:
