@@ -67,9 +67,7 @@ def logits_of(values: Any, name: str) -> Float64s:
     if single:
         rows = rows[:, None]
     if rows.ndim != 2 or len(rows) == 0 or (rows.shape[1] < 2 and not single):
-        raise ArgumentError(
-            f"{name} must be of shape (n, K) with K of at least 2, not {rows.shape}"
-        )
+        raise ArgumentError(f"{name} must have shape (n, K) with K of at least 2, not {rows.shape}")
     both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
     bad = np.flatnonzero(~valid_rows(both))
     if len(bad):
@@ -92,12 +90,12 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(
-            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct it, and give "
-            "np.log of probabilities"
+            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct it. If these "
+            "are probabilities, give np.log of them"
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
         raise ArgumentError(
-            f"{name}: {fact}, which logits do not: give np.log of probabilities, or "
+            f"{name}: {fact}, so they are hardly logits: give np.log of probabilities, or "
             "np.log(p / (1 - p)) of sigmoids"
         )
 
@@ -106,11 +104,11 @@ def labels_of(values: Any, name: str, n: int) -> AnyArray:
     """Return the labels of n rows: class names or numbers; whole numbers become int64."""
     labels = array_of(values, name)
     if labels.shape != (n,):
-        raise ArgumentError(f"{name} must be of shape ({n},), not {labels.shape}")
+        raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}")
     kinds = {type(label) for label in labels.tolist()}
     if len(kinds) > 1 or not all(issubclass(kind, _LABEL_TYPES) for kind in kinds):
         listed = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ArgumentError(f"{name} must be class numbers or names, of one type, not {listed}")
+        raise ArgumentError(f"{name} must be class numbers or class names, not a mix ({listed})")
     if labels.dtype.kind == "f":
         damaged = np.flatnonzero(~np.isfinite(labels))
         if len(damaged):
@@ -123,17 +121,19 @@ def labels_of(values: Any, name: str, n: int) -> AnyArray:
 def class_numbers(labels: AnyArray, classes: AnyArray, name: str) -> Labels:
     """Return the index of each label among K different classes, shape (n,)."""
     order, k = np.argsort(classes), len(classes)
-    if _are_numbers(labels) != _are_numbers(classes):
-        strange, numbers = np.arange(len(labels)), np.zeros(len(labels), dtype=np.int64)
-    else:
-        places = np.searchsorted(classes[order], labels).clip(0, k - 1)
-        numbers = order[places].astype(np.int64)
-        strange = np.flatnonzero(classes[numbers] != labels)
-    if len(strange):
-        listed = ", ".join(map(str, classes[:5])) + (", ..." if k > 5 else "")
+    listed = ", ".join(map(str, classes[:5])) + (", ..." if k > 5 else "")
+    if len(labels) and _are_numbers(labels) != _are_numbers(classes):
+        ours, theirs = ("numbers", "texts") if _are_numbers(labels) else ("texts", "numbers")
         raise ArgumentError(
-            f"{name}: row {strange[0]} is {labels[strange[0]]!s}, which is none of the classes "
-            f"{listed}: give classes, in the order of the columns"
+            f"{name} are {ours}, but the classes are {theirs} ({listed}): give {theirs}"
+        )
+    places = np.searchsorted(classes[order], labels).clip(0, k - 1)
+    numbers = order[places].astype(np.int64)
+    strange = np.flatnonzero(classes[numbers] != labels)
+    if len(strange):
+        raise ArgumentError(
+            f"{name}: row {strange[0]} is {labels[strange[0]]!s}, which is not one of the "
+            f"classes {listed}: correct it"
         )
     return numbers
 

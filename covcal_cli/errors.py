@@ -178,7 +178,7 @@ def _wrapped(
         except TypeError as error:
             name = function.__qualname__.removesuffix(".__init__")
             names = ", ".join(name for name in signature.parameters if name != "self")
-            raise ArgumentError(f"{name}: {error}; its arguments are {names}") from error
+            raise ArgumentError(f"{name}: {error}. Its arguments are {names}") from error
         if checks_types:
             for name, kind in _hints(function).items():
                 if name in bound.arguments:
@@ -221,7 +221,7 @@ def _converted(kind: Any, value: Any, name: str) -> Any:
             f"{name} must be {_described(kind)}, not {shown(value)} of type {type(value).__name__}"
         )
     if isinstance(value, str | PathLike) and not _is_text(value):
-        raise ArgumentError(f"{name} has a character that no name of a file has: {shown(value)}")
+        raise ArgumentError(f"{name} has a character that no file name can have: {shown(value)}")
     if isinstance(value, Integral) and not isinstance(value, int):
         return int(value)
     if isinstance(value, Real) and not isinstance(value, int | float):

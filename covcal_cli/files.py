@@ -263,7 +263,7 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
         if error.errno in {errno.EACCES, errno.EAGAIN}:
             os.close(descriptor)
             raise CovcalError(
-                f"another process is writing {path}: wait for it, or pass another -o"
+                f"another process writes {path} now: wait for it, or pass another -o"
             ) from error
         # Some network file systems have no locks.
     return _Writing(path, partial, descriptor)
@@ -320,7 +320,7 @@ def require_file(path: Path, *, remedy: str) -> None:
         raise CovcalError(f"{path} does not exist: {remedy}")
     if not path.is_file():
         raise CovcalError(
-            f"{path} is not a plain file (a pipe or device?): save it as a plain file"
+            f"{path} is not a plain file (a pipe or device?): save it as an ordinary file"
         )
     try:
         path.open("rb").close()

@@ -63,8 +63,8 @@ class AlignedNetworks:
         """Refuse a domain without features, or with features of another width."""
         if domain.n_features is None:
             raise CovcalError(
-                f"{domain.path}: /{domain.name}/features is missing, and the aligned networks need "
-                "them: extract again with features"
+                f"{domain.path}: /{domain.name}/features is missing, but the aligned networks "
+                "need it: extract again with features"
             )
         if domain.n_features != self.n_features:
             raise CovcalError(
@@ -85,8 +85,7 @@ def read_aligned_networks(path: Path) -> AlignedNetworks:
     damaged = unfit(arrays)
     if damaged is not None:
         raise CovcalError(
-            f"{path}: /networks/{damaged} is missing, not finite or of a shape that fits no other: "
-            "run covcal adapt again"
+            f"{path}: /networks/{damaged} is missing or damaged: run covcal adapt again"
         )
     return AlignedNetworks(path, networks_sha256(arrays), arrays)
 
@@ -129,10 +128,10 @@ def networks_for(
     if aligned and not file.is_adapted:
         return fitted_networks(calibration, document, networks)
     if aligned and file.attributes.get("networks_sha256") != calibration.networks_sha256:
-        raise CovcalError(f"{file.path} holds other aligned networks than the calibration: {AGAIN}")
+        raise CovcalError(f"{file.path} has other aligned networks than the calibration: {AGAIN}")
     if networks is not None:
         why = "holds" if aligned else "needs no"
-        raise CovcalError(f"{file.path} {why} aligned logits: leave --networks out")
+        raise CovcalError(f"{file.path} {why} aligned logits: leave out --networks")
     return None
 
 
@@ -154,8 +153,8 @@ def fitted_networks(
     networks_read = read_aligned_networks(path)
     if networks_read.sha256 != calibration.networks_sha256:
         raise CovcalError(
-            f"{path} holds other aligned networks than {document} was fitted with: pass --networks "
-            "with that adapted file, or calibrate again"
+            f"{path} has other aligned networks than {document}: pass --networks with the "
+            "adapted file of that calibration, or calibrate again"
         )
     return networks_read
 
@@ -334,12 +333,12 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
     """
     if accuracy is None:
         raise CovcalError(
-            f"{path} has no labelled source rows in its validation and test splits, so it shows no "
-            "accuracy: pass other --fractions, or leave out --expect-accuracy"
+            f"{path} has no labelled source rows in its validation and test splits, so it shows "
+            "no accuracy: pass other --fractions, or leave out --expect-accuracy"
         )
     if accuracy.is_below(expected):
         raise LimitExceededError(
-            f"the classifier gets {accuracy} right, and you expect {expected:.2%}. {CHECKS}"
+            f"the classifier gets {accuracy} right, but you expect {expected:.2%}. {CHECKS}"
         )
 
 
@@ -366,8 +365,8 @@ def require_fitting(
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
-            f"{file.path} comes from another model than the calibration "
-            f"(made for {calibration.model['name']}): {AGAIN}"
+            f"{file.path} and the calibration come from different models (the calibration was "
+            f"made for {calibration.model['name']}): {AGAIN}"
         )
     _require_same_columns(calibration, file)
     _require_same_reading(calibration, document, file)
@@ -381,7 +380,8 @@ def _require_same_classes(
     classes, expected = file.classes, calibration.classes
     if len(classes) != len(expected):
         raise CovcalError(
-            f"{file.path} has {len(classes)} classes, the calibration {len(expected)}: {AGAIN}"
+            f"{file.path} has {len(classes)} classes, but the calibration has {len(expected)}: "
+            f"{AGAIN}"
         )
     for index, (name, wanted) in enumerate(zip(classes, expected, strict=True)):
         if name == wanted:
@@ -395,8 +395,7 @@ def _require_same_classes(
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
-            f"{file.path} has {names} {differs}: extract it again with --classes {document}, which "
-            "names them in the order of the outputs"
+            f"{file.path} has {names} {differs}: extract it again with --classes {document}"
         )
 
 
@@ -416,14 +415,15 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
         place = next(i for i, (a, b) in enumerate(zip(columns, expected, strict=False)) if a != b)
         raise CovcalError(
             f"{file.path} has its feature columns in another order than the calibration (column "
-            f"{place} is {columns[place]}, not {expected[place]}), and the model reads columns by "
-            "position: reorder the table's columns, or extract it together with the source"
+            f"{place} is {columns[place]}, not {expected[place]}). The model needs the "
+            "calibration's order: reorder the table's columns, or extract it together with the "
+            "source"
         )
     has = [f"lacks {lacking[0]}"] if lacking else []
     has += [f"has {extra[0]}"] if extra else []
     raise CovcalError(
-        f"{file.path} was extracted with other feature columns than the calibration's (it "
-        f"{' and '.join(has)}): give the columns that the model was calibrated on"
+        f"{file.path} has other feature columns than the calibration (it {' and '.join(has)}): "
+        "give the columns of the calibration"
     )
 
 
@@ -443,9 +443,9 @@ def _require_same_reading(calibration: Calibration, document: Path, file: Featur
         if name in actual and name in expected and actual[name] != expected[name]:
             what = {"tail": "output", "logits_tensor": "logits", "features_tensor": "features"}
             raise CovcalError(
-                f"{file.path} was extracted with {actual[name]} as the model's {what[name]}, and "
-                f"{document} was fitted with {expected[name]}: extract it again as the "
-                f"calibration's file was (--model-output, --phi), or {AGAIN}"
+                f"{file.path} was extracted with {actual[name]} as the model's {what[name]}, but "
+                f"{document} was fitted with {expected[name]}: extract it again with the same "
+                f"--model-output and --phi, or {AGAIN}"
             )
 
 
@@ -458,9 +458,8 @@ def _require_same_preprocessing(
         return
     differs = setting_that_differs(actual[name], expected[name])
     raise CovcalError(
-        f"{file.path} was extracted with other preprocessing than {document} was fitted with "
-        f"({differs}): extract it again with the same preprocessing, {AGAIN}, or pass "
-        "--allow-other-preprocessing"
+        f"{file.path} has other preprocessing than {document} ({differs}): extract it again with "
+        f"the same preprocessing, {AGAIN}, or pass --allow-other-preprocessing"
     )
 
 

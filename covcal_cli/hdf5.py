@@ -215,6 +215,12 @@ class File(Group):
             self.close()
             raise
 
+    @property
+    def n_beside(self) -> int:
+        """The number of groups in the parent of the group that is read."""
+        with _readable(self.path, "/"):
+            return len(self._raw.parent)
+
     def close(self) -> None:
         """Close the file if this object opened it."""
         if self._closes:
@@ -242,7 +248,7 @@ def _opened(path: Path, remedy: str) -> Any:
         if "truncated" in text:
             size = path.stat().st_size
             raise CovcalError(
-                f"{path} is truncated ({size} bytes are left): copy it again or make it again"
+                f"{path} is cut short ({size} bytes are left): copy it again or make it again"
             ) from error
         if "lock" in text:
             raise CovcalError(
@@ -306,7 +312,7 @@ def _linked(path: Path, place: str, group: Any, name: str) -> Any:
     link = group.get(name, getlink=True)
     target = f"{getattr(link, 'filename', '')}:{getattr(link, 'path', '')}".lstrip(":")
     raise CovcalError(
-        f"{path}: /{where} is a link to {target}, and links are not followed: write the "
+        f"{path}: /{where} is a link to {target}, but covcal does not follow links: write the "
         "values themselves into the file"
     )
 
@@ -321,7 +327,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
         away = "virtual"
     if away:
         raise CovcalError(
-            f"{where} is {away}, and other files are not read: write the values "
+            f"{where} is {away}, but covcal does not read other files: write the values "
             "themselves into the file"
         )
     bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
@@ -336,15 +342,13 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
     else:
         missing = stored < bytes_needed
     if missing:
-        raise CovcalError(
-            f"{where} was never written whole, and reads as zeros: make the file again"
-        )
+        raise CovcalError(f"{where} was not written completely: make the file again")
     if sides is not None:
         _require_checksums(dataset, identifier, settings, sides)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
-            f"{where} would take {bytes_needed / 1e9:.1f} GB, from {stored} bytes: no "
-            "data compresses so; copy the file again or make it again"
+            f"{where} would take {bytes_needed / 1000000000.0:.1f} GB, but the file has only "
+            f"{stored} bytes for it: copy the file again or make it again"
         )
 
 

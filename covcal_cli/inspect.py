@@ -95,7 +95,7 @@ def _other_kind(start: bytes, suffix: str) -> str:
     if start.startswith(b"<?xml"):
         return "is an XML document: open it in a browser or an editor"
     if suffix in {".onnx", ".pt", ".pt2", ".pth"}:
-        return "is not a model that covcal export wrote: covcal extract reads it"
+        return "is not a model from covcal export: give it to covcal extract"
     return f"is not a readable HDF5 file, JSON or table: {_REMEDY}"
 
 
@@ -146,7 +146,7 @@ def _hdf5_lines(path: Path) -> Lines:
     with File(path, remedy=REMEDY) as applied:
         if applied.attrs.get("schema") == APPLIED_SCHEMA:
             if "complete" not in applied.attrs:
-                raise CovcalError(f"{path} was never finished: run covcal apply again")
+                raise CovcalError(f"{path} is not complete: run covcal apply again")
             classes = applied["classes"].texts()
             what = "probabilities" if "probabilities" in applied else "confidences alone"
             count = [("rows", f"{len(applied['id'])}, {what}")]
@@ -298,7 +298,8 @@ def _json_lines(path: Path) -> Lines:
         for label in labels:
             with one_label(label):
                 inner = content["labels"][label].get("schema")
-                lines += [(f"{label}: {name}", text) for name, text in _of_schema(path, inner)]
+                described = [*_of_schema(path, inner), ("schema", str(inner))]
+                lines += [(f"{label}: {name}", text) for name, text in described]
         return [*lines, ("schema", str(schema))]
     return [*_of_schema(path, schema), ("schema", str(schema))]
 

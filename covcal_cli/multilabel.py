@@ -60,9 +60,9 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
     name = _LABEL.get()
     if name is None:
         raise CovcalError(
-            f"{path} holds {len(names)} independent labels, but this command reads one classifier: "
-            "extract a table with the columns prob_NAME and label of one label"
+            f"{path} holds {len(names)} independent labels, but this command works on one "
+            "classifier: extract a table of one label, with the columns prob_NAME and label"
         )
     if name not in names:
-        raise CovcalError(f"{path} does not have this label, only {', '.join(names)}")
+        raise CovcalError(f"{path} does not have this label: use one of {', '.join(names)}")
     return name

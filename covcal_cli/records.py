@@ -155,7 +155,7 @@ def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
     """Refuse a value that is not among the `choices`, and list them."""
     choices = tuple(choices)
     if value not in choices:
-        raise CovcalError(f"there is no {what} {value!r}: take {', '.join(choices)}")
+        raise CovcalError(f"there is no {what} {value!r}: use {', '.join(choices)}")
 
 
 def require_at_least(what: str, value: float, least: float) -> None:
@@ -352,7 +352,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     schema = content.get("schema")
     if schema != kind.schema:
         raise CovcalError(
-            f"{path} has schema {shown(schema)}; this version reads {kind.schema}: {remedy}"
+            f"{path} has schema {shown(schema)}, but this version reads {kind.schema}: {remedy}"
         )
     try:
         return document_of(kind, content, path)

@@ -293,7 +293,7 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
         assert first.stdout is not None
         assert first.stdin is not None
         assert first.stdout.readline() == b"there\n"
-        with pytest.raises(CovcalError, match=r"another process is writing .*out: wait for it"):
+        with pytest.raises(CovcalError, match=r"another process writes .*out now: wait for it"):
             write_text(output, "second", force=True)
         first.stdin.close()
         assert first.wait() == 0

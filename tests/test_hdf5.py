@@ -54,12 +54,12 @@ def bomb(file: Any, name: str) -> None:
 
 
 MAKERS: dict[Callable[[Any, str], None], str] = {
-    external_link: r"is a link to other\.h5:/x, and links are not followed",
-    soft_link: "is a link to /somewhere/else, and links are not followed",
-    external_storage: "is stored in another file, and other files are not read",
-    virtual: "is virtual, and other files are not read",
-    unwritten: "was never written whole, and reads as zeros",
-    half_written: "was never written whole, and reads as zeros",
+    external_link: r"is a link to other\.h5:/x, but covcal does not follow links",
+    soft_link: "is a link to /somewhere/else, but covcal does not follow links",
+    external_storage: "is stored in another file, but covcal does not read other files",
+    virtual: "is virtual, but covcal does not read other files",
+    unwritten: "was not written completely",
+    half_written: "was not written completely",
     bomb: r"would take 3\.1 GB, from \d+ bytes",
 }
 
@@ -195,4 +195,4 @@ def test_labels_beyond_64_bits_are_not_unknown(features: Path) -> None:
         del file["source/labels"]
         file["source/labels"] = labels
     line = covcal("calibrate", features.name, "-o", "new.json", cwd=features.parent).error_line()
-    assert "is 18446744073709551615; -1 (unknown) to" in line
+    assert "is 18446744073709551615: write 0 to" in line

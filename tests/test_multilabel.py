@@ -228,7 +228,7 @@ def test_a_step_for_one_classifier_says_what_to_do(command: tuple[str, ...], sev
     """Commands that do not support several labels refuse in one line, and name the way out."""
     line = covcal(*command, cwd=several).error_line()
     assert "holds 3 independent labels" in line
-    assert "prob_NAME and label of one label" in line
+    assert "extract a table of one label" in line
 
 
 def test_an_error_names_its_label_and_an_unknown_label_is_refused(several: Path) -> None:
@@ -417,11 +417,11 @@ def test_a_softmax_and_a_source_without_a_label_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prob_cat": [1.5] * N}, "which is no probability"),
+        ({"prob_cat": [1.5] * N}, "which is not a probability"),
         ({"prob_cat": [""] + ["0.5"] * (N - 1)}, "is missing, NaN or infinite"),
-        ({"label_cat": [3] * N}, "is 3: write 1 where the row has the label"),
-        ({"label_cow": [1] * N}, "label_cow is a label without outputs"),
-        ({"label": ["cat"] * N}, "keep one form of labels"),
+        ({"label_cat": [3] * N}, "is 3: write 1 for yes"),
+        ({"label_cow": [1] * N}, "label_cow is a label, but the model has no such output"),
+        ({"label": ["cat"] * N}, "keep one of them"),
     ],
     ids=["above 1", "missing", "three", "unknown", "two forms"],
 )

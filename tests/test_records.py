@@ -152,9 +152,9 @@ def test_a_damaged_field_is_named(change: dict[str, Any], words: str, tmp_path: 
         ("", "is empty (0 bytes): make it"),
         ("{", "is not JSON: make it"),
         ("[" * 100_000, "is damaged (it is nested too deeply): make it"),
-        ("[]", "has schema None; this version reads covcal.made/1: make it"),
-        ('{"schema": ["covcal.made/1"]}', "has schema ['covcal.made/1']; this version reads"),
-        ('{"schema": "covcal.made/2"}', "has schema 'covcal.made/2'; this version reads"),
+        ("[]", "has schema None, but this version reads covcal.made/1: make it"),
+        ('{"schema": ["covcal.made/1"]}', "has schema ['covcal.made/1'], but this version reads"),
+        ('{"schema": "covcal.made/2"}', "has schema 'covcal.made/2', but this version reads"),
         ('{"schema": "covcal.made/1"}', "is damaged (content_sha256 is missing): make it again"),
     ],
 )

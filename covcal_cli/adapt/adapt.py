@@ -129,8 +129,8 @@ def _require_adaptable(file: FeatureFile) -> int:
     if len(present) < 2:
         which = f"only class {file.classes[present[0]]}" if len(present) else "no label"
         raise CovcalError(
-            f"{file.path} has {which} among the source's train rows: extract a source that is "
-            "labelled with two classes or more"
+            f"{file.path} has {which} among the source's train rows: extract a source with "
+            "labels of two classes or more"
         )
     return source.n_features or 0
 
@@ -168,9 +168,8 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
     apart = members_apart(members)
     if apart:
         warnings.append(
-            f"adaptation did not align the domains in {apart} of {len(members)} members: "
-            "importance weights on the adapted features keep under "
-            f"{100 * _SEPARATED_ESS:.0f} % effective rows, so do not use fl+iw+temp"
+            f"adaptation did not align the domains in {apart} of {len(members)} members (under "
+            f"{100 * _SEPARATED_ESS:.0f} % effective rows): do not use fl+iw+temp"
         )
     elif ended:
         warnings.append(

@@ -229,8 +229,8 @@ def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
 def diverged() -> CovcalError:
     """Return the error to raise if the networks' weights are no longer finite."""
     return CovcalError(
-        "training diverged: the features or the weight decay are too large for this preset's "
-        "learning rate: use preset default, or less weight decay"
+        "training diverged, because the features or the weight decay are too large: use "
+        "--preset default, or less weight decay"
     )
 
 

@@ -82,9 +82,9 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     if temperature >= floor:
         return _TEMP, f"{same}, so T is that of temp."
     return _NONE, (
-        f"{same}. But temp is not used because its T = {temperature:.4g} would raise confidence, "
-        f"and that needs at least {MIN_ERRORS_OF_FLOOR} errors on the source: give more labelled "
-        "source rows to allow it."
+        f"{same}. But temp is not used, because its T = {temperature:.4g} would raise "
+        f"confidence. That needs at least {MIN_ERRORS_OF_FLOOR} errors on the source: give more "
+        "labelled source rows."
     )
 
 
@@ -139,7 +139,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
                 _TEMP: "chosen: the estimate does not show that its confidence is wrong",
             }.get(
                 name,
-                "chosen: its confidence is the estimate"
+                "chosen: its mean confidence equals the estimated accuracy"
                 if fit.matched is not None
                 else f"chosen: T is at least {fit.scaling.temperature:.3g} without labels",
             )

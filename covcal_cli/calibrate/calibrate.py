@@ -29,7 +29,7 @@ from covcal_cli.calibrate.problem import (
     input_of,
 )
 from covcal_cli.errors import CovcalError, TooFewRowsError
-from covcal_cli.estimators.consensus import under_confidence
+from covcal_cli.estimators.consensus import ESTIMATE_ALONE, under_confidence
 from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.estimators.label_shift import given_prior
 from covcal_cli.forecast import UNSCALED, ScaledLogits, source_accuracy
@@ -112,7 +112,7 @@ def _chosen(problem: Problem) -> Calibration:
     """Fit the choice of auto, and the candidates that cal.json compares with it."""
     name, reason = choose(problem)
     fitted = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
-    compared = candidates(problem, fitted, name)
+    fit, compared = fitted[name], candidates(problem, fitted, name)
     # cal.json also has the checks of the estimate, and how far the domains overlap.
     weights = None
     guards: list[Guard] = []
@@ -125,12 +125,14 @@ def _chosen(problem: Problem) -> Calibration:
             mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
             checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
             guards.append(checked[-1])
+            if not checked[-1].passed:  # its warning says the same as the note of the fit
+                notes_of_fit = tuple(text for text in fit.notes if ESTIMATE_ALONE not in text)
+                fit = replace(fit, notes=notes_of_fit)
         warnings = sentences_of_failed(checked)
     if problem.missing_for_weights is None:
         weights = problem.weights(problem.fullest)
         guards += guards_on_weights(weights)
         notes += fits.notes_on_weights(weights)
-    fit = fitted[name]
     fit = replace(
         fit,
         guards=(*fit.guards, *(guard for guard in guards if guard not in fit.guards)),
@@ -157,8 +159,8 @@ def _calibration(
     if problem.errors("original") == 0:
         warnings.insert(
             0,
-            f"the classifier makes no error on its {len(validation)} source validation rows. If it "
-            "was trained on them, extract rows that it was not trained on",
+            f"the classifier makes no error on its {len(validation)} source validation rows. If "
+            "it was trained on these rows, extract other source rows",
         )
     calibration = _document(
         problem.file,
@@ -313,9 +315,9 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
     limit: Limit | None = calibration.fit["at_limit"]
     if limit is not None and not allow_limit:
         raise CovcalError(
-            f"{path}: method {calibration.method_used}: {fits.LIMITS[limit]} "
-            f"(T = {calibration.forecaster_temperature:.3g}): {_REMEDIES[limit]}, or accept this T "
-            "with --force (allow_limit=True in Python)"
+            f"{path}: method {calibration.method_used}: {fits.LIMITS[limit]} (T = "
+            f"{calibration.forecaster_temperature:.3g}). Either {_REMEDIES[limit]}, or accept "
+            "this T with --force (allow_limit=True in Python)"
         )
     return calibration
 
@@ -329,7 +331,7 @@ def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> li
         right = "" if accuracy is None else f" It gets {accuracy} right."
         warnings.append(
             f"T = {temperature:.4g} is very large: the outputs are far more confident than "
-            f"accurate.{right} Check the preprocessing, and that the output that is read holds "
+            f"accurate.{right} Check the preprocessing, and check that the chosen output holds "
             "logits"
         )
     return warnings

@@ -54,8 +54,9 @@ _PRIOR_TOLERANCE = 1e-3  # shares are often rounded
 _IN_PYTHON = (
     ("with --force (allow_limit=True in Python)", "with allow_limit=True"),
     (
-        "give --target-prior uniform, or a JSON file with a share per class (bbse estimates them)",
-        'give target_prior="uniform", or a share per class ("bbse" estimates them)',
+        "give --target-prior uniform, or a JSON file with a share per class. To estimate the "
+        "shares, give bbse",
+        'give target_prior="uniform", or a share per class. To estimate the shares, give "bbse"',
     ),
     ("leave out --target-prior", "leave out target_prior"),
     ("pass --target-prior", "pass target_prior"),
@@ -158,7 +159,8 @@ class Calibrator:
         target = source[:0] if target_logits is None else logits_of(target_logits, "target_logits")
         if source.shape[1] != target.shape[1]:
             raise ArgumentError(
-                f"source_logits have {source.shape[1]} classes and target_logits {target.shape[1]}"
+                f"source_logits have {source.shape[1]} classes but target_logits have "
+                f"{target.shape[1]}"
             )
         _require_columns(columns, target_logits, "source_logits")
         labels, names = _labels(source_labels, source.shape, classes, columns)
@@ -283,7 +285,10 @@ class Calibrator:
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = logits_of(logits, "logits")
         if rows.shape[1] != len(self.classes_):
-            raise ArgumentError(f"logits have {rows.shape[1]} classes, not {len(self.classes_)}")
+            raise ArgumentError(
+                f"logits have {rows.shape[1]} classes, but the Calibrator was fitted to "
+                f"{len(self.classes_)}"
+            )
         names: AnyArray | None = getattr(self, "feature_names_in_", None)
         columns = None if names is None else names.tolist()
         _require_columns(columns, logits, "the logits that were passed to fit")
@@ -413,8 +418,8 @@ def _labels(
         names = np.unique(labels)
     if names.shape != (k,) or len(np.unique(names)) < k:
         raise ArgumentError(
-            f"there are {k} logits a row and {len(np.unique(names))} classes: give classes, in the "
-            "order of the logits"
+            f"there are {k} logits per row but {len(np.unique(names))} classes: give classes in "
+            "the order of the logits"
         )
     return class_numbers(labels, names, "source_labels"), names
 

@@ -138,9 +138,9 @@ def estimate_file(
         inputs = problem.inputs_with(weights.weights)
         guards += guards_on_weights(weights)
     else:
-        notes.append(f"no estimate by importance weighting: it needs {lacking}")
+        notes.append(f"importance weighting gives no estimate: it needs {lacking}")
     if not file.is_adapted:
-        notes.append("no estimate by agreement: it needs a file that covcal adapt wrote")
+        notes.append("agreement gives no estimate: it needs a file from covcal adapt")
     by_name = Estimates(inputs, problem.prior)
     every = tuple(by_name.values())
     estimates = (by_name.combined, *every)
@@ -286,8 +286,8 @@ def _prior_of(
         return SOURCE_PRIOR, []
     (first, prior), *others = taking
     return prior, [
-        f"{document} was made with the target prior {other.name}, but the estimate uses that of "
-        f"{first}, {prior.name}: estimate for each alone, or pass --target-prior"
+        f"{document} has the target prior {other.name} but {first} has {prior.name}: run "
+        "estimate once per calibration, or pass --target-prior"
         for document, other in others
         if other.shares != prior.shares
     ]

@@ -46,6 +46,7 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.confidences import atc
+from covcal_cli.estimators.consensus import ESTIMATE_ALONE
 from covcal_cli.estimators.guards import (
     MIN_ESS_SHARE,
     MIN_SIGMA,
@@ -70,13 +71,9 @@ _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01
 # The meaning of a T at a limit of its search interval.
 LIMITS: dict[Limit, str] = {
-    "lower": (
-        "T is at its lower limit: the rows that it was fitted to call for ever more confidence, "
-        "which no data can justify"
-    ),
+    "lower": ("T is at its lower limit, because the fitted rows ask for more and more confidence"),
     "upper": (
-        "T is at its upper limit: on the rows that it was fitted to, the logits say nothing about "
-        "the labels, or the opposite"
+        "T is at its upper limit, because the logits of the fitted rows do not predict their labels"
     ),
 }
 _PRIOR_DRIFT = "prior drift"
@@ -113,8 +110,8 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     weights = problem.weights(forecaster)
     if weights.weights.max() == 0:
         raise CovcalError(
-            f"{problem.file.path}: all importance weights are 0, because no source validation row "
-            "looks like the target: choose a method without weights"
+            f"{problem.file.path}: all importance weights are 0, because no source validation "
+            "row is similar to the target: choose a method without weights"
         )
     guards = guards_on_weights(weights)
     return _minimised(problem, forecaster, weights.weights, guards, weights)
@@ -143,12 +140,15 @@ def _frequencies_in_words(shift: LabelShift) -> str:
             "RLLS finds no difference in class frequencies, because there are too few rows: T is "
             "that of temp"
         )
-    text = f"by RLLS {shift.moved:.1%} of the target's rows have other classes than on the source"
+    text = (
+        f"RLLS estimates that {shift.moved:.1%} of the target's rows have other classes than "
+        "on the source"
+    )
     if shift.sigmas > MIN_SIGMA:
         return text
     return (
-        f"{text}, which may be chance: the mean prediction moves by {shift.sigmas:.1f} standard "
-        f"errors ({MIN_SIGMA:.0f} needed)"
+        f"{text}, but this may be chance: the mean prediction moves by {shift.sigmas:.1f} "
+        f"standard errors ({MIN_SIGMA:.0f} needed)"
     )
 
 
@@ -185,14 +185,13 @@ def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> lis
     warnings = []
     if fit.ruled_out:
         warnings.append(
-            f"{fit.ruled_out} of {rows} source validation rows have a label that the classifier "
-            "rules out (a masked logit): its probability is 0 at every T. Check the labels, or the "
-            "mask"
+            f"{fit.ruled_out} of {rows} source validation rows have a label whose logit is "
+            "masked, so its probability is 0 at every T. Check the labels or the mask"
         )
     if fit.held_at_one:
         warnings.append(
-            f"{errors} errors among {rows} source validation rows are too few to justify more "
-            f"confidence (at least {MIN_ERRORS} needed): T is kept at {fit.temperature:.4g}"
+            f"{errors} errors among {rows} source validation rows are too few to raise "
+            f"confidence (at least {MIN_ERRORS} needed), so T is {fit.temperature:.4g}"
         )
     if fit.at_limit:
         warnings.append(f"do not trust these confidences: {LIMITS[fit.at_limit]}")
@@ -221,13 +220,13 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
         )
     if abs(health.mean_weight - 1) > _MAX_MEAN_WEIGHT_GAP:
         warnings.append(
-            f"the mean importance weight is {health.mean_weight:.2f} instead of 1, so the source "
-            "discriminator is wrong: do not use a method with iw here"
+            f"the mean importance weight is {health.mean_weight:.2f} instead of 1: do not use a "
+            "method with iw here"
         )
     if health.clipped_share > _MAX_CLIPPED_SHARE:
         warnings.append(
-            f"{health.clipped_share:.1%} of the importance weights are cut at the limit U: parts "
-            "of the target have almost no source rows"
+            f"{health.clipped_share:.1%} of the importance weights are cut at the limit U, "
+            "because parts of the target have almost no source rows"
         )
     return warnings
 
@@ -243,7 +242,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     if match.temperature < least:
         notes.append(
             f"the estimated accuracy of {problem.cot.accuracy:.1%} would need T = "
-            f"{match.temperature:.4g}, but T stays at least that of the source, {least:.4g}"
+            f"{match.temperature:.4g}, but T is at least that of the source, {least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
@@ -280,8 +279,7 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
         if match.temperature < floors[-1]:
             notes.append(
                 f"{where}the estimated accuracy of {accuracy.accuracy:.1%} would need T = "
-                f"{match.temperature:.4g}, but an estimate alone is not enough evidence to raise "
-                f"confidence: T is kept at {floors[-1]:.4g}"
+                f"{match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
             )
     temperatures = [
         max(match.temperature, floor) for match, floor in zip(matches, floors, strict=True)
@@ -310,7 +308,9 @@ def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Mat
 def _notes_on_crossings(match: Match) -> list[str]:
     if match.crossings < 2:
         return []
-    return [f"{match.crossings} temperatures give the estimated accuracy: T is the largest of them"]
+    return [
+        f"{match.crossings} temperatures give the estimated accuracy: the largest of them is used"
+    ]
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:

@@ -41,8 +41,8 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:
         raise CovcalError(
-            f"{file.path} has no rows that you labelled: draw rows with covcal pick "
-            f"{as_word(file.path)}, and put their labels in with covcal label"
+            f"{file.path} has no rows that you labelled: run covcal pick {as_word(file.path)}, "
+            "label the rows, and run covcal label"
         )
     return draw
 
@@ -88,8 +88,8 @@ class LabelledFit:
         if self.prior is None:
             return f"{text}."
         return (
-            f"{text}. With the estimate of {self.prior.accuracy:.1%} without labels, it is "
-            f"{self._accuracy:.1%}."
+            f"{text}. Combined with the estimate of {self.prior.accuracy:.1%} without labels, "
+            f"the accuracy is {self._accuracy:.1%}."
         )
 
     def method_fit(self, loss: Loss) -> MethodFit:
@@ -194,7 +194,7 @@ def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[
         f"the estimate without labels is {estimate:.1%}, {'within' if passed else 'outside'} "
         f"the interval of the labels, {low:.1%} to {high:.1%}"
     )
-    text += "" if passed else ": the estimate gets less weight; label more rows"
+    text += "" if passed else ". The estimate gets less weight: label more rows"
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)
 

@@ -56,8 +56,8 @@ from covcal_cli.maths.weights import (
 from covcal_cli.records import Guard, Input, require_at_least, require_one_of
 
 NO_PRIOR = (
-    "the class frequencies on the target: give --target-prior uniform, or a JSON file with a share "
-    "per class (bbse estimates them)"
+    "the class frequencies on the target: give --target-prior uniform, or a JSON file with a "
+    "share per class. To estimate the shares, give bbse"
 )
 
 
@@ -175,8 +175,8 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
     )
     if weights is None:
         raise CovcalError(
-            f"{source.path}: the source discriminator did not converge: look for features of "
-            "extreme size"
+            f"{source.path}: the source discriminator did not converge: look for features with "
+            "extreme values"
         )
     return LogisticDiscriminator(mean, scale, weights[:-1], float(weights[-1]))
 
@@ -316,7 +316,7 @@ class Problem:
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
             return NO_PRIOR
         if method.reads_all_classes and self.file.has_one_confidence:
-            return "the probabilities of all classes, and this file holds one confidence per row"
+            return "the probabilities of all classes, but this file has one confidence per row"
         lacking = self.missing_for_estimate if "estimate" in method.needs else None
         if lacking is None and "importance weights" in method.needs:
             lacking = self.missing_for_weights
@@ -329,9 +329,12 @@ class Problem:
         if target is None:
             return _NO_TARGET
         if target.count(*ESTIMATED) < _MIN_ROWS:
-            return f"{_MIN_ROWS} target training or validation rows ({target.counts()})"
+            return f"at least {_MIN_ROWS} target training or validation rows ({target.counts()})"
         if len(self.validation) < _MIN_ROWS:
-            return f"{_MIN_ROWS} labelled source validation rows, not {len(self.validation)}"
+            return (
+                f"at least {_MIN_ROWS} labelled source validation rows (there are "
+                f"{len(self.validation)})"
+            )
         if len(self.file.classes) < 2:
             return "a classifier with at least 2 classes"
         return None

@@ -34,8 +34,8 @@ TORCH = Kind(
 KINDS = (ONNX, TORCH)
 ENDINGS = tuple(ending for kind in KINDS for ending in kind.usual)
 REMEDY = (
-    f"give the classifier first: an {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file, or "
-    "module:function"
+    f"the first argument must be the classifier: an {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} "
+    "file, or module:function"
 )
 MODEL_HELP = f"A classifier: {', '.join(ENDINGS)} or module:function."
 

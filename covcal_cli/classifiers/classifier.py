@@ -27,11 +27,11 @@ _FAR = 1 << 12  # half of float32's digits are lost to such an offset
 PLAIN, LOGGED = "none", "softmax"  # the two possible tails of undecided outputs
 SIGMOID = "sigmoid"  # the tail of the probabilities of independent labels
 _LOGARITHMS = (
-    "the model's output is probabilities, so their logarithms are used as logits. A probability "
-    "below 1e-38, the smallest float32, counts as 1e-38"
+    "the model gives probabilities: their logarithms are used as logits. Probabilities below "
+    "1e-38 count as 1e-38"
 )
 _NO_HEAD = (
-    "every row of the last linear layer sums to 1, so it gives probabilities and no logits. Its "
+    "every row of the last linear layer sums to 1, so it gives probabilities, not logits. Its "
     "inputs are kept as features without a linear layer"
 )
 
@@ -89,27 +89,27 @@ class Outputs:
         if not self.is_open:
             if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
                 self.warnings = (
-                    f"softmax is applied twice: in what the last softmax reads, {evidence.fact}; "
-                    "this makes every confidence low, so export the model without the second "
-                    "softmax",
+                    "the model applies softmax twice, because in the input of its last softmax "
+                    f"{evidence.fact}. This makes every confidence too low: export the model "
+                    "without the second softmax",
                 )
             return
         alone = self.is_single and not self._has_layer
         if alone and evidence.form != "bounded":
             raise CovcalError(
                 f"{self._where} gives one number per row, from {evidence.low:g} to "
-                f"{evidence.high:g}, and no layer before it shows what it means: return one "
-                "probability or logit per class"
+                f"{evidence.high:g}, which may be a score of any kind: return one probability or "
+                "logit per class"
             )
         if evidence.form == "negated" or (evidence.form in DISTRIBUTIONS and evidence.lowest):
             raise CovcalError(
-                f"{self._where}: {evidence.fact}: add a layer that makes them probabilities to the "
-                "model (DequantizeLinear for quantised scores)"
+                f"{self._where}: {evidence.fact}: add a layer to the model that turns the "
+                "outputs into probabilities (DequantizeLinear for quantised scores)"
             )
         if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
-                f"{evidence.fact}; they are read as logits. If they are probabilities of another "
-                "kind, such as sigmoids, export the model with its logits"
+                f"{evidence.fact}, but they are read as logits. If they are probabilities of "
+                "another kind, such as sigmoids, export the model with its logits"
             )
             self.warnings = (
                 *((bounded,) if evidence.form == "bounded" else ()),
@@ -171,11 +171,11 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
     """Return a warning on how outputs are read as probabilities, unless they sum to 1."""
     if seen.width == 1:
         return (
-            f"the model gives one number per row, in [0, 1] in all {seen.rows} rows, and it is "
-            "taken for the probability of the second of two classes",
+            f"the model gives one number per row. It is between 0 and 1 in all {seen.rows} rows, "
+            "so it is used as the probability of the second of two classes",
         )
     if seen.form in ("percentages", "shares"):
-        return (f"{seen.fact}: each row is divided by its sum and read as probabilities",)
+        return (f"{seen.fact}: each row is divided by its sum and used as probabilities",)
     if seen.form == "clipped":
         return (f"{seen.fact}: each row is divided by its sum",)
     return ()
@@ -263,7 +263,7 @@ def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
     if not fits or array.dtype != wanted.dtype:
         sizes = ", ".join(["N", *map(str, array.shape[1:])])
         raise CovcalError(
-            f"{where} wants {wanted.describe()} as {wanted.name}, and the data gives "
+            f"{where} expects {wanted.describe()} as {wanted.name}, but the data has "
             f"{array.dtype} [{sizes}]: change the preprocessing or the array"
         )
 
@@ -272,7 +272,7 @@ def require_width(where: str, features: AnyArray | None, width: int | None) -> N
     """Refuse features of another width than before, which a free size of the input can cause."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
-            f"{where} gives {features.shape[1]} features per row on this batch and {width} on the "
-            "first, because its rows have another size: bring all rows to one size, or pass "
-            "--phi NAME for features that do not depend on the size"
+            f"{where} gives {features.shape[1]} features per row on this batch but {width} on "
+            "the first batch, because the rows have another size: bring all rows to one size, "
+            "or choose features of a fixed size with --phi NAME"
         )

@@ -31,8 +31,8 @@ TAIL_TEXT = {
 # of hundreds of products lose some of them.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 ONE_NUMBER = (
-    "the model gives one number z per row, which is read as the logit of the second of two "
-    "classes: the logits are 0 and z"
+    "the model gives one number z per row: it is read as the logit of the second of two classes "
+    "(logits 0 and z)"
 )
 SIGMOIDS = (
     "the model's output is one sigmoid per class. covcal uses the softmax of the same logits, so "

@@ -41,7 +41,7 @@ def adapt(
     ),
     output: Annotated[Path, output("Adapted file to write.")] = Path("adapted.h5"),
     preset: Annotated[
-        PresetName, typer.Option(help="Settings: covcal's own, or those of the paper.")
+        PresetName, typer.Option(help="Settings: covcal's own, or the settings of the paper.")
     ] = PresetName.default,
     members: Annotated[
         int | None,

@@ -75,7 +75,7 @@ class _Command(TyperCommand):
         for parameter in self.get_params(ctx):
             value = ctx.params.get(parameter.name)
             if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
-                reason = f"{value} is too large: the limit is {_LARGEST_INTEGER}"
+                reason = f"{value} is too large: use at most {_LARGEST_INTEGER}"
                 raise typer.BadParameter(reason, ctx, param_hint=f"'{parameter.opts[0]}'")
         try:
             return super().invoke(ctx)
@@ -114,7 +114,7 @@ class _Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in _RENAMED:
-            ctx.fail(f"{args[0]} is now covcal {_RENAMED[args[0]]}")
+            ctx.fail(f"{args[0]} is now called covcal {_RENAMED[args[0]]}")
         return super().resolve_command(ctx, args)
 
 
@@ -158,11 +158,11 @@ _command(_STEPS, "Write the model with calibrated probabilities.")(export)
 _command(_STEPS, "Write a page that says what to do.")(report)
 _command(_STEPS, "Show everything that a covcal file holds.")(inspect)
 _command(_STEPS, "Join features files of parts of the data.")(merge)
-_command(_STEPS, "Run the steps on an embedded example.")(demo)
+_command(_STEPS, "Run the steps on an example that comes with covcal.")(demo)
 _command(_LABELS, "Choose the target rows to label first.")(pick)
-_command(_LABELS, "Add the labels of chosen rows to their file.")(label)
+_command(_LABELS, "Add the labels of picked rows to their file.")(label)
 _command(_TIME, "Check whether a calibration still fits new data.")(watch)
-_command(_RESEARCH, "Learn features on which the domains look alike.")(adapt)
+_command(_RESEARCH, "Learn features that look the same on source and target.")(adapt)
 _command(_RESEARCH, "Rank methods on several labelled shifts.")(compare)
 
 
@@ -297,7 +297,7 @@ def _ended(error: BaseException) -> int:
         traceback.print_exception(error)
         text = (
             f"this is a bug in covcal {__version__} (Python {sys.version.split()[0]}): please "
-            "report the lines above and the command"
+            "report the command and the lines above"
         )
     say("error", text)
     return ERROR

@@ -31,7 +31,7 @@ def apply(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="Features or adapted file, also of new data; by default the file that the "
+            help="A features or adapted file, also of new data. Default: the file that the "
             "calibration was fitted on.",
             show_default=False,
         ),
@@ -86,7 +86,7 @@ def apply(
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]
     if len(documents) > 1:
-        raise typer.BadParameter("give one calibration", param_hint="--calibration")
+        raise typer.BadParameter("give only one calibration", param_hint="--calibration")
     document = documents[0]
     to_stdout = str(output) == "-"
     if not to_stdout:
@@ -152,8 +152,12 @@ def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
     """Return the warning that the most probable class is not always the label."""
     share = f"{applied.label_is_not_top:,} of {applied.rows:,} rows"
     if confidence_only:
-        return f"in {share} another class is likelier than the label: see prob_NAME of those rows"
+        return (
+            f"in {share}, another class has a higher probability than the label: see "
+            "prob_NAME of those rows"
+        )
     return (
-        f"in {share} another class is likelier than the label, which calibration never changes: "
-        "serve the columns label and confidence, not the class with the largest prob_NAME"
+        f"in {share}, another class has a higher probability than the label, because calibration "
+        "never changes the label: use the columns label and confidence, not the largest "
+        "prob_NAME"
     )

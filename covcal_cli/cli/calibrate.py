@@ -47,7 +47,7 @@ def calibrate(
         str,
         typer.Option(
             metavar="N|marked|none|auto",
-            help="Target labels to fit to: N random rows with known labels, marked (rows you "
+            help="Target labels to use: N random rows with known labels, marked (rows you "
             "labelled with covcal label), or none. auto: marked rows if there are any "
             "and the method is auto.",
         ),
@@ -161,7 +161,7 @@ def _count(labels: str) -> int | None:
         return None
     if not labels.isascii() or not labels.isdigit() or int(labels) < 1:
         raise typer.BadParameter(
-            f"{labels!r} is neither a number of rows, at least 1, nor one of {', '.join(LABELS)}",
+            f"{labels!r} must be a number of rows (at least 1), or one of {', '.join(LABELS)}",
             param_hint="--labels",
         )
     return int(labels)
@@ -210,7 +210,10 @@ def details(calibration: "Calibration") -> str:
     if used:
         parts.append(_listed("Checks:", used))
     if unused:
-        heading = f"Checks of importance weights, which {calibration.method_used} does not use:"
+        heading = (
+            f"Checks of the importance weights ({calibration.method_used} does not use these "
+            "weights):"
+        )
         parts.append(_listed(heading, unused))
     return "\n\n".join(parts)
 
@@ -230,7 +233,7 @@ def _accuracy(calibration: "Calibration") -> str:
 
     estimates, source = _estimates(calibration), calibration.source_accuracy
     by = f"by {calibration.labelled_rows.n} labels" if calibration.labelled_rows else "estimated"
-    text = "not estimated; run covcal estimate for it"
+    text = "not estimated; run covcal estimate to get it"
     if "accuracy" in estimates:
         ends = interval(estimates["accuracy_low"], estimates["accuracy_high"])
         text = f"{in_percent(estimates['accuracy'])} % {by} ({ends})"
@@ -263,7 +266,7 @@ def _confidence(calibration: "Calibration") -> str:
     text += f": it was too {'high' if gap > 0 else 'low'} by about {points} points"
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
-        text += f", and still is by {round(100 * abs(rest))}"
+        text += f", and after calibration by {round(100 * abs(rest))}"
     return text
 
 
@@ -304,7 +307,9 @@ def _label_error(estimates: Mapping[str, Any]) -> str:
     from covcal_cli.maths.odds import interval
 
     ends = interval(estimates["ece_low"], estimates["ece_high"])
-    return f"{100 * estimates['ece']:.1f} % by labels ({ends}), each row left out of its fit"
+    return (
+        f"{100 * estimates['ece']:.1f} % by labels ({ends}), measured on rows left out of the fit"
+    )
 
 
 def _weights(health: Mapping[str, Any]) -> dict[str, str]:

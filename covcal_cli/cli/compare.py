@@ -45,9 +45,11 @@ def compare(
     preset: Annotated[PresetName, typer.Option(help="Preset of adapt.")] = PresetName.default,
     no_adapt: Annotated[
         bool,
-        typer.Option("--no-adapt", help="Do not adapt the features files, which is much faster."),
+        typer.Option("--no-adapt", help="Do not adapt the features files. This is much faster."),
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes at a time.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of processes at a time.")
+    ] = 1,
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for adapted files and finished runs.")
     ] = Path("covcal-compare"),
@@ -80,7 +82,8 @@ def compare(
     with usage():
         if no_adapt and preset != PresetName.default:
             raise CovcalError(
-                "--preset belongs to adapt, and --no-adapt leaves adapt out: use one of them"
+                "--preset is a setting of adapt, but --no-adapt does not run adapt: use only "
+                "one of them"
             )
         settings = CompareSettings(
             methods=names,
@@ -98,7 +101,7 @@ def compare(
         with console.progress() as progress:
             comparison = compare(files, folder, settings, progress=progress)
     except KeyboardInterrupt:
-        console.warn([f"finished runs stay in {folder}: the same command continues from there"])
+        console.warn([f"finished runs stay in {folder}: run the same command to continue"])
         raise
     for shift, records in comparison.records.items():
         for record in records:

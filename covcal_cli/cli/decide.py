@@ -55,27 +55,31 @@ def decide(
         typer.Option(
             "--cost",
             metavar="COSTS.JSON",
-            help='Accept the rows that are cheapest to accept. Such as {"review": 1, "wrong": 10, '
-            '"pairs": [{"true": "a", "predicted": "b", "cost": 50}]}.',
+            help="Accept the rows for which this costs less than a review. Example of the file: "
+            '{"review": 1, "wrong": 10, "pairs": [{"true": "a", "predicted": "b", "cost": 50}]}.',
         ),
     ] = None,
     certainty: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Certainty of a promise; 0.9 when left out. With --set, the coverage has it too "
-            "if you pass it.",
+            help="Certainty of a promise. Default: 0.9. With --set, the coverage gets a "
+            "certainty only if you pass this.",
         ),
     ] = None,
     these_rows: Annotated[
         bool,
         typer.Option(
-            "--these-rows", help="Promise for the rows of the file, not for future rows like them."
+            "--these-rows",
+            help="Make the promise only for the rows of this file, not for similar rows in "
+            "the future.",
         ),
     ] = False,
     labels: Annotated[
         LabelsName,
-        typer.Option(help="Labels to use: marked (by covcal label), none, or auto: marked if any."),
+        typer.Option(
+            help="Labels to use: marked (by covcal label), none, or auto (marked if there are any)."
+        ),
     ] = LabelsName.auto,
     by: Annotated[
         str | None,
@@ -149,7 +153,10 @@ def decide(
         from covcal_cli.records import of_labels
 
         if coverage is not None:
-            raise typer.BadParameter("labels are no classes of one answer", param_hint="--set")
+            raise typer.BadParameter(
+                "a row can have several labels here, and a set holds the classes of one answer",
+                param_hint="--set",
+            )
         of_label = for_each_label(labels_of_file, decided)
         decisions = {name: decision for name, (_, _, decision) in of_label.items()}
         content = of_labels(decisions, Path("decide.json") if to_stdout else output)
@@ -223,8 +230,8 @@ def _answer(decision: "Decision", output: str) -> str:
     if decision.cost is not None:
         cost = decision.cost
         facts["Cost"] = (
-            f"{cost.cost:.4g} per row ({cost.low:.4g} to {cost.high:.4g}), and {cost.review:.4g} "
-            "if a person reviews every row. This is an estimate."
+            f"{cost.cost:.4g} per row ({cost.low:.4g} to {cost.high:.4g}), compared with "
+            f"{cost.review:.4g} if a person reviews every row. This is an estimate."
         )
     if limit is not None:
         if decision.is_promise and decision.labels is not None:
@@ -248,15 +255,17 @@ def _answer(decision: "Decision", output: str) -> str:
             if use.labels:
                 allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
                 facts["Reason"] = (
-                    f"{use.wrong} of {use.labels} labelled rows among the surest are wrong; "
-                    f"{promise} allows {allowed}"
+                    f"{use.wrong} of the {use.labels} labelled rows with the highest confidence "
+                    f"are wrong; {promise} allows {allowed}"
                 )
             else:
-                facts["Reason"] = f"too few of the surest rows have a label for {promise}"
+                facts["Reason"] = (
+                    f"too few of the rows with the highest confidence have a label for {promise}"
+                )
         else:
             facts["Reason"] = (
-                f"at the low end of the estimated accuracy, more than {short_percent(limit)} of "
-                "even the surest rows are wrong"
+                "even among the rows with the highest confidence, more than "
+                f"{short_percent(limit)} may be wrong, at the low end of the estimated accuracy"
             )
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)
@@ -266,7 +275,7 @@ def _answer(decision: "Decision", output: str) -> str:
         if rule.labels and rule.certainty is not None:
             what += f", with {short_percent(rule.certainty)} certainty"
         facts["Sets"] = (
-            f"{rule.mean_size:.2f} classes on average; the right one is among them in "
+            f"{rule.mean_size:.2f} classes on average; the right class is among them in "
             f"{short_percent(rule.coverage)} of rows ({what})"
         )
     return aligned(facts)
@@ -304,9 +313,9 @@ def _offer(decision: "Decision", output: str) -> str:
             "classifier"
         )
     return (
-        f"{decision.labels_needed}{more} would probably make a promise for some "
-        f"{_percent(decision.promised_share)} of the rows: covcal pick -n "
-        f"{decision.labels_needed} --for {as_word(output)}"
+        f"a promise for about {_percent(decision.promised_share)} of the rows probably needs "
+        f"{decision.labels_needed}{more} labels: covcal pick -n {decision.labels_needed} --for "
+        f"{as_word(output)}"
     )
 
 

@@ -54,8 +54,8 @@ def evaluate(
     calibration: Annotated[
         list[Path] | None,
         calibrations(
-            "A calibration, with a name if you like (NAME=FILE). Repeat to compare "
-            "several. Without FILE and -c: cal.json."
+            "A calibration, with a name if you like (NAME=FILE). Repeat it to compare several. "
+            "Without FILE and -c: cal.json."
         ),
     ] = None,
     output: Annotated[
@@ -67,12 +67,12 @@ def evaluate(
     predictions: Annotated[
         PredictionsName,
         typer.Option(
-            help="Measure the confidence in the classifier's labels, or in the calibrated "
-            "forecaster's own."
+            help="Whose labels the confidence is for: the classifier's own, or the "
+            "calibrated forecaster's."
         ),
     ] = PredictionsName.original,
     metrics: Annotated[
-        MetricsName, typer.Option(help="Show the usual metrics, or all. JSON has all.")
+        MetricsName, typer.Option(help="Show the usual metrics, or all. The JSON has all.")
     ] = MetricsName.main,
     by: Annotated[
         str | None,
@@ -96,8 +96,9 @@ def evaluate(
         typer.Option(
             min=0,
             max=0.9999,
-            help="Confidence level of the intervals. A gate fails only if the whole interval is "
-            "beyond the limit; 0 compares the plain value. All gates of a job share the level.",
+            help="Confidence level of the intervals. A gate fails only if the whole interval "
+            "is beyond the limit; 0 compares the plain value. All gates of a job share "
+            "the level.",
         ),
     ] = 0.95,
     seed: Seed = 0,
@@ -130,8 +131,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is worse than in the baseline by more than this limit "
-            "and chance. Equal rows are compared in pairs. Repeats.",
+            help="Exit with 3 if a metric is worse than in the baseline by more than this "
+            "limit and chance. Equal rows are compared in pairs. Repeats.",
         ),
     ] = None,
     junit: Junit = None,
@@ -229,7 +230,10 @@ def evaluate(
         )
         if labels := labels_of(file, documents or ([decision] if decision else [])):
             if diagram is not None:
-                raise typer.BadParameter("draws one classifier, not labels", param_hint="--diagram")
+                raise typer.BadParameter(
+                    "works on one classifier, but this file has several labels: leave it out",
+                    param_hint="--diagram",
+                )
             several = assess_labels(labels, gates, assess_one)
         else:
             assessment = assess_one(gates=gates, tell=console.note)
@@ -353,7 +357,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         if single is None and name != NONE and classes.off:
             answer[subject] += f"; do not trust it {printable(where_off(classes))}"
     if len(names) > 1 + _MOST_ANSWERED:
-        answer["Others"] = f"{len(names) - 1 - _MOST_ANSWERED} calibrations are in the table"
+        answer["Others"] = f"{len(names) - 1 - _MOST_ANSWERED} calibrations are only in the table"
     answer |= _decided(evaluation)
     if single is not None:
         classes = ClassGaps.of(evaluation.classes.get(single, ()), level)
@@ -389,9 +393,9 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
     if metrics.coverage is not None:
         low, high = metrics.interval("coverage", evaluation.level)
         answer["Sets"] = (
-            f"{metrics.set_size:.2f} classes on average; the right one is among them in "
-            f"{_one_decimal(metrics.coverage)} of the rows "
-            f"({_one_decimal(low)} to {_one_decimal(high)})"
+            f"{metrics.set_size:.2f} classes on average; the right class is among them in "
+            f"{_one_decimal(metrics.coverage)} of the rows ({_one_decimal(low)} to "
+            f"{_one_decimal(high)})"
         )
     return answer
 
@@ -410,7 +414,7 @@ def _promise(evaluation: "Evaluation", name: str) -> str:
     text = f"{gap.sentence}: {promised}" if gap.direction else f"{promised}; {gap.sentence}"
     interval = evaluation.intervals.get(name, {}).get("ece")
     if interval is not None:
-        text += f"; off by {ece_sentence(interval)} (ECE)"
+        text += f"; ECE {ece_sentence(interval)}"
     return f"{text}{_shown_change(evaluation, name)}"
 
 
@@ -455,7 +459,7 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
     if evaluation.by is not None:
         title = f"by {printable(evaluation.by)}"
         if any(group.small for groups in evaluation.groups.values() for group in groups):
-            title += f"; (n) has fewer than {SMALL_GROUP} rows: its ECE is mostly noise"
+            title += f"; (n) has fewer than {SMALL_GROUP} rows, so its ECE is mostly noise"
         parts.append((title, _groups(evaluation, extras)))
     return parts
 
@@ -549,6 +553,7 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
         ]
         for name, groups in evaluation.groups.items()
         for group in groups
+        if group.n  # a class that is never predicted has no row
     ]
     return Table(columns, rows, texts=(0, 1))
 

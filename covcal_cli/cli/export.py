@@ -115,6 +115,7 @@ def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
             return []
         rows = f"{agreement.label_is_not_top} of {agreement.stored_rows} rows"
     return [
-        f"in {rows} another class is likelier than the label, which calibration never changes: "
-        f"serve the outputs {label} and {confidence}, not the largest of {probabilities}"
+        f"in {rows}, another class has a higher probability than the label, because calibration "
+        f"never changes the label: use the outputs {label} and {confidence}, not the largest of "
+        f"{probabilities}"
     ]

@@ -121,7 +121,7 @@ def extract(
     except KeyboardInterrupt:
         if was_stopped(output):
             raise StoppedError(
-                f"the rows done so far are kept beside {output}; --resume continues"
+                f"the finished rows are kept beside {output}: pass --resume to continue"
             ) from None
         raise
     _show(report, console)
@@ -176,8 +176,8 @@ def _following(report: "ExtractReport", shard: str | None) -> str:
 def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:
     if table is not None and domains == ["target"]:
         console.note(
-            f"{table} is read as the target, because it has no column domain to mark source rows. "
-            "Give SOURCE TARGET to calibrate, or --target to leave out this note"
+            f"{table} is used as the target, because it has no column domain to mark source "
+            "rows. To calibrate, give SOURCE and TARGET. To leave out this note, pass --target"
         )
 
 

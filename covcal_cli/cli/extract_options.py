@@ -66,8 +66,8 @@ Source = Annotated[
     Path | None,
     typer.Argument(
         metavar="SOURCE",
-        help="Labelled data like those the classifier was trained on: an image folder, "
-        f"{', '.join(SUFFIXES)} or .tar.",
+        help="Labelled data that the classifier was not trained on, but like its training "
+        f"data: an image folder, {', '.join(SUFFIXES)} or .tar.",
         show_default=False,
     ),
 ]
@@ -80,9 +80,9 @@ Logits = Annotated[
     typer.Option(
         "--logits",
         rich_help_panel=_TABLES,
-        help="Read tables of logits instead of running a MODEL. Without such an option, the names "
-        "of the columns tell what tables hold. One table with a column named domain may hold both "
-        "SOURCE and TARGET.",
+        help="Read tables of logits instead of running a MODEL. Without such an option, the "
+        "names of the columns decide. One table with a column named domain may hold "
+        "both SOURCE and TARGET.",
     ),
 ]
 Probabilities = Annotated[
@@ -142,7 +142,9 @@ class Inputs:
         if model is None:
             raise typer.BadParameter("give MODEL, SOURCE and TARGET", param_hint="MODEL")
         if target_only is not None and (source is not None or target is not None):
-            raise typer.BadParameter("give either SOURCE TARGET or --target", param_hint="--target")
+            raise typer.BadParameter(
+                "give only one of SOURCE TARGET and --target TARGET", param_hint="--target"
+            )
         only = target if target is not None else target_only
         if only is None:
             raise typer.BadParameter(
@@ -157,7 +159,7 @@ class Inputs:
         if target_only is not None:
             if tables:
                 raise typer.BadParameter(
-                    "give either [SOURCE] TARGET or --target", param_hint="--target"
+                    "give only one of [SOURCE] TARGET and --target TARGET", param_hint="--target"
                 )
             return cls(None, None, target_only, outputs)
         if len(tables) not in (1, 2):
@@ -181,8 +183,8 @@ class ExtractOptions:
         str | None,
         typer.Option(
             metavar="NAME|input|none",
-            help="Which features to keep: a tensor or layer, the model's input, or none. Default: "
-            "what the last linear layer reads.",
+            help="Which features to keep: a tensor or layer, the model's input, or none. "
+            "Default: the input of the last linear layer.",
         ),
     ] = None
     providers: Annotated[
@@ -213,8 +215,9 @@ class ExtractOptions:
         bool,
         typer.Option(
             "--multilabel",
-            help="A row may have several labels, and each output is the sigmoid or logit of one. "
-            "Truth: columns label_NAME of 1 and 0, or a column label with lists such as cat;dog.",
+            help="Each row may have several labels, with one sigmoid or logit per label. "
+            "Truth: columns label_NAME of 1 and 0, or a column label with lists such as "
+            "cat;dog.",
         ),
     ] = False
     preprocess: Annotated[
@@ -256,7 +259,8 @@ class ExtractOptions:
         str | None, typer.Option(metavar="A[,B,C]", help="Mean to subtract from scaled pixels.")
     ] = None
     std: Annotated[
-        str | None, typer.Option(metavar="A[,B,C]", help="Deviation to divide scaled pixels by.")
+        str | None,
+        typer.Option(metavar="A[,B,C]", help="Standard deviation to divide scaled pixels by."),
     ] = None
     fractions: Annotated[
         str | None,
@@ -283,13 +287,17 @@ class ExtractOptions:
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column of a table to keep for covcal pick and --by; repeats. Columns that are no "
-            "features are kept anyway, except texts of more than 256 characters beside a MODEL.",
+            help="Column of a table to keep for covcal pick and --by; repeats. Columns that "
+            "are not features are kept anyway, but texts of more than 256 characters "
+            "are not kept with a MODEL.",
         ),
     ] = None
     seed: Seed = 0
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Rows per run of the model. Default: by their size.")
+        int | None,
+        typer.Option(
+            min=1, help="Rows per run of the model. Default: chosen by the size of the rows."
+        ),
     ] = None
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all cores.")] = (
         None
@@ -297,7 +305,8 @@ class ExtractOptions:
     on_error: Annotated[
         OnErrorName,
         typer.Option(
-            help="What to do with a file that cannot be read: skip up to 1 % of them, or fail."
+            help="What to do with a file that cannot be read: skip it (up to 1 % of the "
+            "files), or fail."
         ),
     ] = OnErrorName.skip
 
@@ -328,7 +337,7 @@ class ExtractOptions:
             shard = None if self.shard is None else Shard.parse(self.shard)
         except ValueError:
             raise typer.BadParameter(
-                f"{self.shard!r} is not I/N with I from 1 to N", param_hint="--shard"
+                f"{self.shard!r} must be I/N with I from 1 to N", param_hint="--shard"
             ) from None
         return ExtractSettings(
             preprocessing=self._preprocessing(),
@@ -435,7 +444,7 @@ def _size(text: str | None, option: str) -> tuple[int, int] | None:
     try:
         size = int(height), int(width or height)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not N or HxW", param_hint=option) from None
+        raise typer.BadParameter(f"{text!r} must be N or HxW", param_hint=option) from None
     if min(size) < 1:
         raise typer.BadParameter(f"{text!r} has a side below 1 pixel", param_hint=option)
     return size
@@ -448,7 +457,9 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...]:
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list of numbers", param_hint=option) from None
     if not all(map(math.isfinite, numbers)):
-        raise typer.BadParameter(f"{text!r} holds a number that is not finite", param_hint=option)
+        raise typer.BadParameter(
+            f"{text!r} holds a number that is not finite: write finite numbers", param_hint=option
+        )
     return numbers
 
 

@@ -65,13 +65,18 @@ class GatedOutput:
     def __post_init__(self) -> None:
         """Check the options against each other."""
         if self.prints_json and self.format not in ("table", "json"):
-            raise typer.BadParameter("-o - prints JSON: leave it out", param_hint="--format")
+            raise typer.BadParameter(
+                "-o - prints JSON: leave out this option", param_hint="--format"
+            )
         if self.junit is not None and not self.has_gates:
             raise typer.BadParameter(f"needs {self.gate_options}", param_hint="--junit")
         options: dict[Path, str] = {}
         for option, path in self._by_option.items():
             if path is not None and path in options:
-                raise typer.BadParameter(f"is the file of {options[path]} too", param_hint=option)
+                raise typer.BadParameter(
+                    f"has the same name as the file of {options[path]}: give another name",
+                    param_hint=option,
+                )
             if path is not None:
                 options[path] = option
 

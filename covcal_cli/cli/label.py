@@ -39,8 +39,8 @@ def label(
     resolve: Annotated[
         ResolveName | None,
         typer.Option(
-            help="Which label to use where two people disagree; drop: no label. Without this "
-            "option a disagreement is an error.",
+            help="Which label to use where two people disagree; drop means no label. Without "
+            "this option, a disagreement is an error.",
             show_default=False,
         ),
     ] = None,
@@ -96,15 +96,17 @@ def label(
         is_single = labelling.empty == 1
         console.warn(
             [
-                f"{labelling.empty} row{' has' if is_single else 's have'} no label yet: until "
-                "then the rows you labelled are treated as a random part of their batch; nothing "
-                "checks this"
+                f"{labelling.empty} row{' has' if is_single else 's have'} no label yet. Until "
+                "then the labelled rows are treated as a random part of their batch, but "
+                "nothing checks this"
             ]
         )
     written = output or path
     # A calibration of this folder, if there is one, was fitted without these labels.
     replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
     following = f"covcal calibrate {as_word(written)}{replace}"
+    if not labelling.has_source:  # a period of covcal watch
+        following = f"covcal watch {as_word(written)} -c cal.json, with the --history as before"
     # a calibration with these labels would make them useless for a promise
     if labelling.for_decision:
         following = f"covcal decide {as_word(written)} --force, with the --error as before"
@@ -121,7 +123,7 @@ def _summary(labelling: "Labelling") -> str:
     batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""
     lines = [
         f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of the {rows} rows "
-        f"picked{batches} now have one"
+        f"picked{batches} now have a label"
     ]
     if (agreement := labelling.agreement) is not None:
         people = "two" if agreement.labellers == 2 else f"at least two of {agreement.labellers}"

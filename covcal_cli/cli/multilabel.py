@@ -49,15 +49,18 @@ def named(labels: Sequence[str]) -> str:
 # covcal calibrate.
 
 
-def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
+def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool = False) -> str:
     """Return the answer on the calibrations of all labels, and a line per label."""
     from covcal_cli.calibrate.methods import checks_of
     from covcal_cli.cli import tables
     from covcal_cli.maths.odds import percent
     from covcal_cli.report.tables import Table
+    from covcal_cli.report.verdict import unmeasured_action
 
     rows, gaps = [], {}
+    of_verdict: dict[str, list[str]] = {}
     for label, calibration in calibrations.items():
+        of_verdict.setdefault(unmeasured_action(calibration)[1], []).append(label)
         before, after = calibration.target_confidence
         estimates = calibration.estimates.get("labelled", calibration.estimates)
         accuracy, source = estimates.get("accuracy"), calibration.source_accuracy
@@ -76,6 +79,8 @@ def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
             ]
         )
     facts = {"Labels": f"{len(rows)}, each with its own calibration: {named(list(calibrations))}"}
+    if with_verdict:
+        facts["Verdict"] = "; ".join(f"{text} ({named(of)})" for text, of in of_verdict.items())
     if gaps:
         worst = max(gaps, key=lambda label: abs(gaps[label]))
         facts["Confidence"] = (
@@ -89,7 +94,11 @@ def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
 
 def _off(gap: float) -> str:
     points = round(100 * abs(gap))
-    return f"too {'high' if gap > 0 else 'low'} by about {points} points" if points else "right"
+    return (
+        f"too {'high' if gap > 0 else 'low'} by about {points} point{'s' if points != 1 else ''}"
+        if points
+        else "right"
+    )
 
 
 # covcal evaluate.
@@ -253,7 +262,7 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
     facts = {
         "Accept": f"{in_percent(fmean(shares.values()))} % of the rows on average over the labels; "
         f"the fewest for {least}",
-        "Expect": "the errors below. They are estimates, no promises",
+        "Expect": "the errors below, which are estimates and no promises",
     }
     columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")
     return f"{tables.aligned(facts)}\n\n{tables.text(Table(columns, rows))}"

@@ -19,7 +19,7 @@ def output(text: str, *, printed: bool = False) -> Any:
 
 def _named(output: Path | None) -> Path | None:
     if str(output) == "-":
-        raise typer.BadParameter("this result cannot be printed: give it a name")
+        raise typer.BadParameter("this result cannot be printed: give it a file name")
     return output
 
 

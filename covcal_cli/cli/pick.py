@@ -51,7 +51,7 @@ def pick(
         Path | None,
         typer.Option(
             metavar="HTML",
-            help="Also write a page on which to label the rows, by keys or by touch.",
+            help="Also write a page on which a person labels the rows, by keys or by touch.",
         ),
     ] = None,
     images: Annotated[
@@ -75,7 +75,7 @@ def pick(
         typer.Option(
             "--for",
             metavar="DECIDE.JSON",
-            help="Draw the rows whose labels make the promise of this decision most likely.",
+            help="Draw the rows that best help to make the promise of this decision.",
         ),
     ] = None,
     labellers: Annotated[
@@ -83,8 +83,8 @@ def pick(
         typer.Option(
             min=1,
             metavar="N",
-            help="Write a CSV (and a page) for each of N people, who share the rows. Default: 1, "
-            "or 2 with --overlap.",
+            help="Write a CSV (and a page) for each of N people, who share the rows. "
+            "Default: 1, or 2 with --overlap.",
             show_default=False,
         ),
     ] = None,
@@ -93,8 +93,8 @@ def pick(
         typer.Option(
             min=0,
             metavar="N",
-            help="Rows that all labellers get; covcal label prints how far they agree. Default: 10 "
-            "with several labellers.",
+            help="Number of rows that all labellers get, to measure how far they agree. "
+            "Default: 10 with several labellers.",
             show_default=False,
         ),
     ] = None,
@@ -102,7 +102,7 @@ def pick(
         bool,
         typer.Option(
             "--predictions",
-            help="Show the classifier's answer in the CSV. The page shows it on demand anyway.",
+            help="Show the classifier's answer in the CSV. (The page shows it when you ask.)",
         ),
     ] = False,
     networks: NetworksOfFeatures = None,
@@ -155,7 +155,9 @@ def pick(
             splits=SPLITS if ALL in names else tuple(dict.fromkeys(names)),
         )
     if output.suffix.lower() in (".html", ".htm"):
-        raise typer.BadParameter("is a sheet: for a page, pass --page", param_hint="--output")
+        raise typer.BadParameter(
+            "is a sheet, not a page: pass --page to write a page", param_hint="--output"
+        )
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"
@@ -186,13 +188,13 @@ def pick(
     sheet = picked.sheet
     if page is not None and images is None and not set(sheet.cells) - set(sheet.answers):
         console.note(
-            "the page shows the ids of rows only: pass --images TARGET to show images, or extract "
-            "a table with --keep COLUMN to show its columns"
+            "the page shows only the ids of the rows. To show images, pass --images TARGET. To "
+            "show columns of a table, extract it again with --keep COLUMN"
         )
     if sheet.answers and not predictions:
         console.note(
             f"not shown: {printable(', '.join(sheet.answers))}, because it seems to be the "
-            "classifier's answer; --predictions shows it"
+            "classifier's answer. To show it, pass --predictions"
         )
     read = f"covcal label {as_word(path)}"
     saved = " ".join(as_word(sheet.path.name) for sheet in picked.sheets)
@@ -251,11 +253,10 @@ def _summary(picked: "PickReport", where: str) -> str:
     return "\n".join(
         [
             first,
-            f"Accuracy  with them{before} it will be known to about +/- {half} points{wrong}",
-            f"ECE       {least:.0f} points or more must be expected from a calibration with so few "
-            "labels"
+            f"Accuracy  known to about +/- {half} points with these labels{before}{wrong}",
+            f"ECE       expect {least:.0f} points or more after a calibration with so few labels"
             if least >= 1
-            else "ECE       a calibration can reach less than 1 point",
+            else "ECE       a calibration with these labels can reach less than 1 point",
             classes,
         ]
     )

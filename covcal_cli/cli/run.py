@@ -68,8 +68,8 @@ def run(
         bool,
         typer.Option(
             "--adapt",
-            help="Run covcal adapt too. Without this option, run adapts only for a method that "
-            "needs it.",
+            help="Run covcal adapt too. Without this option, adapt runs only for a method "
+            "that needs it.",
         ),
     ] = False,
     device: Device = DeviceName.auto,
@@ -85,7 +85,7 @@ def run(
         bool,
         typer.Option(
             "--replace",
-            help="With --from: use the new calibration if there are no labels to decide.",
+            help="With --from: use the new calibration even if no labels can judge it.",
         ),
     ] = False,
     *,
@@ -96,8 +96,8 @@ def run(
         typer.Option(
             "--force",
             "-f",
-            help="Make every result again, even in the folder of another project. With --from: "
-            "use the new calibration even if the labels do not prove it better.",
+            help="Make every result again, also in the folder of another project. With "
+            "--from: use the new calibration even if the labels do not prove it better.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -180,7 +180,7 @@ def run(
                     progress=progress,
                 )
     except KeyboardInterrupt:
-        resumes = f"the results in {folder} are kept; the same command goes on there"
+        resumes = f"the results in {folder} are kept: run the same command to continue"
         raise StoppedError(resumes) from None
     except LimitExceededError:
         console.screen(aligned(progress_lines.facts))
@@ -302,8 +302,7 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
     if renewal.is_reference_kept:
         lines.append(
             "The new rows raised the alarm of covcal watch, so watch still compares with the "
-            "earlier rows. If the new rows are normal, delete "
-            f"{folder / 'cal.reference.json'}."
+            f"earlier rows. If the new rows are normal, delete {folder / 'cal.reference.json'}."
         )
     if not renewal.is_in_use:
         option = "--replace" if labels is None else "--force"
@@ -322,8 +321,8 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
         if renewal.is_in_use:
             return f"{first}, as you asked: without labels only an estimate supports it"
         return f"{first}: the new rows have no labels, and only an estimate supports the new one"
-    sides = f"ECE {100 * labels.new:.1f} for {100 * labels.old:.1f} %"
-    measured = f"measured on {labels.labels} labels the new one"
+    sides = f"ECE {100 * labels.new:.1f} instead of {100 * labels.old:.1f} %"
+    measured = f"measured on {labels.labels} labels, the new one"
     if labels.is_better:
         return f"{first}: {measured} is better ({sides})"
     asked = ", as you asked" if renewal.is_in_use else ""

@@ -46,8 +46,8 @@ def watch(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME=]NEW.H5...",
-            help="Features files with a target, in the order of time, each with one period. May be "
-            "left out with --plot.",
+            help="Features files with a target, one per period, in the order of time. With "
+            "--plot you may leave them out.",
             show_default=False,
         ),
     ] = None,
@@ -69,16 +69,16 @@ def watch(
         str,
         typer.Option(
             metavar="LENGTH",
-            help="Length of a period: day, week, month, quarter, year, or a number of rows. A "
-            "number cuts files in the order of rows, or of dates with --by.",
+            help="Length of a period: day, week, month, quarter, year, or a number of rows. "
+            "A number counts rows in the order of the file, or of the dates with --by.",
         ),
     ] = "week",
     segment: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help='Judge the rows with each value of this column apart; "predicted" for each '
-            "predicted class.",
+            help='Judge the rows of each value of this column separately; "predicted" '
+            "means each predicted class.",
         ),
     ] = None,
     metrics: EstimatedMetrics = None,
@@ -97,8 +97,8 @@ def watch(
     decide: Annotated[
         Path | None,
         decision(
-            "Also tell whether the rows that this decision (covcal decide) accepts keep the "
-            "promised error."
+            "Also check whether the rows that this decision (from covcal decide) accepts keep "
+            "the promised error."
         ),
     ] = None,
     join: Annotated[
@@ -110,15 +110,15 @@ def watch(
         typer.Option(
             metavar="N",
             min=0,
-            help="Number of periods without another change that end an alarm; 0 for never.",
+            help="End an alarm after this number of periods without another change; 0: never.",
         ),
     ] = 8,
     acknowledge: Annotated[
         str | None,
         typer.Option(
             metavar="REASON",
-            help="Accept the changed rows of the last period, which ends the alarm. The history "
-            "keeps the reason.",
+            help="Accept the changed rows of the last period as normal, which ends the "
+            "alarm. The history keeps this reason.",
         ),
     ] = None,
     tolerance: Annotated[
@@ -171,7 +171,7 @@ def watch(
         typer.Option(
             "--force",
             "-f",
-            help="Replace outputs, and let other rows replace those of a period.",
+            help="Replace outputs, and let new rows replace the rows of an existing period.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -246,8 +246,10 @@ def watch(
             return
     names = labels_of(None, [calibration])
     if names and (plot is not None or labels is not None):
-        option, why = ("--plot", "draws") if plot is not None else ("--labels", "joins labels of")
-        raise typer.BadParameter(f"{why} one classifier, not labels", param_hint=option)
+        raise typer.BadParameter(
+            "works on one classifier, but this calibration has several labels: leave it out",
+            param_hint="--plot" if plot is not None else "--labels",
+        )
     if acknowledge is not None:
         if history is None or files:
             raise typer.BadParameter("needs --history, and no files", param_hint="--acknowledge")
@@ -267,7 +269,7 @@ def watch(
     if decide is None and any(name.value == "promise" for name in fail_on or []):
         raise typer.BadParameter("promise needs --decide", param_hint="--fail-on")
     if target_labels and labels is not None:
-        raise typer.BadParameter("use it or --labels, not both", param_hint="--target-labels")
+        raise typer.BadParameter("use only one of this and --labels", param_hint="--target-labels")
     if not files and (labels is None or history is None):
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
     (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]

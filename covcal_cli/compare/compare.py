@@ -323,10 +323,10 @@ def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
     for path in map(Path, paths):
         if path.stem in shifts:
             raise CovcalError(
-                f"{shifts[path.stem]} and {path} are both called {path.stem}, but a shift has the "
-                "name of its file: rename one of them"
+                f"{shifts[path.stem]} and {path} are both called {path.stem}, but a shift gets "
+                "the name of its file: rename one of them"
             )
         shifts[path.stem] = path
     if not shifts:
-        raise CovcalError("there is no file to compare on: name one features file or more")
+        raise CovcalError("there is no file to compare on: give at least one features file")
     return shifts

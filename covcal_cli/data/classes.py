@@ -51,8 +51,9 @@ class ClassMap:
         if not self.is_assumed:
             return None
         return (
-            f"the model names no classes: its outputs are read as {listed(self.names)}, the names "
-            f"of {self.whose} in order; if the model has another order, name them with --classes"
+            f"the model names no classes: its outputs get the names of {self.whose} in this "
+            f"order: {listed(self.names)}. If the model has another order, pass --classes FILE "
+            "with the names in its order"
         )
 
     def index(self, folder: str) -> int | None:
@@ -81,8 +82,8 @@ class ClassMap:
         if self.names.count(folder) > 1:
             numbers = " and ".join(str(i) for i, name in enumerate(self.names) if name == folder)
             raise CovcalError(
-                f"{path}: {what} {folder!r} is the name of the classes {numbers}: use the class "
-                "number, or tell them apart with --classes FILE"
+                f"{path}: {what} {folder!r} is the name of several classes ({numbers}): use the "
+                "class number, or give each class its own name with --classes FILE"
             )
         return index
 
@@ -126,8 +127,8 @@ def choose_classes(
     if model_names is not None and not all(name.startswith(_PLACEHOLDER) for name in model_names):
         if len(model_names) != count:
             raise CovcalError(
-                f"the model names {len(model_names)} classes ({listed(model_names)}) and has "
-                f"{count} logits: name them with --classes FILE, one a line"
+                f"the model names {len(model_names)} classes ({listed(model_names)}) but has "
+                f"{count} logits: pass --classes FILE with one name per line"
             )
         return replace(named_classes(model_names), whose=whose)
     folders = domains[0].class_folders if domains else None
@@ -146,14 +147,15 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
             raise CovcalError(
-                f"{path} names {len(folders)} classes ({listed(folders)}) and the model has "
-                f"{count}: name the model's classes with --classes FILE"
+                f"{path} names {len(folders)} classes ({listed(folders)}) but the model has "
+                f"{count}: pass --classes FILE with the names of the model's classes"
             )
         return replace(named_classes(folders), whose="the source")
     numbers = {name: number for name in folders if (number := _number(name)) is not None}
     if len(set(numbers.values())) < len(numbers):
         raise CovcalError(
-            f"{path}: two classes have the same number ({listed(sorted(folders))}): merge them"
+            f"{path}: two class names mean the same number ({listed(sorted(folders))}): rename "
+            "or merge them"
         )
     # Numbers below `count` are indices; larger numbers and other names are sorted.
     ordered = sorted(folders)
@@ -163,14 +165,14 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
         ordered.sort(key=numbers.__getitem__)
     if len(ordered) != count:
         if path.is_file():
-            noun, remedy = "classes", "label the rows"
+            noun, remedy = "classes", "name the labels"
         else:
             noun = "class folders"
-            remedy = "add an empty folder for each class without images, name the folders"
+            remedy = "add an empty folder for each class without images. Name the folders"
         raise CovcalError(
-            f"{path} has {len(ordered)} {noun} ({listed(ordered)}) and the model has {count} "
-            f"classes: {remedy} by class number, 0 to {count - 1}, or name the classes with "
-            "--classes FILE"
+            f"{path} has {len(ordered)} {noun} ({listed(ordered)}) but the model has {count} "
+            f"classes: {remedy} by class number, 0 to {count - 1}, or pass --classes FILE with "
+            "all names"
         )
     return ClassMap(tuple(ordered), by_number=False, whose="the source", is_assumed=True)
 
@@ -183,8 +185,8 @@ def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None
         return None
     names = listed([classes.names[index] for index in missing])
     return (
-        f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}); the "
-        "other classes keep their indices"
+        f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}). "
+        "The other classes keep their numbers"
     )
 
 
@@ -199,7 +201,7 @@ def _number(name: str) -> int | None:
 
 # ``--classes FILE``: the names of a model's classes in the order of its logits.
 
-_REMEDY = "give one class name per line in the order of the logits, or a JSON list or object"
+_REMEDY = "write one class name per line in the order of the logits, or a JSON list or object"
 _CALIBRATED = "classes"  # the key of the class names in cal.json
 
 
@@ -207,7 +209,9 @@ def read_classes(path: Path, count: int) -> ClassMap:
     """Read the names of a model's `count` classes by `read_class_names`."""
     names = read_class_names(path)
     if len(names) != count:
-        raise CovcalError(f"{path} names {len(names)} classes and the model has {count}: {_REMEDY}")
+        raise CovcalError(
+            f"{path} has {len(names)} class names but the model has {count} classes: {_REMEDY}"
+        )
     return named_classes(names)
 
 
@@ -233,7 +237,7 @@ def read_class_names(path: Path) -> list[str]:
         if first.setdefault(name, index) < index:
             raise CovcalError(
                 f"{path} names {shown(name)} twice, as classes {first[name]} and {index}: give "
-                "each class a name of its own"
+                "each class its own name"
             )
     return names
 
@@ -248,7 +252,7 @@ def _from_json(path: Path, text: str) -> list[str]:
             return _from_object(path, content.get("id2label", content))
         content = content[_CALIBRATED]
     if not isinstance(content, list) or not all(type(name) in (str, int) for name in content):
-        raise CovcalError(f"{path} does not list names: {_REMEDY}")
+        raise CovcalError(f"{path} holds no list of class names: {_REMEDY}")
     return [str(name) for name in content]
 
 
@@ -259,11 +263,11 @@ def _from_object(path: Path, content: Any) -> list[str]:
     elif all(name.isascii() and name.isdigit() and isinstance(value, str) for name, value in pairs):
         by_number = {int(name): value for name, value in pairs}
     else:
-        raise CovcalError(f"{path} maps neither numbers to names nor names to numbers: {_REMEDY}")
+        raise CovcalError(f"{path} must map numbers to names, or names to numbers: {_REMEDY}")
     if sorted(by_number) != list(range(len(pairs))):
         raise CovcalError(
-            f"{path} does not number its {len(pairs)} classes from 0 to {len(pairs) - 1}: give "
-            "each class its own number"
+            f"{path} must number its {len(pairs)} classes from 0 to {len(pairs) - 1}: give each "
+            "class its own number"
         )
     return [by_number[number] for number in sorted(by_number)]
 

@@ -53,7 +53,7 @@ class _Columns:
         self.confidence = _one_of(store, CONFIDENCES)
         if self.confidence is None:
             raise store.error(
-                "it has no column confidence (conf or score): give one confidence per row, or the "
+                "it has no column confidence, conf or score: add one confidence per row, or the "
                 "probabilities of all classes"
             )
         self.prediction = _one_of(store, PREDICTIONS)
@@ -70,7 +70,9 @@ class _Columns:
         # Rows without a confidence are left out.
         self.rows: Rows = np.flatnonzero(np.isfinite(self.values)).astype(np.int64)
         if len(self.rows) < min(1, len(self.values)):
-            raise store.error(f"{self.confidence} holds no confidence in any row")
+            raise store.error(
+                f"no row has a value in {self.confidence}: give one confidence per row"
+            )
         self.values = self.values[self.rows]
         self.predictions = self._texts(self.prediction)
         self.labels = self._texts(self.label)
@@ -99,8 +101,8 @@ class _Columns:
         if len(wrong):
             row = int(wrong[0])
             raise store.error(
-                f"{name} of {store.place(row)} is {values[row]:g}: give confidences from 0 to 1, "
-                "or percentages; -1 or nothing where there is none"
+                f"{name} of {store.place(row)} is {values[row]:g}: give confidences from 0 to 1 "
+                "or percentages. Leave the cell empty, or write -1, where there is none"
             )
         return values
 
@@ -216,8 +218,8 @@ class ConfidenceStore(Store):
             if name not in place_of:
                 what = repr(name[:40]) if name else "missing"
                 raise columns.store.error(
-                    f"{columns.prediction} of {columns.store.place(row)} is {what}, which is no "
-                    "class of the calibration: give a prediction of one of its classes"
+                    f"{columns.prediction} of {columns.store.place(row)} is {what}: give a class "
+                    "of the calibration"
                 )
         return np.array([place_of[name] for name in columns.predictions], dtype=np.int64)
 
@@ -238,12 +240,12 @@ class ConfidenceStore(Store):
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:
-            yield f"{left_out} rows have no confidence (-1, or nothing) and are left out"
+            yield f"{left_out} rows without a confidence (-1 or empty) are left out"
         low = int((values < chance).sum())
         if low:
             yield (
-                f"{low} of {len(values)} confidences are below {chance:.2g}, that of a guess among "
-                f"{len(self._names)} answers: they count as {chance:.2g}"
+                f"{low} of {len(values)} confidences are below {chance:.2g}, the confidence of a "
+                f"guess among {len(self._names)} answers: they count as {chance:.2g}"
             )
         # A confidence that is rounded to 1 lies between 1 minus half a unit of the last decimal and
         # 1.
@@ -251,8 +253,8 @@ class ConfidenceStore(Store):
         high = int((values > most).sum())
         if high:
             yield (
-                f"{high} of {len(values)} confidences are 1; written with {decimals} decimals, "
-                f"they count as {most:.8g}"
+                f"{high} of {len(values)} confidences are rounded to 1: with {decimals} "
+                f"decimals, they count as {most:.8g}"
             )
         self._confidences = np.clip(values, chance * (1 + _ABOVE_CHANCE), most)
 
@@ -278,22 +280,24 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     source = every[0]
     if "source" in tables and source.label is None and source.correct is None:
         matched = (
-            ", by matching the boxes with the annotations" if "bbox" in source.store.entries else ""
+            " (for boxes: match them with the annotations)"
+            if "bbox" in source.store.entries
+            else ""
         )
         raise source.store.error(
-            f"a source needs the truth: add a column correct (1 or 0){matched}, or y_true with the "
-            "right answers"
+            "the source does not say which predictions are right: add a column correct (1 or "
+            f"0){matched}, or a column y_true with the right answers"
         )
     if "source" in tables and source.correct is None and source.prediction is None:
         raise source.store.error(
-            f"{source.label} has the right answers, but there is no column prediction to compare "
-            "with them: add it, or a column correct (1 or 0)"
+            f"{source.label} has the right answers, but there is no column prediction: add it, "
+            "or a column correct (1 or 0)"
         )
     named = set().union(*(columns.names for columns in every))
     is_closed = all(columns.predictions is not None for columns in every)
     if any(columns.predictions is not None for columns in every) and not is_closed:
         without = next(columns for columns in every if columns.predictions is None)
-        raise without.store.error("it has no column prediction, which the other table has")
+        raise without.store.error("it has no column prediction, but the other table has it: add it")
     if not is_closed or len(named) > _MOST_CLASSES or len(named) < 1:
         return EVENTS
     if any(columns.label is None and columns.correct is not None for columns in every):
@@ -320,8 +324,8 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
     if parts[low].max() <= parts[high].min():
         of_low, of_high = printable(classes[low]), printable(classes[high])
         raise columns.store.error(
-            f"{columns.confidence} is the probability of {of_high} in every row, also where the "
-            f"prediction is {of_low}: rename it to prob_{of_high}"
+            f"{columns.confidence} is always the probability of {of_high}, also in rows with the "
+            f"prediction {of_low}: rename the column to prob_{of_high}"
         )
 
 
@@ -334,8 +338,8 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
     if not all(percent):
         wrong = filled[percent.index(False)]
         raise wrong.store.error(
-            f"{wrong.confidence} is nowhere above 1, and the other table holds percentages: give "
-            "both in one unit"
+            f"{wrong.confidence} has no value above 1, but the other table has percentages: "
+            "write both in the same unit"
         )
     for columns in tables.values():
         columns.values = columns.values / 100

@@ -86,7 +86,7 @@ def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> str:
     if len(wanted) > 1:
         names = ", ".join(entry.name for entry in wanted)
         raise CovcalError(
-            f"{path} holds images, and the model has {len(wanted)} inputs ({names}): save one "
-            "array per input, named like it, in an .npz or .h5 file"
+            f"{path} holds images, but the model has {len(wanted)} inputs ({names}): save one "
+            "array for each input, with its name, in an .npz or .h5 file"
         )
     return wanted[0].name

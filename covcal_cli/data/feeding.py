@@ -36,8 +36,8 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if len(wanted) > 1:
         missing = [entry.name for entry in wanted if entry.name not in entries]
         raise store.error(
-            f"the model has {len(wanted)} inputs and there is no {listed(missing)}, "
-            f"only {listed(list(entries))}: give one array or column per input, named like it"
+            f"the model has {len(wanted)} inputs, but {listed(missing)} is missing (there is "
+            f"only {listed(list(entries))}): give each input an array or column of its name"
         )
     if _ROWS_NAME in entries and not (store.is_table and len(entries[_ROWS_NAME].shape) == 1):
         return [Feed(wanted[0], (_ROWS_NAME,))]
@@ -49,11 +49,11 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if store.is_table:
         _require_no_commas(store)
         raise store.error(
-            f"no column holds numbers, only {listed(list(entries))}: give one column "
-            f"per feature, or a column path of images; for a model of texts, {OUTPUTS_AS_TABLE}"
+            f"no column holds numbers (there is only {listed(list(entries))}): give one column "
+            f"per feature, or a column path for images. For a model of texts, {OUTPUTS_AS_TABLE}"
         )
     there = listed(list(entries)) or "nothing"
-    raise store.error(f"there is no x, only {there}: save the rows as x")
+    raise store.error(f"there is no array x (only {there}): save the rows as x")
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
@@ -90,24 +90,23 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
     entry = store.entries[name]
     if entry.shape[:1] != (n,):
         raise store.error(
-            f"{name} has shape {list(entry.shape)} and there are {n} rows: give one {name} per row"
+            f"{name} has shape {list(entry.shape)} but there are {n} rows: give one {name} per row"
         )
     if entry.is_text and wanted.dtype.kind not in "OUS":
         raise store.error(
-            f"{name} holds texts ({str(store.whole(name)[0])!r} in "
-            f"{store.place(0)}) and the model wants {wanted.describe()}: encode it as numbers, or "
-            f"{OUTPUTS_AS_TABLE}"
+            f"{name} holds texts ({str(store.whole(name)[0])!r} in {store.place(0)}) but the "
+            f"model expects {wanted.describe()}: encode it as numbers, or {OUTPUTS_AS_TABLE}"
         )
     if not _fits(entry, wanted, table=store.is_table):
         have = ", ".join(["N", *map(str, entry.shape[1:])])
-        remedy = "give rows of that shape"
+        remedy = "give rows of this shape"
         if _has_shape(entry, wanted):
-            scaled = ", scaled as for its training" if wanted.dtype.kind == "f" else ""
+            scaled = ", scaled as in training" if wanted.dtype.kind == "f" else ""
             remedy = f"save it as {wanted.dtype}{scaled}"
         if len(wanted.shape) > 2 and wanted.dtype.kind not in "OUS":
             remedy += ", or images as uint8 [n, h, w] or [n, h, w, c]"
         raise store.error(
-            f"{name} is {entry.dtype} [{have}] and the model wants {wanted.describe()}: {remedy}"
+            f"{name} is {entry.dtype} [{have}] but the model expects {wanted.describe()}: {remedy}"
         )
 
 
@@ -155,11 +154,11 @@ def _check_columns(store: Store, feed: Feed) -> None:
         for name, entry in store.entries.items()
         if entry.is_text and not is_of_rows(store, name)
     ]
-    beside = f"; {listed(texts)} hold texts, which must be encoded to count" if texts else ""
+    beside = f". Columns of texts are not counted: {listed(texts)}" if texts else ""
     raise CovcalError(
-        f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) and the model "
-        f"wants {wanted.describe()}: give one column per feature in the model's order, and call a "
-        f"column that is no feature {GROUP_PREFIX}NAME"
+        f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) but the "
+        f"model expects {wanted.describe()}: give one column per feature in the model's order. "
+        f"Rename every other column to {GROUP_PREFIX}NAME"
     )
 
 
@@ -201,15 +200,14 @@ def _unfit(
     row_id = f" ({ids[row]})" if ids[row] != str(row) else ""
     if block is not None:
         return store.error(
-            f"{name} is {block[tuple(where)]:g} in {store.place(row)}{row_id}, which "
-            f"the model's {feed.wanted.dtype} cannot hold: correct it"
+            f"{name} is {block[tuple(where)]:g} in {store.place(row)}{row_id}, but the model "
+            f"reads {feed.wanted.dtype}: correct the value"
         )
     if store.is_table:
         return store.error(
-            f"column {name} has no value in {store.place(row)}{row_id}, or NaN or "
-            "infinity: fill it in as for the model's training, or leave the row out"
+            f"column {name} is empty, NaN or infinite in {store.place(row)}{row_id}: fill it in "
+            "as for training, or leave the row out"
         )
     return store.error(
-        f"{name} {store.place(row)}{row_id} holds NaN or infinity: every value must "
-        "be a finite number"
+        f"{name} {store.place(row)}{row_id} is NaN or infinite: give a finite number"
     )

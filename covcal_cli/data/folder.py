@@ -32,7 +32,7 @@ from covcal_cli.records import parsed_json
 _KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}
 _Entries = list[os.DirEntry[str]]
-_REMEDY = "give .tar files with KEY.jpg beside KEY.cls"
+_REMEDY = "save each image as KEY.jpg and its class as KEY.cls in one .tar file"
 _PATTERN = "[!.]*.tar"
 _BLOCK = 512
 _LONGEST_LABEL = 1 << 20  # bytes of a member
@@ -53,7 +53,7 @@ class FolderData(ImageFiles):
             ignored = f", only {self._ignored} other files" if self._ignored else ""
             raise CovcalError(
                 f"{path} holds no images{ignored}: give a folder of {', '.join(_KINDS)} files, "
-                "in class folders or flat"
+                "with or without class folders"
             )
         self.ids = [row[0] for row in images]
         self.split_names = [row[1] for row in images]
@@ -72,9 +72,9 @@ class FolderData(ImageFiles):
 
     def _remarks(self) -> Iterator[str]:
         if self._ignored == 1:
-            yield f"{self.path}: 1 file that is no image was left out"
+            yield f"{self.path}: 1 file is not an image and is left out"
         elif self._ignored:
-            yield f"{self.path}: {self._ignored} files that are no images were left out"
+            yield f"{self.path}: {self._ignored} files are not images and are left out"
         loose = int((self._classes == UNKNOWN_LABEL).sum())
         if self._class_numbers and loose:
             images = "1 image" if loose == 1 else f"{loose} images"
@@ -124,7 +124,7 @@ class FolderData(ImageFiles):
         self._ignored += len(files) - len(images)
         for entry in images:
             if not entry.name.isprintable() and not _is_utf8(entry.path):
-                raise CovcalError(f"{entry.path!r} has a name that is not UTF-8: rename the file")
+                raise CovcalError(f"{entry.path} has a name that is not UTF-8: rename the file")
         return images
 
 
@@ -205,11 +205,11 @@ class TarData(ImageFiles):
         self.given_split: Splits | None = None if -1 in splits else np.array(splits, dtype=np.uint8)
         self.notes: tuple[str, ...] = ()
         if n_without_image:
-            self.notes = (f"{path}: {n_without_image} samples without an image were left out",)
+            self.notes = (f"{path}: {n_without_image} samples without an image are left out",)
         if not any(texts) and all("/" in name.partition("/")[2] for name in self.ids):
             self.notes += (
-                f"{path}: the folders in it are not read as classes: unpack it to use them as "
-                "class folders, or add a .cls file for each image",
+                f"{path}: folders in a .tar file do not count as classes: add a .cls file for "
+                "each image, or unpack the file into class folders",
             )
 
     def labels(self, classes: ClassMap) -> Labels:
@@ -286,19 +286,19 @@ def _add(
     extension = extension.lower()
     last = f".{extension.rpartition('.')[2]}"
     if extension in sample.extensions:
-        raise CovcalError(f"{shard} has {member.name} twice: give each sample its own key")
+        raise CovcalError(f"{shard} holds {member.name} twice: give each sample its own key")
     sample.extensions.append(extension)
     if last in IMAGE_SUFFIXES:
         if sample.image is not None:
             raise CovcalError(
-                f"{shard}: sample {key} has two images ({', '.join(sample.extensions)}): keep the "
-                "image to classify"
+                f"{shard}: sample {key} has two images ({', '.join(sample.extensions)}): keep "
+                "only the image to classify"
             )
         sample.image = (member.offset_data, member.size)
     elif extension in ("cls", "json"):
         if member.size > _LONGEST_LABEL:
             raise CovcalError(
-                f"{shard}: {member.name} has {member.size} bytes, too many for a label: {_REMEDY}"
+                f"{shard}: {member.name} has {member.size} bytes, too many for a class: {_REMEDY}"
             )
         content = os.pread(descriptor, member.size, member.offset_data)
         label = _label(shard, member.name, extension, content)
@@ -323,7 +323,7 @@ def _label(shard: Path, name: str, extension: str, content: bytes) -> str:
 def _require_whole(shard: Path, needed: int, size: int) -> None:
     if needed > size:
         raise CovcalError(
-            f"{shard} is truncated (it has {size} bytes and needs at least {needed}): copy it again"
+            f"{shard} is cut short (it has {size} bytes and needs at least {needed}): copy it again"
         )
 
 

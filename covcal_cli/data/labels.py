@@ -77,8 +77,8 @@ class RowLabels:
             count = len(number_names)
             if (label := self._outside(count)) is not None:
                 raise self._error(
-                    f"{label} and the data names {count} classes: -1 (unknown) and 0 to "
-                    f"{count - 1} are allowed"
+                    f"{label}, but there are {count} classes: write 0 to {count - 1}, or -1 for "
+                    "unknown"
                 )
             self.names = NumberedNames(number_names)
 
@@ -109,9 +109,9 @@ class RowLabels:
         if numbers and (lacks_one or are_signs):
             raise self._error(
                 f"{self._key} holds -1, {', '.join(map(str, sorted(numbers)))} and there are "
-                f"{count} classes, so -1 may be a class or mean unknown: write the classes as 0 to "
-                f"{count - 1}, or name all classes, -1 too, in the order of the logits with "
-                "--classes FILE; leave unknown labels empty, or write NaN"
+                f"{count} classes, so -1 may be a class or mean unknown. If it is a class, write "
+                f"0 to {count - 1}, or name all classes (-1 too) with --classes FILE. If it "
+                "means unknown, leave the label empty"
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
@@ -134,9 +134,9 @@ class RowLabels:
             if distinct.min() == 1 and distinct.max() == count:
                 remedy = f"the labels are 1 to {count}: subtract 1, or give class names as labels"
             else:
-                other = classes.or_name_them("and other labels are named")
-                remedy = f"-1 (unknown) and 0 to {count - 1} are allowed{other}"
-            raise self._error(f"{label} and the model has {count} classes: {remedy}")
+                other = classes.or_name_them("or name other labels")
+                remedy = f"write 0 to {count - 1} or -1 (unknown){other}"
+            raise self._error(f"{label}, but the model has {count} classes: {remedy}")
         return self._codes
 
     def _outside(self, count: int) -> str | None:
@@ -175,13 +175,13 @@ class RowLabels:
         labels = [text for text in texts if text not in _MISSING and not _is_minus_one(text)]
         if numbers_in_one := next((text for text in labels if _LIST.fullmatch(text)), None):
             raise self._error(
-                f"{self._key} holds the text {numbers_in_one[:40]!r}: save one class number or "
-                "name per row; of one-hot rows, that is the argmax"
+                f"{self._key} holds the text {numbers_in_one[:40]!r}: give one class number or "
+                "name per row (for one-hot rows, the argmax)"
             )
         if several := next((text for text in labels if text.startswith('["')), None):
             raise self._error(
-                f"{self._key} holds the list {several[:40]!r}: pass --multilabel if rows have "
-                "several labels"
+                f"{self._key} holds the list {several[:40]!r}: if rows have several labels, pass "
+                "--multilabel"
             )
         if texts_are_numbers and all(map(_is_whole, labels)):
             numbers = {text: int(float(text)) for text in labels}
@@ -246,12 +246,12 @@ class LabelSets:
         whole = [name for name in store.entries if name.lower() in LABEL_NAMES]
         if len(whole) + bool(columns) > 1:
             both = [*columns.values(), *whole]
-            raise store.error(f"both {both[0]} and {both[-1]} hold labels: keep one form of labels")
+            raise store.error(f"both {both[0]} and {both[-1]} hold labels: keep one of them")
         unknown = [name for label, name in columns.items() if names and label not in names]
         if unknown:
             raise store.error(
-                f"{unknown[0]} is a label without outputs (there are {listed(list(names or ()))}): "
-                "rename it, or leave it out"
+                f"{unknown[0]} is a label, but the model has no such output (only "
+                f"{listed(list(names or ()))}): rename it, or leave it out"
             )
         taken = {*columns.values(), *whole}
         self._columns = {label: self._column(name) for label, name in columns.items()}
@@ -270,8 +270,8 @@ class LabelSets:
         if self._array is not None:
             if self._array.shape[1] != len(names):
                 raise self._store.error(
-                    f"its labels have {self._array.shape[1]} columns and there are {len(names)} "
-                    f"labels ({listed(names)}): give one column of labels per output"
+                    f"its labels have {self._array.shape[1]} columns but the model has "
+                    f"{len(names)} labels ({listed(names)}): give one column of labels per output"
                 )
             order = [*range(len(names))]
             if self.names is not None and set(self.names) == set(names):
@@ -281,8 +281,8 @@ class LabelSets:
         for label, values in self._columns.items():
             if label not in names:
                 raise self._store.error(
-                    f"it has labels for {label}, which is none of {listed(names)}: name the "
-                    "outputs of the model in order with --classes FILE"
+                    f"it has labels for {label}, but the outputs are {listed(names)}: name the "
+                    "model's outputs in order with --classes FILE"
                 )
             sets[:, names.index(label)] = values
         if self._lists is not None:
@@ -290,11 +290,11 @@ class LabelSets:
             others = sorted({name for entry in self._lists for name in entry} - {*names})
             if others and not (sets == 1).any():
                 raise self._store.error(
-                    f"no row has one of the labels {listed(names)}, only {listed(others)}: name "
-                    "the outputs as the labels are, or give --classes FILE"
+                    f"it has labels for {listed(others)}, but the outputs are {listed(names)}: "
+                    "rename the labels, or name the outputs with --classes FILE"
                 )
             if others:
-                what = f"labels without outputs are left out: {listed(others)}"
+                what = f"these labels have no output and are left out: {listed(others)}"
                 self.notes = (f"{self._store.path}: {what}",)
         return sets
 
@@ -327,8 +327,8 @@ class LabelSets:
 
     def _refused(self, name: str, row: int, value: str) -> CovcalError:
         return self._store.error(
-            f"{name} in {self._store.place(row)} is {value}: write 1 where the row has the label, "
-            "0 where it does not, and nothing where that is unknown"
+            f"{name} in {self._store.place(row)} is {value}: write 1 for yes, 0 for no, and "
+            "nothing for unknown"
         )
 
 

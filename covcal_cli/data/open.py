@@ -86,13 +86,13 @@ def _opened(
 ) -> FolderData | TarData | ArrayFile:
     if not path.exists():
         raise CovcalError(
-            f"{path} does not exist: give a folder of images or an {SUFFIXES[0]} file, or "
-            f"{', '.join(SUFFIXES[1:])} or .tar"
+            f"{path} does not exist: give a folder of images, a .tar file, or a table or array "
+            f"file ({SUFFIXES[0]}, {', '.join(SUFFIXES[1:])})"
         )
     if multilabel and not (path.is_file() and format_of(path)) and not holds_parts(path):
         raise CovcalError(
-            f"{path} gives each row one label, that of its folder: for --multilabel give a table "
-            "with a column path and a column label_NAME of 1 and 0 per label"
+            f"{path} gives each row one label, the name of its folder. For --multilabel, give a "
+            "table with a column path and a column label_NAME of 1 and 0 per label"
         )
     if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
         return TarData(path, wanted)
@@ -131,15 +131,15 @@ def _agreed(
         _require_same_columns(tables, columns)
         feeds["target"] = [replace(feed, names=columns["source"]) for feed in feeds["target"] or ()]
         remarks["target"] = (
-            f"{paths['target']} has its columns in another order than {paths['source']}: they are "
-            f"matched by name, in the order of {paths['source'].name}"
+            f"{paths['target']} has its columns in another order than {paths['source']}: they "
+            "are matched by name"
         )
     for name, table in tables.items():
         rising = numbering_columns(table.store, columns[name], rising=True)
         if rising:
             notes.append(
-                f"{table.path}: {', '.join(rising)} rises from row to row like row numbers, and is "
-                f"used as a feature: if it is none, {_way_out(table, rising)}"
+                f"{table.path}: {', '.join(rising)} is used as a feature, but rises like row "
+                f"numbers. If it is not a feature, {_way_out(table, rising)}"
             )
             break  # the other table has the same columns
     return {
@@ -158,9 +158,9 @@ def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: Mode
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:
             raise CovcalError(
-                f"{table.path} has {len(names)} columns of numbers and the model wants "
-                f"{wanted.describe()}; {', '.join(numbering)} holds a different whole number in "
-                f"every row, as row numbers and ids do: {_way_out(table, numbering)}"
+                f"{table.path} has {len(names)} columns of numbers but the model expects "
+                f"{wanted.describe()}. {', '.join(numbering)} looks like row numbers or ids: "
+                f"{_way_out(table, numbering)}"
             )
 
 
@@ -183,17 +183,17 @@ def _require_same_columns(
     parts = []
     if lacking:
         texts = " as numbers" if lacking[0] in target.store.entries else ""
-        parts.append(f"{target.path} lacks {lacking[0]}{texts}, which {source.path} has")
+        parts.append(f"{target.path} has no column {lacking[0]}{texts}, but {source.path} has it")
     if extra:
         texts = " as numbers" if extra[0] in source.store.entries else ""
         parts.append(
-            f"has {extra[0]}, which it lacks{texts}"
+            f"has a column {extra[0]} that the source does not have{texts}"
             if lacking
-            else f"{target.path} has {extra[0]}, which {source.path} lacks{texts}"
+            else f"{target.path} has a column {extra[0]}, but {source.path} does not have it{texts}"
         )
     more = len(lacking) + len(extra) - len(parts)
     beyond = f" ({more} more columns differ)" if more else ""
     raise CovcalError(
-        f"{' and '.join(parts)}{beyond}: give both the same feature columns, and rename a column "
-        f"that is no feature to {GROUP_PREFIX}NAME"
+        f"{' and '.join(parts)}{beyond}: give both files the same feature columns. Rename every "
+        f"other column to {GROUP_PREFIX}NAME"
     )

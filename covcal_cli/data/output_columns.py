@@ -80,7 +80,7 @@ class OutputColumns:
         own = self.names
         if own is None or own == names or set(own) != set(names):
             return self
-        note = "its classes are in another order, so they are matched by name"
+        note = "its classes are in another order: they are matched by name"
         order = tuple(self.order[own.index(name)] for name in names)
         return replace(self, names=names, order=order, notes=(*self.notes, note))
 
@@ -99,9 +99,9 @@ def kind_of(store: Store) -> OutputKind:
     if any(name.lower() in CONFIDENCES for name in store.entries):
         return "confidence"
     raise store.error(
-        f"it holds no outputs of a classifier, only {listed(list(store.entries)) or 'nothing'}: "
-        "name them prob_NAME or logit_NAME, one column per class (one is enough for two classes), "
-        "or confidence; or give the MODEL first"
+        f"it holds no outputs of a classifier (only {listed(list(store.entries)) or 'nothing'}). "
+        "Name the outputs prob_NAME or logit_NAME, one column per class (one is enough for two "
+        "classes), or confidence. To run a model on it, give the MODEL first"
     )
 
 
@@ -144,8 +144,8 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
     elif name in store.with_commas:
         remedy = "save numbers with a decimal point instead of a comma"
     raise store.error(
-        f"{name} holds the text {text[:40]!r}: {remedy}, or rename it to {GROUP_PREFIX}{name} if "
-        f"it holds no {kind}"
+        f"{name} holds the text {text[:40]!r}: {remedy}. If it holds no {kind}, rename it to "
+        f"{GROUP_PREFIX}{name}"
     )
 
 
@@ -198,15 +198,20 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
     others, _ = _of_kind(store, other)
     if others:
         return CovcalError(
-            f"{store.path} holds no {kind} but {listed(list(others))}: pass --{other}, or name "
-            f"them {_COLUMN[kind]} if they are {kind}"
+            f"{store.path} holds {listed(list(others))}, which are not named as {kind}: pass "
+            f"--{other}, or rename them to {_COLUMN[kind]} if they are {kind}"
         )
     single = [name for name in store.entries if name.lower() in CONFIDENCES]
     only = listed(list(store.entries)) or "nothing"
-    of_one = f" ({listed(single)} is of one class per row: pass --confidence)" if single else ""
+    of_one = (
+        f". If {listed(single)} is the confidence of one class per row, pass --confidence"
+        if single
+        else ""
+    )
     return CovcalError(
-        f"{store.path} holds no {kind}, only {only}{of_one}: name the outputs {_COLUMN[kind]}, one "
-        f"column per class (one is enough for two classes), or give an array {kind} [n, K]"
+        f"{store.path} holds no {kind} (only {only}). Name the outputs {_COLUMN[kind]}, one "
+        f"column per class (one is enough for two classes), or give an array {kind} [n, "
+        f"K]{of_one}"
     )
 
 
@@ -218,7 +223,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
         return columns
     if entry.shape != (width,) and entry.is_text and entry.shape != rows:
         raise store.error(
-            f"{CLASSES} has shape {list(entry.shape)} and {columns.outputs[0]} has {width} "
+            f"{CLASSES} has shape {list(entry.shape)} but {columns.outputs[0]} has {width} "
             "columns: give one name per column"
         )
     if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):

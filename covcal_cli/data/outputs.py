@@ -85,8 +85,8 @@ class OutputFile:
             shape = store.entries[name].shape
             if shape[:1] != (n,):
                 raise CovcalError(
-                    f"{path}: {name} has shape {list(shape)} and there are {n} rows: give one row "
-                    "per example"
+                    f"{path}: {name} has shape {list(shape)} but there are {n} rows: give one "
+                    "row per example"
                 )
         # Labels, ids and groups of the rows.
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
@@ -94,8 +94,8 @@ class OutputFile:
         if multilabel:
             if len(columns.order) != columns.width:
                 raise CovcalError(
-                    f"{path} has the outputs of one label ({columns.outputs[0]}), which is a table "
-                    "of two classes: leave out --multilabel"
+                    f"{path} has the outputs of only one label ({columns.outputs[0]}): leave out "
+                    "--multilabel"
                 )
             self.label_sets = LabelSets(store, n, columns.class_names())
         used = {*columns.outputs, *columns.features, columns.named_by, *paths, DOMAIN}
@@ -215,17 +215,16 @@ class OutputTable:
         self._lowest = seen.lowest
         if seen.form == "negated":
             raise self._store.error(
-                f"{seen.fact}: multiply every value by -1, so that the highest is the likeliest "
-                "class, and pass --probabilities"
+                f"{seen.fact}: multiply every value by -1 and pass --probabilities"
             )
         if self.kind == "logits":
             notes = self._checked_logits(seen)
         else:
             notes = self._checked_probabilities(seen)
         lacking = (
-            f"{len(self._lacking)} of {seen.rows} rows lack the output of some class, as where "
-            "only the likeliest answers are listed: a missing probability counts as half of the "
-            "smallest in its row, or less if the row leaves less"
+            f"{len(self._lacking)} of {seen.rows} rows have no output for some class, because "
+            "only the likeliest answers are listed. A missing probability counts as half of the "
+            "smallest in its row, or less if less is left"
         )
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
@@ -256,10 +255,12 @@ class OutputTable:
             scaled = seen.form in ("percentages", "shares")
             added = f"adds {-seen.lowest:g} and " if seen.lowest else ""
             divided = f" (covcal {added}divides each row by its sum)" if scaled else ""
-            raise self._store.error(f"{seen.fact}: pass --probabilities and name {names}{divided}")
+            raise self._store.error(
+                f"{seen.fact}: rename them to {names} and pass --probabilities{divided}"
+            )
         if seen.form == "bounded":
             yield (
-                f"{seen.fact}; they are read as logits: pass --probabilities where they are "
+                f"{seen.fact}, but they are read as logits: pass --probabilities if they are "
                 "probabilities"
             )
 
@@ -271,10 +272,10 @@ class OutputTable:
             yield f"{seen.fact}: each row is divided by its sum"
         elif seen.first_outside is not None:
             row, value = seen.first_outside
-            percent = ", or divide by 100 where they are percentages" if value > 1 else ""
+            percent = ", or divide percentages by 100" if value > 1 else ""
             raise self._store.error(
-                f"{self._place(row)} holds {value:g}, which is no probability: pass --logits where "
-                f"these are logits{percent}"
+                f"{self._place(row)} holds {value:g}, which is not a probability: pass --logits "
+                f"if the values are logits{percent}"
             )
         elif seen.is_incomplete:
             yield from _notes_on_incomplete(seen)
@@ -282,43 +283,46 @@ class OutputTable:
             row, total = off
             filled = " after its missing values are filled" if row in self._lacking else ""
             independent = (
-                ", or pass --multilabel if they are sigmoids of independent labels"
+                ". If they are sigmoids of independent labels, pass --multilabel"
                 if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
             raise self._store.error(
-                f"the probabilities of {self._place(row)} sum to {total:g}{filled}, not 1 "
-                f"(rounding explains {1 - seen.tolerance:g} to {1 + seen.tolerance:g}): give one "
-                f"column per class of a softmax, with more digits ({listed(outputs)} were read)"
-                f"{independent}"
+                f"the probabilities of {self._place(row)} sum to {total:g}{filled}, not to 1 "
+                f"(rounding explains only {1 - seen.tolerance:g} to {1 + seen.tolerance:g}): "
+                "give all classes of a softmax, with more digits. Columns used: "
+                f"{listed(outputs)}{independent}"
             )
         elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
             yield (
-                f"rounded probabilities: rows sum to {1 - seen.tolerance:g} to "
-                f"{1 + seen.tolerance:g}, and each row is divided by its sum"
+                f"probabilities are rounded: rows sum to {1 - seen.tolerance:g} to "
+                f"{1 + seen.tolerance:g}, so each row is divided by its sum"
             )
         if seen.low < seen.lowest:
-            yield "some probabilities are below 0 by rounding and count as 0"
+            yield "some probabilities are slightly below 0 by rounding: they count as 0"
         if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
-                "some probabilities are below 1e-38 and count as 1e-38, the smallest number of "
-                "float32: if rounding made them 0, give more digits"
+                "some probabilities are below 1e-38 and count as 1e-38: if rounding made them "
+                "0, write more digits"
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
         """Refuse outputs of independent labels that are of the other kind; else yield notes."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
-            yield f"{seen.fact}; they are read as logits: pass --probabilities if they are not"
+            yield (
+                f"{seen.fact}, but they are read as logits: pass --probabilities if they are "
+                "probabilities"
+            )
         if self.kind == "probabilities" and seen.first_outside is not None:
             row, value = seen.first_outside
             raise self._store.error(
-                f"{self._place(row)} holds {value:g}, which is no probability: pass --logits where "
-                "these are logits, or divide percentages by 100"
+                f"{self._place(row)} holds {value:g}, which is not a probability: pass --logits "
+                "if the values are logits, or divide percentages by 100"
             )
         if seen.form == "probabilities":
             yield (
-                "every row sums to 1, as the classes of a softmax do: leave out --multilabel if "
-                "exactly one of them is right"
+                "every row sums to 1, as for a softmax: leave out --multilabel if each row has "
+                "exactly one label"
             )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
@@ -389,8 +393,8 @@ def open_outputs(
     without = [file.path for file in files.values() if given and not _has_logprobs(file.store)]
     if without:
         raise CovcalError(
-            f"{without[0]} holds no token log-probabilities to find the answers "
-            f"{', '.join(given)} in: leave out --choices"
+            f"{without[0]} holds no token log-probabilities, which --choices needs "
+            f"({', '.join(given)}): leave out --choices"
         )
     shared = source is None and holds_both_domains(files["target"].store)
     if shared:
@@ -417,11 +421,14 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     wide = [name for name in numbers if len(store.entries[name].shape) == 2]
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
-        return (f'{listed(wide)} not used as features: rename {array} to "features" to use it',)
+        return (f'{listed(wide)}: not used as features. To use it, rename {array} to "features"',)
     if len(numbers) < 2:  # a single number, such as an age, is a group
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
-    return (f"columns of numbers {listed(numbers)} are not used as features: {remedy}",)
+    return (
+        f"these columns of numbers are not used as features: {listed(numbers)}. To use them, "
+        f"{remedy}",
+    )
 
 
 def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[OutputColumns]) -> None:
@@ -533,11 +540,11 @@ class _HDF5Outputs(HDF5Store):
             super()._require_foreign(file)
         elif schema != APPLIED_SCHEMA:
             raise CovcalError(
-                f"{self.path} has schema {schema} and this version reads {APPLIED_SCHEMA}: apply "
-                "again with this version"
+                f"{self.path} has schema {schema}, but this version reads {APPLIED_SCHEMA}: run "
+                "covcal apply again"
             )
         elif "complete" not in file.attrs:
-            raise CovcalError(f"{self.path} is not complete: apply again")
+            raise CovcalError(f"{self.path} is not complete: run covcal apply again")
 
 
 def _without_answer(store: Store) -> tuple[str, ...]:
@@ -558,8 +565,8 @@ def _without_answer(store: Store) -> tuple[str, ...]:
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
     return (
-        f"{listed(answer)} are the classifier's answer by covcal apply, so they are not read as "
-        f"true labels: give true labels as {'a column' if store.is_table else 'an array'} y",
+        f"{listed(answer)} hold the classifier's answers (written by covcal apply), not true "
+        f"labels: give true labels as {'a column' if store.is_table else 'an array'} y",
     )
 
 
@@ -592,15 +599,15 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
     """Yield notes on rows that sum to less than 1, such as the answers of a language model."""
     elsewhere = 1 - seen.mean_sum
     yield (
-        f"rows sum to {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}: on average, "
-        f"{100 * elsewhere:.0f} % of the probability is on answers that are no class; each row is "
-        "divided by its sum"
+        f"on average, {100 * elsewhere:.0f} % of the probability is on answers that are not "
+        f"classes (rows sum to {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}): each "
+        "row is divided by its sum"
     )
     if elsewhere >= _MUCH_ELSEWHERE:
         yield (
-            f"the classes have only {100 * seen.mean_sum:.0f} % of the probability: after the "
-            "division, confidence says little about rows where other answers were likely (pass "
-            "--multilabel if these are sigmoids of independent labels)"
+            f"the classes have only {100 * seen.mean_sum:.0f} % of the probability, so "
+            "confidence says little about many rows. If the outputs are sigmoids of independent "
+            "labels, pass --multilabel"
         )
 
 

@@ -155,8 +155,8 @@ class RowFacts:
         for name in keep:
             if name.lower() in label_names and name in store.entries:
                 raise store.error(
-                    f"{name} holds the true labels, which a person who labels rows must not see: "
-                    f"leave out --keep {name}"
+                    f"{name} holds the true labels, and the person who labels rows must not see "
+                    f"them: leave out --keep {name}"
                 )
         asked = {
             name for name in store.entries if {name, name.removeprefix(GROUP_PREFIX)} & {*keep}
@@ -181,8 +181,9 @@ class RowFacts:
         groups = [name for name in groups if name not in left_out]
         self.notes: tuple[str, ...] = (
             (
-                f"{', '.join(left_out)} left out: it holds texts of more than {_LONGEST_GROUP} "
-                f"characters: pass --keep {left_out[0]} to keep it for covcal pick",
+                f"{', '.join(left_out)} left out, because it holds texts of more than "
+                f"{_LONGEST_GROUP} characters. To keep it for covcal pick, pass --keep "
+                f"{left_out[0]}",
             )
             if left_out
             else ()
@@ -235,7 +236,7 @@ class RowFacts:
         """Return the only array with one of these names, in upper or lower case, or None."""
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
-            raise self._store.error(f"both {own[0]} and {own[1]} are there: keep one of them")
+            raise self._store.error(f"{own[0]} and {own[1]} mean the same: keep one of them")
         return own[0] if own else None
 
     def _choice(self) -> str | None:
@@ -256,8 +257,8 @@ class RowFacts:
                 text = repr(str(value)) if values.dtype.kind == "U" else value
                 kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
                 raise self._store.error(
-                    f"split holds {text}{kind} in {self._store.place(row)}: train, validation and "
-                    "test, or 0, 1 and 2, are allowed"
+                    f"split holds {text}{kind} in {self._store.place(row)}: write train, "
+                    "validation or test, or 0, 1 or 2"
                 )
             codes[values == value] = code
         return codes
@@ -307,8 +308,8 @@ class RowFacts:
         longest = self._longest(name)
         if longest > most:
             raise self._store.error(
-                f"{name} holds a text of {longest} characters, and labels, ids and groups have at "
-                f"most {most}: rename the column if it holds other texts"
+                f"{name} holds a text of {longest} characters, but labels, ids and groups may "
+                f"have at most {most}: rename the column if it holds other texts"
             )
 
     def _column(self, name: str) -> AnyArray:
@@ -321,11 +322,11 @@ class RowFacts:
         if shape not in ((self._n,), (self._n, 1)):
             remedy = f"give one {name} per row"
             if len(shape) > 1 and name.lower() in LABEL_NAMES:
-                remedy = "save class numbers; of one-hot rows, that is the argmax"
+                remedy = "give one class number per row (for one-hot rows, the argmax)"
                 if shape[0] == self._n and not self._is_one_hot(name):
-                    remedy = "pass --multilabel if rows have several labels"
+                    remedy = "if rows have several labels, pass --multilabel"
             raise self._store.error(
-                f"{name} has shape {list(shape)} and there are {self._n} rows: {remedy}"
+                f"{name} has shape {list(shape)} but there are {self._n} rows: {remedy}"
             )
 
     def _is_one_hot(self, name: str) -> bool:
@@ -373,7 +374,7 @@ def holds_both_domains(store: Store) -> bool:
     other = [value for value in domains if value not in DOMAINS]
     if other:
         raise store.error(
-            f"domain holds {other[0]!r}: source and target are allowed; rename the column to "
+            f"domain holds {other[0]!r}: write source or target, or rename the column to "
             f"{GROUP_PREFIX}domain if it means something else"
         )
     return len(domains) == len(DOMAINS)
@@ -395,12 +396,11 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
     elif outputs and both:
         remedy = "give this one table alone, or drop the column"
     elif outputs:
-        remedy = f"give it as the {opposite} with a {domain} beside it, or drop the column"
-    else:
         remedy = (
-            "save the rows of each domain as a table of their own, or rename the column to "
-            f"{GROUP_PREFIX}domain"
+            f"give a {domain} table too and pass this table as the {opposite}, or drop the column"
         )
+    else:
+        remedy = f"save each domain as its own table, or rename the column to {GROUP_PREFIX}domain"
     raise CovcalError(
         f"{store.path} is given as the {domain} {beside}, but its column domain says {opposite} in "
         f"{(rows == opposite).sum()} of {len(rows)} rows: {remedy}"
@@ -415,7 +415,10 @@ def note_on_index(store: Store) -> tuple[str, ...]:
     names = [name or "the column without a name" for name in index_columns(store)]
     if not store.is_table or not names:
         return ()
-    return (f"{store.path}: {', '.join(names)} not used as a feature: pandas saved it as index",)
+    return (
+        f"{store.path}: {', '.join(names)} is not used as a feature, because pandas saved it "
+        "as index",
+    )
 
 
 def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
@@ -427,8 +430,8 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     empty = [row for row, row_id in enumerate(ids) if not row_id.strip()]
     if empty:
         notes.append(
-            f"{path}: {len(empty)} of {len(ids)} ids are empty, first in row {empty[0]}: results "
-            "of these rows cannot be joined by id"
+            f"{path}: {len(empty)} of {len(ids)} ids are empty (the first in row {empty[0]}), so "
+            "results of these rows cannot be joined by id"
         )
     # Hashes take 8 bytes per id; a set of a million ids would take 64 MB more.
     hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=len(ids))
@@ -440,8 +443,8 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
         row_id, count = next(iter(repeated.items()))
         more = f", and {len(repeated) - 1} more ids name several" if len(repeated) > 1 else ""
         notes.append(
-            f"{path}: id {row_id!r} names {count} rows{more}: joining results by id would multiply "
-            "rows"
+            f"{path}: id {row_id!r} names {count} rows{more}: rows would be repeated if you join "
+            "results by id"
         )
     return tuple(notes)
 

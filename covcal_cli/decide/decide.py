@@ -85,9 +85,7 @@ class DecideSettings:
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
-            raise CovcalError(
-                "--cost gives an estimate: use it without --error and --labels marked"
-            )
+            raise CovcalError("--cost gives an estimate: leave out --error and --labels marked")
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
@@ -144,8 +142,8 @@ def decide(
         rows = frame_rows(target, splits)
         if not len(rows):
             raise CovcalError(
-                f"{path} has no target {' or '.join(splits)} rows ({target.counts()}): decide on "
-                "a file that has some"
+                f"{path} has no target {' or '.join(splits)} rows ({target.counts()}): give "
+                "another file, or another --split"
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
         scores = _scores(target, rows, scaled, progress or silent)
@@ -162,7 +160,7 @@ def decide(
         notes = [why_not] if why_not and draw.batches and settings.labels == "auto" else []
         if uses_labels and labelled.unlabelled:
             notes.append(
-                f"{labelled.unlabelled} of the drawn rows have no label and count as wrong"
+                f"{labelled.unlabelled} of the picked rows have no label and count as wrong"
             )
         role = "adapted" if file.is_adapted else "features"
         decision = Decision(
@@ -192,8 +190,11 @@ def decide(
             rule = _sets(sample, settings, usable, estimate, target, scaled)
             decision = replace(decision, sets=rule)
             if uses_labels and usable is None:
-                text = "the rows were drawn for --error, so the sets are an estimate"
-                notes.append(f"{text}: run decide --set alone, then pick --for it, to promise them")
+                text = "the rows were picked for --error, so the sets are only an estimate"
+                notes.append(
+                    f"{text}. To promise the sets, run decide --set alone, then covcal pick "
+                    "--for its output"
+                )
                 decision = replace(decision, notes=tuple(notes))
         ranking = Ranking(scores, decision.beliefs)
         looks = 1
@@ -230,14 +231,14 @@ def _groups(
         return classes, sample.labels
     if by not in target.columns:
         raise CovcalError(
-            f"{target.path} has no target column {by!r} to group by: take "
+            f"{target.path} has no target column {by!r} to group by: use "
             f"{', '.join([*target.columns, BY_PREDICTED])}"
         )
     values, numbers = np.unique(target.column(by, sample.rows), return_inverse=True)
     if len(values) > _MAX_GROUPS:
         raise CovcalError(
-            f"{target.path}: column {by!r} has {len(values)} values, so its groups would be few "
-            f"rows: group by a column with at most {_MAX_GROUPS}"
+            f"{target.path}: column {by!r} has {len(values)} values, so its groups would be "
+            f"small: group by a column with at most {_MAX_GROUPS} values"
         )
     texts = [
         value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()
@@ -390,9 +391,8 @@ class _Labelled:
         sure = np.abs(scores - region) > _NEAR
         if not np.allclose(self.draw.inclusion[rows][sure], stated[sure], rtol=1e-6):
             raise CovcalError(
-                f"{self.target.path}: its labelled rows were drawn in another way than for this "
-                "calibration: decide with the calibration of that time, or draw again with covcal "
-                "pick --for"
+                f"{self.target.path}: its rows were picked for another calibration: give that "
+                "calibration to decide, or pick again with covcal pick --for"
             )
 
 
@@ -420,18 +420,18 @@ def _unusable(labelled: _Labelled, calibration: Calibration, document: Path) -> 
     if not (labelled.is_used & draw.labelled).any():
         if draw.labelled.any():
             return (
-                "its labelled rows were drawn to estimate the accuracy, and make no promise: draw "
-                "rows with covcal pick --for decide.json"
+                "its rows were picked to estimate the accuracy, so they cannot make a promise: "
+                "pick rows with covcal pick --for decide.json"
             )
         return (
-            "it has no labelled rows: draw rows with covcal pick --for decide.json, and put their "
-            "labels in with covcal label"
+            "it has no labelled rows: run covcal pick --for decide.json, label the rows, and "
+            "run covcal label"
         )
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(labelled.target.ids(draw.rows)):
         return (
-            f"{document} was fitted to labelled rows of this file, which then make no promise: run "
-            "covcal calibrate --labels none, and decide with that"
+            f"{document} was fitted to labelled rows of this file, so these rows cannot make a "
+            "promise: run covcal calibrate --labels none, and decide with the result"
         )
     return None
 

@@ -163,7 +163,9 @@ class Decision:
 
     def _require_fitted(self, name: str, argument: str, value: float | None) -> None:
         if value is None or not hasattr(self, name):
-            raise CovcalError(f"give Decision({argument}=...), and fit it first")
+            raise CovcalError(
+                f"this needs a limit: create Decision({argument}=...), and fit it first"
+            )
 
     def _probabilities(self, logits: Float64s) -> Float64s:
         return np.ascontiguousarray(probabilities(logits, self.temperature).T)
@@ -178,7 +180,7 @@ def _labelled(
         for values, name in ((rows, "rows"), (labels, "labels"))
     )
     if drawn.shape != drawn_labels.shape or len(np.unique(drawn)) < len(drawn):
-        raise CovcalError("rows and labels must be one label for each row, and no row twice")
+        raise CovcalError("rows and labels must have the same length, and no row may occur twice")
     for values, most, what in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
         if len(values) and not (values.min() >= 0 and values.max() < most):
             raise CovcalError(f"{what} numbers must be from 0 to {most - 1}")

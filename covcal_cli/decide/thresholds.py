@@ -226,7 +226,7 @@ def read_costs(path: Path, classes: Sequence[str]) -> Costs:
         raise CovcalError(f'{path}: costs are an object such as {{"review": 1, "wrong": 10}}')
     unknown = sorted(content.keys() - {"review", "wrong", "pairs"})
     if unknown:
-        raise CovcalError(f"{path} has the key {unknown[0]!r}: it may have review, wrong and pairs")
+        raise CovcalError(f"{path} has the unknown key {unknown[0]!r}: use review, wrong and pairs")
     wrong = np.full((len(classes), len(classes)), _cost(path, "wrong", content["wrong"]))
     np.fill_diagonal(wrong, 0)
     pairs = content.get("pairs", [])
@@ -238,10 +238,13 @@ def read_costs(path: Path, classes: Sequence[str]) -> Costs:
         places = []
         for name in ("true", "predicted"):
             if pair[name] not in classes:
-                raise CovcalError(f"{path}: {pair[name]!r} is none of the file's classes")
+                raise CovcalError(f"{path}: {pair[name]!r} is not a class of the file: correct it")
             places.append(classes.index(pair[name]))
         if places[0] == places[1]:
-            raise CovcalError(f"{path}: {pair['true']!r} predicted as itself is right: no cost")
+            raise CovcalError(
+                f"{path}: a pair has {pair['true']!r} twice, but a right prediction has no "
+                "cost: remove the pair"
+            )
         wrong[places[0], places[1]] = _cost(path, "cost", pair["cost"])
     return Costs(_cost(path, "review", content["review"]), wrong)
 

@@ -20,11 +20,10 @@ from covcal_cli.estimators.inputs import (
 )
 from covcal_cli.maths.odds import top_log_odds
 
-DOC_ASSUMPTION = "confidence is off by as much on the target as on the source"
-CONFIDENCE_ASSUMPTION = "confidence at the source's temperature is calibrated on the target"
+DOC_ASSUMPTION = "the confidence is wrong by the same amount on the target as on the source"
+CONFIDENCE_ASSUMPTION = "the confidence at the source's temperature is right on the target"
 AGREEMENT_ASSUMPTION = (
-    "on the rows that the shift makes wrong, the aligned forecasters stop agreeing with the "
-    "classifier"
+    "where the shift makes the classifier wrong, the aligned forecasters stop agreeing with it"
 )
 PREDICTED_CLASSES = "predicted classes"
 _ASSUMPTION = "the classes are as frequent as on the source, so other predictions are errors"

@@ -77,11 +77,12 @@ DISAGREE = "estimators disagree"  # the name of a check that the posterior by la
 SAME = 0.03
 # How far the mean target confidence may lie below the accuracy without a warning.
 MAX_BELOW = 0.05
+ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
 _LEAST, _LEAST_OF_TWO = 0.04, 0.07
 REACH, REACH_OF_ONE_CONFIDENCE = (
-    "rule-of-thumb range, not a confidence interval; it contained the true accuracy on "
-    f"{held} test shifts"
+    f"rule-of-thumb range, not a confidence interval; it contained the true accuracy on {held} "
+    "test shifts"
     for held in ("90 % of 144", "84 % of 122")
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
@@ -293,8 +294,8 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
         f"at most {100 * MAX_BELOW:.0f} points below the estimated accuracy"
         if passed
         else f"{100 * below:.1f} points below the estimated accuracy: the model looks "
-        "under-confident. An estimate alone is not enough evidence to raise it: label some target "
-        "rows with covcal pick"
+        f"under-confident. {ESTIMATE_ALONE}: label "
+        "some target rows with covcal pick"
     )
     return Guard("under-confidence", below, MAX_BELOW, passed, text)
 
@@ -330,14 +331,15 @@ def independent_evidence(accuracy: float, confidence: float) -> Guard:
     text += (
         ""
         if passed
-        else ". With two classes all estimators read the same number, so nothing else confirms "
-        "the difference: label some target rows with covcal pick"
+        else ". With two classes, all estimators use the same number, so nothing else "
+        "confirms the difference: label some target rows with covcal pick"
     )
     return Guard("independent evidence", distance, SAME, passed, text)
 
 
 WEIGHTING_ASSUMPTION = (
-    "p(y | x) is shared, the weights are the true density ratio, and the domains overlap"
+    "p(y | x) is the same on both domains, the weights are the true density ratio, and the "
+    "domains overlap"
 )
 
 

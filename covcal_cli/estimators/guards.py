@@ -60,14 +60,14 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
         text = (
-            f"{drift:.0%} of the predicted labels would have to change for the classes to be as "
-            "frequent as on the source: a change of class frequencies does not explain that"
+            f"{drift:.0%} of the predicted labels would have to change to match the source's "
+            "class frequencies. A change of class frequencies alone does not explain that"
         )
         return Guard(FALL_IN_CONFIDENCE, drift, MAX_PLAUSIBLE_DRIFT, True, text)
     if -fall > MAX_PLAUSIBLE_RISE:
         text = (
-            f"the mean confidence rises by {-100 * fall:.2f} points: a change of class frequencies "
-            "does not explain that"
+            f"the mean confidence rises by {-100 * fall:.2f} points. A change of class "
+            "frequencies alone does not explain that"
         )
         return Guard(FALL_IN_CONFIDENCE, -fall, MAX_PLAUSIBLE_RISE, True, text)
     sigmas = _sigmas(fall, standard_error)
@@ -110,8 +110,8 @@ def clusters_know_classes(strays: float) -> Guard:
     """Check that clustering finds the predicted class of at least half of the source's rows."""
     passed = strays <= MAX_STRAYS
     text = (
-        f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another class "
-        f"(at most {MAX_STRAYS:.0%})"
+        f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
+        f"class (at most {MAX_STRAYS:.0%})"
     )
     text += "" if passed else ": the classes form no clusters, so do not use this estimate"
     return Guard("source clusters", strays, MAX_STRAYS, passed, text)
@@ -158,9 +158,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
     passed = drift <= MAX_PRIOR_DRIFT
     advice = "" if passed else "; if you know how often each class occurs, pass --target-prior"
     text = (
-        f"{_percent(drift, MAX_PRIOR_DRIFT)} of the predicted labels would have to change for the "
-        "target's classes to be as frequent as the source's "
-        f"(at most {MAX_PRIOR_DRIFT:.0%}){advice}"
+        f"{_percent(drift, MAX_PRIOR_DRIFT)} of the predicted labels would have to change to "
+        f"match the source's class frequencies (at most {MAX_PRIOR_DRIFT:.0%}){advice}"
     )
     return Guard("prior drift", drift, MAX_PRIOR_DRIFT, passed, text)
 
@@ -189,7 +188,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
     text = (
-        f"the corrected probabilities have {_percent(drift, MAX_PRIOR_DRIFT)} of their mass on "
+        f"the corrected probabilities put {_percent(drift, MAX_PRIOR_DRIFT)} of their mass on "
         f"other classes than the target prior (at most {MAX_PRIOR_DRIFT:.0%})"
     )
     text += (
@@ -204,7 +203,10 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
 def above_chance(accuracy: float, n_classes: int) -> Guard:
     """Check that an estimated accuracy is at least the accuracy of guessing, 1/K."""
     guessing = 1 / n_classes
-    text = f"the estimated accuracy is {_percent(accuracy, guessing)}; guessing has {guessing:.1%}"
+    text = (
+        f"the estimated accuracy is {_percent(accuracy, guessing)}; guessing would give "
+        f"{guessing:.1%}"
+    )
     text += "" if accuracy >= guessing else ", so do not use this estimate"
     return Guard("above chance", accuracy, guessing, accuracy >= guessing, text)
 
@@ -240,7 +242,7 @@ def ess_count(weights: Float64s) -> Guard:
     """Check that the effective sample size is at least 50 rows."""
     count = effective_sample_size(weights)
     text = (
-        f"a weighted mean rests on {_told_apart(count, MIN_ESS, 1)} effective rows of "
+        f"a weighted mean uses only {_told_apart(count, MIN_ESS, 1)} effective rows of "
         f"{len(weights)} (at least {MIN_ESS:.0f})"
     )
     text += "" if count >= MIN_ESS else "; it is mostly noise"
@@ -257,9 +259,9 @@ def domain_overlap(error: float) -> Guard:
     passed = error >= MIN_DISCRIMINATOR_ERROR
     verdict = "leaves the domains overlapping" if passed else "separates the domains"
     text = (
-        f"the source discriminator {verdict}: squared error "
-        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)} where chance has {CHANCE_ERROR} "
-        f"(at least {MIN_DISCRIMINATOR_ERROR})"
+        f"the source discriminator {verdict}: its squared error is "
+        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)}, chance gives {CHANCE_ERROR} (at "
+        f"least {MIN_DISCRIMINATOR_ERROR} needed)"
     )
     text += "" if passed else "; the importance weights depend on few rows"
     return Guard("discriminator error", error, MIN_DISCRIMINATOR_ERROR, passed, text)

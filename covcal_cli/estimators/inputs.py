@@ -85,7 +85,8 @@ class EstimatorInputs:
         highest = [logits.max(axis=1) for logits in (self.source_logits, self.target_logits)]
         if not (np.isfinite(np.concatenate(highest)).all() and 0 < self.temperature < np.inf):
             raise ValueError(
-                "every row needs a finite logit, the others finite or -inf; T must be positive"
+                "every row needs at least one finite logit, and its other logits may be -inf. T "
+                "must be positive"
             )
 
     def once(self, name: str, compute: Callable[[], _Result]) -> _Result:

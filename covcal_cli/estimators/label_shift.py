@@ -190,10 +190,12 @@ def _read(path: Path, classes: Sequence[str]) -> Float64s:
         raise CovcalError(f'{path} must give every class a share, like {{"{classes[0]}": 0.3}}')
     for name in classes:
         if name not in shares:
-            raise CovcalError(f"{path} has no share for class {name}: give every class one")
+            raise CovcalError(f"{path} has no share for class {name}: give every class a share")
     for name, share in shares.items():
         if name not in classes:
-            raise CovcalError(f"{path} has a share for {name}, which is no class of the model")
+            raise CovcalError(
+                f"{path} has a share for {name}, but the model has no such class: remove it"
+            )
         if isinstance(share, bool) or not isinstance(share, int | float):
             raise CovcalError(f"{path}: the share of {name} is {share!r}: give a number")
         if not 0 <= share <= sys.float_info.max:  # an integer may be larger than any float

@@ -92,11 +92,11 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
             continue
         if name not in METRIC_NAMES or (colon and not of):
             raise ValueError(
-                f"{shown(part.strip())} is not METRIC or METRIC:CLASS with METRIC one of "
+                f"{shown(part.strip())} must be METRIC or METRIC:CLASS, where METRIC is one of "
                 f"{', '.join(METRIC_NAMES)}"
             )
         if of and name not in CLASS_METRICS:
-            raise ValueError(f"{name} is of all classes: leave out :{of}")
+            raise ValueError(f"{name} is a metric of all classes: leave out :{of}")
         wanted.append((name, of or None))
     return tuple(dict.fromkeys(wanted))
 
@@ -390,7 +390,7 @@ def selected(
         if of is not None and of not in numbers and of != MACRO:
             listed = ", ".join(classes[:_LISTED]) + (", ..." if len(classes) > _LISTED else "")
             raise CovcalError(
-                f"{metric}:{printable(of)} names no class of the file: take one of {listed}, or "
+                f"{metric}:{printable(of)} names no class of the file: use one of {listed}, or "
                 f"{MACRO} for their mean"
             )
     of_all = {metric for metric, of in wanted if of is None or (of == MACRO and of not in numbers)}

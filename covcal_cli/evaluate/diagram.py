@@ -246,7 +246,7 @@ def _checked(
     if rows.ndim == 1:
         rows = np.stack([1 - rows, rows], axis=1)
     if rows.ndim != 2 or len(rows) == 0:
-        raise ArgumentError(f"probabilities must be of shape (n, K), not {rows.shape}")
+        raise ArgumentError(f"probabilities must have shape (n, K), not {rows.shape}")
     evidence = OutputEvidence()
     evidence.add(rows)
     clipped = evidence.form == "clipped" and evidence.low < evidence.high

@@ -193,11 +193,11 @@ def evaluate(
         )
         count = sum(map(len, rows))
         if unlabelled == count:
-            elsewhere = ": pass --split all to use the labels of other splits;"
+            elsewhere = " pass --split all to use labels of other splits, or"
             has_labels = any(map(_has_labels, targets))
             raise UnlabelledError(
-                f"{path} has no label for its {count} target {settings.split} rows, and "
-                f"evaluate needs labels{elsewhere if has_labels else ';'} {hint}"
+                f"{path}: none of its {count} target {settings.split} rows has a label:"
+                f"{elsewhere if has_labels else ''} {hint}"
             )
         results = {version: entry.result() for version, entry in collector.metrics.items()}
         metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
@@ -305,12 +305,9 @@ def _versions(
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
     """Return a sentence on the command that works without labels."""
     if not has_source:  # an estimate needs the source
-        return (
-            "extract it together with the source, and covcal estimate prints what to expect "
-            "without labels"
-        )
+        return "extract it together with the source, and run covcal estimate"
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
-    return f"covcal estimate {as_word(path)}{options} prints what to expect without labels"
+    return f"without labels, run covcal estimate {as_word(path)}{options}"
 
 
 class _Collector:
@@ -449,10 +446,7 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
             f"{target.path} has no target {split} rows ({target.counts()}): pass --split all, or "
             "extract again with other --fractions"
         )
-    raise UnlabelledError(
-        f"{target.path} has no target {split} rows and no target label, and evaluate needs both; "
-        f"{hint}"
-    )
+    raise UnlabelledError(f"{target.path} has no target {split} rows and no target labels: {hint}")
 
 
 def _has_labels(target: Domain) -> bool:
@@ -546,8 +540,8 @@ def _without_fitted(
     ]
     if not any(inside.any() for inside in unused):
         raise CovcalError(
-            f"{targets[0].path}: a calibration was fitted to every row of the split: use fewer "
-            "--labels, or another --split"
+            f"{targets[0].path}: a calibration was fitted to every row of this split, so no row "
+            "is left: use fewer --labels, or another --split"
         )
     pairs = list(zip(rows, unused, strict=True))
     return [part[inside] for part, inside in pairs], [part[~inside] for part, inside in pairs]
@@ -557,8 +551,8 @@ def _notes_on_split(split: str) -> list[str]:
     if split == "test":
         return []
     return [
-        "adapt, estimate and calibrate read the target's training and validation rows, without "
-        "their labels: on later rows the metrics may be a little worse"
+        "adapt, estimate and calibrate read the target's training and validation rows (without "
+        "labels): on later rows, the metrics may be a little worse"
     ]
 
 
@@ -583,8 +577,8 @@ def _notes_on_fitted(
         ):
             document = documents[number] if number < len(documents) else name
             notes.append(
-                f"none of the {len(ids)} rows that {document} was fitted to is in "
-                f"{targets[0].path} by id: if they are there with other ids, they are measured too"
+                f"none of the {len(ids)} rows that {document} was fitted to has its id in "
+                f"{targets[0].path}: if they are there under other ids, they are measured too"
             )
     return notes
 
@@ -603,9 +597,9 @@ def _notes_on_left_out(
     if picked.isdisjoint(row_id for of_file in ids for row_id in of_file):
         return []
     return [
-        "rows with low confidence were picked more often and are left out here, so the remaining "
-        "rows make the classifier look better than it is: use a split without picked "
-        "rows, such as the test split"
+        "rows with low confidence were picked more often, and picked rows are left out here. So "
+        "the classifier looks better than it is: use a split without picked rows, such as the "
+        "test split"
     ]
 
 

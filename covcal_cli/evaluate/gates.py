@@ -53,9 +53,9 @@ class Gates:
             if GATED[limit.metric].interval is None:
                 metrics = ", ".join(name for name, entry in GATED.items() if entry.interval)
                 raise CovcalError(
-                    f"{limit.metric} has no interval, so chance alone could fail a gate on it: "
-                    f"use a metric that has ({metrics}), or pass --confidence 0 to compare the "
-                    "plain value"
+                    f"{limit.metric} has no interval, so chance alone could fail this gate: use "
+                    f"a metric with an interval ({metrics}), or pass --confidence 0 to compare "
+                    "the plain value"
                 )
 
     @property
@@ -341,8 +341,8 @@ def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (
-            f"{n} rows are too few, and {_MOST} times as many may not decide: the value is near "
-            "the limit"
+            f"{n} rows are too few, and even {_MOST} times as many may not decide, because the "
+            "value is near the limit"
         )
     return f"{n} rows are too few; about {rows:,} would do"
 

@@ -69,7 +69,7 @@ def parse_limit(text: str) -> Limit:
     if limit.least:
         allowed = ", ".join(name for name, metric in GATED.items() if metric.better != "higher")
         raise ValueError(
-            f"higher {limit.metric} is better: use --fail-below {text}, or --baseline with "
+            f"a higher {limit.metric} is better: use --fail-below {text}, or --baseline with "
             f"--fail-regression {limit.metric}=0.01 (--fail-above takes {allowed})"
         )
     return limit
@@ -84,8 +84,8 @@ def parse_least(text: str) -> Limit:
     if not limit.least:
         allowed = ", ".join(name for name, metric in GATED.items() if metric.better == "higher")
         raise ValueError(
-            f"higher {limit.metric} is not better: use --fail-above {text} "
-            f"(--fail-below takes {allowed})"
+            f"a lower {limit.metric} is better: use --fail-above {text} (--fail-below takes "
+            f"{allowed})"
         )
     return limit
 
@@ -94,9 +94,11 @@ def parse_regression(text: str) -> Limit:
     """Read ``METRIC=CHANGE`` of ``--fail-regression``; raise ValueError with the reason."""
     limit = _parse_metric(text)
     if GATED[limit.metric].better == "neither":
-        raise ValueError(f"neither a higher nor a lower {limit.metric} is better")
+        raise ValueError(
+            f"{limit.metric} cannot be a gate, because neither a higher nor a lower value is better"
+        )
     if limit.by is not None:
-        raise ValueError(f"regressions are not measured by group: leave out :{limit.by}")
+        raise ValueError(f"regressions are only measured over all rows: leave out :{limit.by}")
     return limit
 
 
@@ -105,10 +107,12 @@ def _parse_metric(text: str) -> Limit:
     left, equals, number = text.rpartition("=")
     metric, colon, by = left.partition(":")
     if not equals or metric not in GATED or (colon and not by):
-        raise ValueError(f"{text!r} is not METRIC=LIMIT with METRIC one of {', '.join(GATED)}")
+        raise ValueError(
+            f"{text!r} must be METRIC=LIMIT, where METRIC is one of {', '.join(GATED)}"
+        )
     if by and metric not in GROUP_METRICS:
         raise ValueError(
-            f"{metric} has no interval for groups of rows: groups have {', '.join(GROUP_METRICS)}"
+            f"{metric} has no interval for groups of rows: use one of {', '.join(GROUP_METRICS)}"
         )
     return Limit(metric, limit_from(number, metric, GATED[metric].highest), by or None)
 
@@ -125,7 +129,7 @@ def limit_from(number: str, metric: str, highest: float = 1.0) -> float:
         raise ValueError(f"the limit {number} is not a finite number")
     if not 0 <= limit <= highest:
         hint = f"; did you mean {limit / 100:g}?" if highest < limit <= 100 else ""
-        raise ValueError(f"{metric} lies between 0 and {highest:g}, not at {number}{hint}")
+        raise ValueError(f"{metric} must be between 0 and {highest:g}, not {number}{hint}")
     return limit
 
 
@@ -202,7 +206,7 @@ def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | No
     """Apply a limit to the decision; it has the name of the decision's calibration."""
     metrics = evaluation.decision
     if metrics is None:
-        raise CovcalError(f"{limit.metric} is measured on a decision: pass --decide decide.json")
+        raise CovcalError(f"{limit.metric} needs a decision: pass --decide decide.json")
     interval = None if level is None else metrics.interval(limit.metric, level)
     verdict = verdict_on(limit, metrics.calibration, metrics.value(limit.metric), interval)
     return replace(verdict, n=metrics.rows(limit.metric))
@@ -276,8 +280,8 @@ class Baseline:
         if self.read.n == n:
             return None
         return (
-            f"{self.path} measured {self.read.n} rows, this evaluation {n}: a change may come from "
-            "the rows, not from the calibration"
+            f"{self.path} has {self.read.n} rows but this evaluation has {n}: a change may come "
+            "from the rows, not from the calibration"
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:
@@ -293,8 +297,8 @@ class Baseline:
             return calibrations[0]
         raise CovcalError(
             f"{self.path} has no calibration {name!r} (it has "
-            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or give the "
-            "calibration its name there: -c NAME=cal.json"
+            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or use one of "
+            "its names: -c NAME=cal.json"
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
@@ -441,7 +445,7 @@ def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(
-            f"{limit.metric} of {name} has no value in {where}, so it cannot be compared: leave it "
-            "out, or make a new baseline"
+            f"{limit.metric} of {name} has no value in {where}, so it cannot be compared: leave "
+            "out this gate, or make a new baseline"
         )
     return float(value)

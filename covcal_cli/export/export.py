@@ -91,14 +91,16 @@ def export(
     path, document = Path(output or default_output(model)), Path(document)
     weights, networks = (None if extra is None else Path(extra) for extra in (weights, networks))
     if path.suffix.lower() != kind.exported:
-        raise CovcalError(f"{path}: {kind.words} is exported as {kind.exported}: pass another -o")
+        raise CovcalError(
+            f"{path}: {kind.words} is exported as {kind.exported}: give -o a name with this ending"
+        )
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
     inputs += [] if decision is None else [Path(decision)]
     check_output(path, force=force, inputs=inputs)
     calibration = read_calibration(document)
     if not calibration.model["sha256"]:
         raise CovcalError(
-            f"{document} was fitted on a table of outputs and does not name a model: extract the "
+            f"{document} was fitted on a table of outputs, so it names no model: extract the "
             "model, calibrate that file, and export"
         )
     accept_above = None
@@ -116,12 +118,12 @@ def export(
         from covcal_cli.export.onnx import OnnxExporter
 
         if weights is not None:
-            raise CovcalError(f"{model} holds its own weights: leave --weights out")
+            raise CovcalError(f"{model} holds its own weights: leave out --weights")
         exporter = OnnxExporter(Path(model))
     if exporter.sha256 != calibration.model["sha256"]:
         raise CovcalError(
-            f"{model} is not the model that {document} was made for ({calibration.model['name']}, "
-            "with another sha256): export that model, or extract and calibrate this one"
+            f"{document} was made for another model ({calibration.model['name']}, with another "
+            f"sha256) than {model}: export that model, or extract and calibrate this one"
         )
     # Find phi and the logits as extraction read them.
     aligned = calibrated_networks(calibration, document, networks)
@@ -173,29 +175,29 @@ def _as_extracted(
             continue
         if extracted.logits not in (None, original.logits_tensor):
             refusal = refusal or CovcalError(
-                f"{document} was made from the logits {extracted.logits} of {model}, and its "
-                f"logits are now {original.logits_tensor}: pass the --model-output that was "
-                "extracted"
+                f"{document} was made from the logits {extracted.logits} of {model}, but its "
+                f"logits are now {original.logits_tensor}: pass the same --model-output as in "
+                "extract"
             )
         elif original.tail and original.tail != calibration.reading.get("tail", original.tail):
             refusal = refusal or CovcalError(
                 f"{document} was fitted with {calibration.reading['tail']} as the output of "
-                f"{model}, and that output is now read as {original.tail}: pass the --model-output "
-                "that was extracted, or extract the model and calibrate again"
+                f"{model}, but this output is now read as {original.tail}: pass the same "
+                "--model-output as in extract, or extract the model and calibrate again"
             )
         elif networks is None:
             return original
         elif extracted.features in (None, original.features_tensor):
             if networks.n_features != original.n_features:
                 raise CovcalError(
-                    f"{networks.path}: its networks take {networks.n_features} features and "
+                    f"{networks.path}: its networks take {networks.n_features} features but "
                     f"{model} gives {original.n_features}: pass --networks with the file adapted "
                     "from this model"
                 )
             return original
     raise refusal or CovcalError(
-        f"{document} was made from the features {extracted.features} of {model}, which has no "
-        "features of that name now: extract the model and calibrate again"
+        f"{document} was made from the features {extracted.features} of {model}, but the model "
+        "has no such features now: extract the model and calibrate again"
     )
 
 

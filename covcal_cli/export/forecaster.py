@@ -175,7 +175,7 @@ def calibrated_networks(
         if networks is not None:
             raise CovcalError(
                 f"{document} ({calibration.method_used}) scales the model's own logits: leave "
-                "--networks out"
+                "out --networks"
             )
         return None
     return fitted_networks(calibration, document, networks)

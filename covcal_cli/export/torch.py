@@ -200,7 +200,7 @@ def _one_attempt(where: str) -> Iterator[None]:
     except Exception as error:  # torch.export raises many kinds of exceptions
         raise CovcalError(
             f"{where}: torch.export cannot follow this model ({cause(error)}): export it to ONNX "
-            "and calibrate that, or keep covcal apply"
+            "and calibrate that file, or use covcal apply"
         ) from error
 
 
@@ -447,8 +447,8 @@ def _find(
     nodes = find_values(values, expected)
     if not nodes:
         raise CovcalError(
-            f"{program.where}: the {what} that were extracted are not among the tensors of the "
-            "traced program: export it to ONNX and calibrate that, or use covcal apply"
+            f"{program.where}: the traced program does not have the {what} that were extracted: "
+            "export it to ONNX and calibrate that file, or use covcal apply"
         )
     return nodes
 
@@ -462,8 +462,8 @@ def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...])
                 merged(*batch)
         except Exception as error:
             raise CovcalError(
-                f"{program.where}: torch.export binds this model to batches of {len(rows[0])} "
-                "rows: export it to ONNX and calibrate that, or keep covcal apply"
+                f"{program.where}: torch.export allows only batches of {len(rows[0])} rows for "
+                "this model: export it to ONNX and calibrate that file, or use covcal apply"
             ) from error
 
 

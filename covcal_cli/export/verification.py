@@ -80,20 +80,20 @@ def prove(
     if agreement.output_error > answers.output_tolerance:
         raise CovcalError(
             f"{answers.where}: the model's own outputs change by {agreement.output_error:.1g} "
-            f"(relative) when the calibration is merged in, so nothing was written: {remedy}"
+            f"(relative) with the calibration in the model, so nothing was written: {remedy}"
         )
     if forecaster.accept_above is not None and not np.array_equal(
         accept[0], confidence > np.float32(forecaster.accept_above)
     ):
         raise CovcalError(
-            f"{answers.where}: the merged model accepts other rows than its confidence says, so "
-            f"nothing was written: {remedy}"
+            f"{answers.where}: the merged model does not accept the rows that its confidence "
+            f"says, so nothing was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(
             f"{answers.where}: the merged probabilities differ from covcal's own by "
-            f"{agreement.probability_error:.1g}, more than {TOLERANCE:.0e}, so nothing was "
-            "written: calibrate again with another method, or use covcal apply"
+            f"{agreement.probability_error:.1g} (at most {TOLERANCE:.0e} allowed), so nothing "
+            "was written: calibrate again with another method, or use covcal apply"
         )
     return agreement
 

@@ -240,17 +240,17 @@ class DomainExtraction:
             classes = np.unique(labels[labels != UNKNOWN_LABEL])
             if len(classes) < 2 and len(self.kept) < len(self.labels):
                 yield (
-                    f"the rows chosen from {self.data.path} have labels of fewer than two classes, "
-                    "too few to calibrate: use --sample, which draws from all rows"
+                    f"the rows chosen from {self.data.path} have labels of fewer than two "
+                    "classes: use --sample, which draws from all rows"
                 )
             yield None if self.accuracy is None else self.accuracy.doubt
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
-            return "the outputs may be rounded. Give them with all their digits"
+            return "the outputs may be rounded. Give all their digits"
         if self.pipeline is not None:
             return "the pixels may be unscaled. Check --scale, --mean and --std"
-        return "the inputs may be unscaled. Scale them as in the model's training"
+        return "the inputs may be unscaled. Scale them as in training"
 
     def _require_readable(self, skipped: Sequence[tuple[int, str]]) -> None:
         if len(skipped) <= (MAX_SKIPPED * self.chosen if self.skip_unreadable else 0):
@@ -259,12 +259,12 @@ class DomainExtraction:
         more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
         if not self.skip_unreadable:
             raise CovcalError(
-                f"{self.data.path}: {named}{more} cannot be read: mend or remove it, or pass "
+                f"{self.data.path}: {named}{more} cannot be read: repair or remove them, or pass "
                 "--on-error skip"
             )
         raise CovcalError(
-            f"{self.data.path}: more than {MAX_SKIPPED:.0%} of {self.chosen} images "
-            f"cannot be read: {named}{more}: mend or remove them"
+            f"{self.data.path}: more than {MAX_SKIPPED:.0%} of {self.chosen} images cannot be "
+            f"read: {named}{more}: repair or remove them"
         )
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
@@ -324,9 +324,9 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     moved, largest = difference(again, logits)
     if moved > _NOISE * largest:
         raise CovcalError(
-            f"{classifier.name} gives a different output each time for the same rows (relative "
-            f"error {moved / (largest or 1):.1g}), because it draws random numbers: export it "
-            "without random operators, dropout and noise layers"
+            f"{classifier.name} gives different outputs for the same rows (relative difference "
+            f"{moved / (largest or 1):.1g}), because it draws random numbers: export it without "
+            "random operators, dropout or noise layers"
         )
     # The first row must get the same logits in a batch of copies as in a batch of other rows.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
@@ -349,8 +349,9 @@ class BatchRunner:
         if not self._alone:
             return None
         return (
-            f"in {self.classifier.name}, the logits of a row depend on the other rows of its batch "
-            "(dynamic quantisation or batch statistics), so each row is run alone, which is slower"
+            f"in {self.classifier.name}, the logits of a row depend on the other rows of its "
+            "batch (dynamic quantisation or batch statistics). So each row runs alone, which is "
+            "slower"
         )
 
     def run(self, inputs: Inputs) -> tuple[Float32s | None, Float32s]:

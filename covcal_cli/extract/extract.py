@@ -253,7 +253,7 @@ def _require_one_form(
     skipped = {number for number, _ in spools[name].skipped}
     number = [number for number in domain.rows.tolist() if number not in skipped][row]
     raise CovcalError(
-        f"{domain.data.path}: {plan.classifier.name} gives probabilities (in [0, 1], of sum 1) in "
+        f"{domain.data.path}: {plan.classifier.name} gives probabilities with the sum 1 in "
         f"{evidence.summing} of {evidence.rows} rows, but {domain.data.ids[number]} has the sum "
         f"{total:g}: remove such rows, or export the model with its logits"
     )
@@ -297,7 +297,10 @@ def dry_run(
     check_output(output, force=True, inputs=inputs)
     in_the_way = None
     if output.exists() and not force:
-        in_the_way = f"{output} exists already: without --dry-run, pass --force to replace it"
+        in_the_way = (
+            f"{output} exists already: when you run it without --dry-run, pass --force to "
+            "replace it"
+        )
     plan = prepare(model, source, target, settings)
     domains, evidence = plan.domains.values(), OutputEvidence()
     seconds = _seconds(plan, evidence)

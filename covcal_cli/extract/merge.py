@@ -96,7 +96,7 @@ def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = Fal
         with_source.require_source()
         with_target.require_target()
         if "source" in with_target.handle:
-            raise CovcalError(f"{target} holds source rows too: give a file of target rows only")
+            raise CovcalError(f"{target} holds source rows too: give a file with target rows only")
         holding = {"source": [with_source], "target": [with_target]}
         return join_domains(files, holding, output, force=force)
 
@@ -189,13 +189,13 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
     n_rows = sum(len(part.rows) for part in parts) + skipped
     if n_rows != chosen:
         raise CovcalError(
-            f"the {name} shards hold {n_rows} of {chosen} rows: extract all shards again from the "
-            "same data"
+            f"the {name} shards hold {n_rows} of {chosen} rows: extract all shards again from "
+            "the same data"
         )
     if skipped > MAX_SKIPPED * chosen:
         raise CovcalError(
-            f"{skipped} of {chosen} {name} images could not be read, more than {MAX_SKIPPED:.0%}: "
-            "mend or remove them, and extract again"
+            f"{skipped} of {chosen} {name} images could not be read, more than "
+            f"{MAX_SKIPPED:.0%}: repair or remove them, and extract again"
         )
     return parts
 
@@ -231,8 +231,8 @@ def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
         if "shard" not in file.attributes:
             other = next(second for second in files if second is not file)
             raise CovcalError(
-                f"{file.path} holds the whole {name}, and {other.path} has {name} rows too: give "
-                "either one whole file or all shards"
+                f"{file.path} holds the whole {name}, but {other.path} has {name} rows too: give "
+                "one whole file, or all shards"
             )
         shard = Shard.parse(str(file.attributes["shard"]))
         counts.add(shard.count)

@@ -217,8 +217,11 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     if resume:
         note = f"there is no stopped run of {output}, so this run starts from the first row"
     elif earlier is not None:
-        note = f"an earlier run of {output} was stopped. Its rows are extracted again; --resume "
-        note += "would have kept them"
+        note = (
+            f"an earlier run of {output} was stopped, and its rows are extracted again. Next "
+            "time, pass --resume "
+        )
+        note += "to keep them"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -254,8 +257,8 @@ def _require_same(output: Path, earlier: Mapping[str, Any], config: Config) -> N
     ]
     if differing:
         raise CovcalError(
-            f"{output}: the stopped run had other settings ({'; '.join(differing)}): give the same "
-            "options and data, or leave out --resume to start again"
+            f"{output}: the stopped run had other settings ({'; '.join(differing)}): give the "
+            "same options and data, or leave out --resume to start again"
         )
 
 
@@ -483,8 +486,8 @@ def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
         values = [head[:].tobytes() if head is not None else b"" for head in heads]
         if values[0] != values[1]:
             raise CovcalError(
-                f"{first.path} and {file.path} differ in the {name} of the last layer: extract "
-                "both with the same model"
+                f"{first.path} and {file.path} differ in the {name} of the last layer: "
+                "extract both with the same model"
             )
 
 

@@ -60,7 +60,7 @@ _MOST_ROWS_OF_NUMBERS = 2048
 _LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
-NO_SHIFT = "there is no shift between them. Give different data, unless this is only a test"
+NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
 # How the output is read, by the function that makes it from the logits (`Classifier.tail`).
 _READINGS = {
     None: "no row was run, so the form of its output is not known",
@@ -101,7 +101,7 @@ class ExtractPlan:
         missing = None
         target = self.domains.get("target")
         if target is not None and not len(target.data.ids):
-            missing = f"{target.data.path} has no rows; covcal watch counts it as an empty period"
+            missing = f"{target.data.path} has no rows: covcal watch counts it as an empty period"
         elif target is not None and not several and self.classes.names != EVENTS:
             missing = missing_classes(target.data.path, target.labels, self.classes)
         on_settings = (self.origin, self.classes.note, self.runner.note)
@@ -320,8 +320,8 @@ def _proved(
     n_scores, n_classes = runner.classifier.n_classes, len(classes.names)
     if n_scores != n_classes:
         raise CovcalError(
-            f"{runner.classifier.name} gives {n_scores} scores per row, but its last linear layer "
-            f"has {n_classes} classes: export it with the shape of its output declared"
+            f"{runner.classifier.name} gives {n_scores} scores per row, but its last linear "
+            f"layer has {n_classes} classes: export it with a declared output shape"
         )
     return runner
 
@@ -357,8 +357,8 @@ def _require_labelled(
             )
     elif len(present) == 1:
         raise CovcalError(
-            f"{data.path} has rows of one class only ({classes.names[present[0]]}), so confidence "
-            "cannot be calibrated: give a source with several classes"
+            f"all labelled rows of {data.path} have one class ({classes.names[present[0]]}), so "
+            "confidence cannot be calibrated: give a source with several classes"
         )
 
 
@@ -384,7 +384,9 @@ def _opened(
         _require_kept(tables, settings.keep)
         return TableClassifier(list(tables.values())), tables, ()
     if settings.choices:
-        raise CovcalError("--choices is for logs of a language model: leave it out with a MODEL")
+        raise CovcalError(
+            "--choices is only for logs of a language model: leave it out, or leave out the MODEL"
+        )
     from covcal_cli.data.open import open_domains
 
     classifier = open_classifier(
@@ -412,9 +414,8 @@ def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> Non
     if lacking:
         paths = " and ".join(dict.fromkeys(str(domain.path) for domain in domains.values()))
         raise CovcalError(
-            f"{paths} {'has' if len(domains) == 1 else 'have'} no column {shown(lacking[0])} with "
-            "one value per row that can be kept: name a column of a table that is not its ids, "
-            "labels or split"
+            f"{paths} {'has' if len(domains) == 1 else 'have'} no column {shown(lacking[0])} to "
+            "keep: name a column with one value per row that is not the ids, labels or split"
         )
 
 
@@ -433,14 +434,13 @@ def _image_pipeline(
     if not any(images.values()):
         if settings.preprocess is not None:
             raise CovcalError(
-                "--preprocess is for images, but the rows already have the shape of the model's "
-                "input: leave out this option"
+                "--preprocess is only for images, but the rows already have the shape of the "
+                "model's input: leave it out"
             )
         if not options.is_default:
             raise CovcalError(
-                "the rows already have the shape of the model's input, so they are not "
-                "preprocessed: leave out --size, --scale, --mean, --std, --color, --layout and "
-                "--resample"
+                "the rows already have the shape of the model's input and are not preprocessed: "
+                "leave out --size, --scale, --mean, --std, --color, --layout and --resample"
             )
         return None, None, []
     base, origin = base_preprocessing(classifier, settings, model)
@@ -450,7 +450,7 @@ def _image_pipeline(
     except CovcalError as error:
         raise CovcalError(f"{classifier.name}: {error}") from error
     warnings = [
-        f"the {name} is fed unchanged, but the images are preprocessed: make sure that it was "
+        f"the {name} is used unchanged, but the images are preprocessed: check that it was "
         "prepared in the same way"
         for name, needed in images.items()
         if not needed
@@ -549,11 +549,11 @@ class TableClassifier:
         self.metadata: Mapping[str, str] = {}
         self.features_tensor: str | None = None if table.n_features is None else "features"
         self.notes: tuple[str, ...] = (
-            f"use a calibration of these {kind} only with {kind} of the same classifier: a table "
-            "does not say which model made it"
+            f"a table does not name its model: use this calibration only with {kind} of the same "
+            "classifier"
             if kind != "confidence"
-            else "use a calibration of these confidences only with confidences of the same "
-            "classifier: a table does not say which model made it",
+            else "a table does not name its model: use this calibration only with "
+            "confidences of the same classifier",
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()

@@ -70,7 +70,7 @@ class Selection:
         Among rows with equal ids, earlier rows are drawn first.
         """
         if self.sample is not None and self.limit is not None:
-            raise CovcalError("sample and limit cannot be used together: give one of them")
+            raise CovcalError("sample and limit cannot be used together: give only one")
         if any(value is not None and value < 1 for value in (self.sample, self.limit)):
             raise CovcalError("sample and limit must be at least 1")
         rows = np.arange(len(ids), dtype=np.int64)

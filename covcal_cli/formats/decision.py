@@ -164,13 +164,15 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     decision = read_document(Decision, path, remedy=remedy, again="decide again")
     if decision.score != "confidence":
         raise CovcalError(
-            f"{path} ranks rows by {decision.score}, which this version does not know: decide again"
+            f"{path} ranks rows by {decision.score}, but this version does not know that score: "
+            "decide again"
         )
     digests = [sha256_of(Path(calibration)) for calibration in calibrations]
     if decision.calibration.sha256 not in digests:
         raise CovcalError(
-            f"{path} was made with another calibration than {' or '.join(map(str, calibrations))}: "
-            "decide again, or pass the calibration of that time with -c"
+            f"{path} was made with another calibration than "
+            f"{' or '.join(map(str, calibrations))}: decide again, or pass its calibration with "
+            "-c"
         )
     return decision
 

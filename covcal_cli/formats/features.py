@@ -91,7 +91,7 @@ class Domain:
         # The index into `SPLITS` of every row, shape (n,).
         self.split: Splits = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
-            raise self._error("split", f"holds {int(self.split.max())}; 0, 1 and 2 are allowed")
+            raise self._error("split", f"holds {int(self.split.max())}: write 0, 1 or 2")
 
     @property
     def n_labelled(self) -> int:
@@ -242,8 +242,8 @@ class Domain:
         if dataset.dtype.kind not in kinds or dataset.ndim != len(axes):
             raise self._error(
                 name,
-                f"is {dataset.dtype} with {dataset.ndim} axes; {_KINDS[kinds]} with {len(axes)} "
-                f"({', '.join(axes)}) are needed: extract again",
+                f"is {dataset.dtype} with {dataset.ndim} axes, but must be {_KINDS[kinds]} with "
+                f"{len(axes)} ({', '.join(axes)}): extract again",
             )
 
     def _read(self, name: str, rows: Rows, axis: int = 0) -> Float32s:
@@ -309,6 +309,7 @@ class FeatureFile:
         self._file = File(path, remedy=REMEDY, handle=handle, within=self._place)
         try:
             self.schema = self._checked_schema()
+            self._require_labels()
             self._require_usual_datasets()
             self.classes = self._class_names()
             self.attributes = self._file.attrs
@@ -372,8 +373,8 @@ class FeatureFile:
         """Refuse `what` if the file does not have the probabilities of all classes."""
         if self.has_one_confidence:
             raise CovcalError(
-                f"{self.path} holds one confidence per row, and {what} needs the probabilities of "
-                "all classes"
+                f"{self.path} holds one confidence per row, but {what} needs the probabilities "
+                "of all classes"
             )
 
     @property
@@ -390,7 +391,7 @@ class FeatureFile:
         if self.source is None:
             raise TooFewRowsError(
                 f"{self.path} has no source rows: extract them together with the target, or add "
-                "them by covcal merge"
+                "them with covcal merge"
             )
         return self.source
 
@@ -399,7 +400,7 @@ class FeatureFile:
         if self.target is None:
             raise TooFewRowsError(
                 f"{self.path} has no target rows: extract them together with the source, or add "
-                "them by covcal merge"
+                "them with covcal merge"
             )
         return self.target
 
@@ -414,17 +415,26 @@ class FeatureFile:
         names = _label_names(self.path, attributes)
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
+    def _require_labels(self) -> None:
+        """Refuse a file that holds more labels than it names."""
+        named, stored = len(_label_names(self.path, self._file.attrs)), self._file.n_beside
+        if named and named != stored:
+            raise CovcalError(
+                f"{self.path} holds {stored} labels, but its attribute {LABELS} names {named}: "
+                "extract again"
+            )
+
     def _checked_schema(self) -> str:
         schema = self._file.attrs.get("schema")
         schema = FEATURES_SCHEMA if schema == multilabel.SCHEMA else schema
         if not isinstance(schema, str) or schema not in (FEATURES_SCHEMA, ADAPTED_SCHEMA):
             actual = "no schema" if schema is None else f"schema {schema!r}"
             raise CovcalError(
-                f"{self.path} has {actual}; this version reads {FEATURES_SCHEMA} and "
+                f"{self.path} has {actual}, but this version reads {FEATURES_SCHEMA} and "
                 f"{ADAPTED_SCHEMA}: make it with covcal extract"
             )
         if self._file.attrs.get("complete") != 1:
-            raise CovcalError(f"{self.path} was never finished: run the step that made it again")
+            raise CovcalError(f"{self.path} is not complete: run the step that made it again")
         return str(schema)
 
     def _require_usual_datasets(self) -> None:
@@ -432,8 +442,8 @@ class FeatureFile:
         for name, dataset in self._file.datasets.items():
             if dataset.can_grow:
                 raise CovcalError(
-                    f"{self.path}: /{name} can grow, so that some of its rows may never have been "
-                    "written: make the file again"
+                    f"{self.path}: /{name} can grow, so some rows may be missing: make the file "
+                    "again"
                 )
             if dataset.dtype.kind in "fiu" and not dataset.is_usual:
                 raise CovcalError(
@@ -526,8 +536,8 @@ def read_labels(domain: Domain, rows: Rows) -> Labels:
     if len(outside):
         row = int(rows[outside[0]])
         raise CovcalError(
-            f"{domain.path}: /{domain.name}/labels row {row} is {labels[outside[0]]}; "
-            f"-1 (unknown) to {domain.n_classes - 1} are allowed"
+            f"{domain.path}: /{domain.name}/labels row {row} is {labels[outside[0]]}: write 0 to "
+            f"{domain.n_classes - 1}, or -1 (unknown)"
         )
     return labels.astype(np.int64, copy=False)
 

@@ -42,7 +42,7 @@ def column_groups(
     if column not in target.columns:
         columns = ", ".join([*target.columns, *others]) or "none"
         raise CovcalError(
-            f"{target.path} has no target column {column!r} to group by: take {columns}"
+            f"{target.path} has no target column {column!r} to group by: use {columns}"
         )
     values = np.empty(0, dtype=target.column(column, rows[:1]).dtype)
     for block in target.blocks(rows):

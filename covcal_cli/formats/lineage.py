@@ -104,8 +104,8 @@ def require_current(
         fitted = replace(fitted, is_outside=False)
     if fitted.is_outside:
         raise CovcalError(
-            f"{document} was fitted on {fitted.path}, which is outside its folder and is not "
-            f"opened to see whether it has changed: {otherwise}"
+            f"{document} was fitted on {fitted.path}. That file is outside the folder of "
+            f"{document}, so covcal does not check whether it has changed: {otherwise}"
         )
     if fitted.path.is_file():
         _require_unchanged(fitted, document, otherwise)
@@ -129,12 +129,12 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
     path = fitted.path
     if fitted.is_outside:
         raise CovcalError(
-            f"{document} was fitted on {path}, which is outside its folder: pass {path} "
-            f"-c {document} to {purpose} it"
+            f"{document} was fitted on {path}, which is outside its folder. To {purpose} this "
+            f"file, pass {path} -c {document}"
         )
     if not path.is_file():
         raise CovcalError(
-            f"{document} was fitted on {path}, which is gone: name a file to {purpose}"
+            f"{document} was fitted on {path}, which is gone: give a file to {purpose}"
         )
     _require_unchanged(
         calibration.inputs[0], document, f"pass {path} -c {document} to {purpose} it"
@@ -147,9 +147,9 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "
-            f"{otherwise} all the same"
+            f"{otherwise} anyway"
         )
-    _require_origin(fitted.path, f"{otherwise} all the same")
+    _require_origin(fitted.path, f"{otherwise} anyway")
 
 
 def is_unchanged(entry: Input) -> bool:
@@ -192,8 +192,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
         raise CovcalError(f"{text}: run covcal adapt --force, or {otherwise}")
     if outside:
         raise CovcalError(
-            f"{path} was made from {outside[0]}, which is outside its folder and is not opened to "
-            f"see whether it has changed: {otherwise}"
+            f"{path} was made from {outside[0]}. That file is outside the folder of {path}, so "
+            f"covcal does not check whether it has changed: {otherwise}"
         )
 
 

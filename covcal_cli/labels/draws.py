@@ -135,8 +135,8 @@ class Draw:
         if not missing:
             return ()
         return (
-            f"{missing} of the rows that covcal pick drew have no label yet: the rows you labelled "
-            "are assumed to be a random part of their batch, which nothing checks",
+            f"{missing} of the rows that covcal pick drew have no label yet. The labelled rows "
+            "are assumed to be a random part of their batch, but nothing checks this",
         )
 
     def right(self, logits: Floats) -> Float64s:

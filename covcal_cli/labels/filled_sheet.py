@@ -81,22 +81,22 @@ def _sheet(table: LabelTable) -> Sheet:
     labels = _labels(table)
     twice = [row_id for row_id, count in Counter(ids).items() if count > 1]
     if twice:
-        raise CovcalError(f"{path}: id {shown(twice[0])} is there twice: keep one of the lines")
+        raise CovcalError(f"{path}: id {shown(twice[0])} occurs twice: keep one of the lines")
     lines = []
     for line, cell in enumerate(draw):
         parts = _LINE.fullmatch(cell.strip())
         if parts is None:
             raise CovcalError(
-                f"{path}: {table.place(line)} has {shown(cell)} in its column draw, which covcal "
-                f"pick did not write: {_REMEDY}"
+                f"{path}: {table.place(line)} has {shown(cell)} in its column draw, but covcal "
+                f"pick did not write it: {_REMEDY}"
             )
         lines.append(parts.groups())
     number = int(lines[0][0]) - 1
     for other in (int(line[0]) for line in lines):
         if other != number + 1:
             raise CovcalError(
-                f"{path} holds rows of several draws (batch {number + 1} and batch {other}): give "
-                "a file for each"
+                f"{path} holds rows of several draws (batch {number + 1} and batch {other}): "
+                "give one file per batch"
             )
     of_draw = [line[3] for line in lines if line[3] is not None]
     batch, data, share = _batch(path, list(dict.fromkeys(of_draw)) if table.is_export else of_draw)
@@ -114,8 +114,8 @@ def _sheet(table: LabelTable) -> Sheet:
                 break
         else:
             raise CovcalError(
-                f"{path}: the cells id and draw in {table.place(line)} belong to different rows, "
-                f"or one was changed: {_AGAIN}"
+                f"{path}: the cells id and draw in {table.place(line)} do not belong together: "
+                f"{_AGAIN}"
             )
         stratum, probability, steps = struct.unpack(NUMBERS, numbers)
         strata.append(stratum)
@@ -189,7 +189,8 @@ def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
     is_unknown = parts is not None and (parts[7] is None) != (share is None)
     if parts is None or score is None or is_unknown or len(set(splits)) < len(splits):
         raise CovcalError(
-            f"{path}: {shown(facts[0])} in its column draw describes no draw: {_REMEDY}"
+            f"{path}: {shown(facts[0])} in its column draw does not come from covcal pick: "
+            f"{_REMEDY}"
         )
     return Batch(int(parts[1]), int(parts[2]), int(parts[4]), splits, score), parts[6], share
 
@@ -203,13 +204,13 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
     own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
-            f"{path}: {missing} of the {len(own)} rows that were drawn are missing: put their "
-            "lines back, with an empty label where there is none"
+            f"{path}: {missing} of the {len(own)} picked rows are missing: put their lines back. "
+            "Leave the label empty where you have none"
         )
     if len(places) > len(own):
         raise CovcalError(
-            f"{path}: {len(places)} lines for the {len(own)} rows that were drawn: take out "
-            "the lines that covcal pick did not write"
+            f"{path}: it has {len(places)} lines for {len(own)} picked rows: take out the lines "
+            "that covcal pick did not write"
         )
 
 
@@ -260,16 +261,15 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
         raise CovcalError(
-            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, and covcal pick wrote "
-            f"{expected:.4g} for this row: the column was changed, or sorted without the others; "
-            f"{_AGAIN}"
+            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, but covcal pick "
+            f"wrote {expected:.4g} for this row. The column was changed or sorted alone: {_AGAIN}"
         )
 
 
 def _moved(path: Path, place: str, name: str) -> CovcalError:
     return CovcalError(
-        f"{path}: the cell {name} in {place} belongs to another row: some columns were sorted "
-        f"without the others; {_AGAIN}"
+        f"{path}: the cell {name} in {place} belongs to another row, because some columns were "
+        f"sorted alone: {_AGAIN}"
     )
 
 
@@ -278,8 +278,8 @@ def _require_possible(sheet: Sheet) -> None:
     for_decision = region_of(sheet.batch.score) is not None
     if not is_possible(sheet.inclusion, population, for_decision=for_decision):
         raise CovcalError(
-            f"{sheet.path}: its inclusion probabilities cannot come from a draw of {n} of "
-            f"{population} rows: take the file that covcal pick wrote"
+            f"{sheet.path}: its inclusion probabilities do not fit a draw of {n} of {population} "
+            "rows: take the file that covcal pick wrote"
         )
 
 
@@ -301,8 +301,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
     if np.array_equal(sheet.places, np.arange(len(sheet))):
         if _is_sorted(labels) and 2 / _arrangements(labels) < _LEAST_CHANCE:
             raise CovcalError(
-                f"{sheet.path}: its labels are sorted and its rows are not: the column label was "
-                "sorted alone; undo that, or fill it in again"
+                f"{sheet.path}: the column label was sorted alone: undo that, or fill in the "
+                "labels again"
             )
         return
     # The lines were moved. This is right if the labels beside the moved lines agree with the
@@ -314,8 +314,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
         now, before = now + (moved and not stayed), before + (stayed and not moved)
     if _sign_test(now, now + before) > 0.01:
         raise CovcalError(
-            f"{sheet.path}: its lines are in another order than covcal pick wrote, and nothing "
-            "shows that the labels moved with them: sort whole lines by the column draw"
+            f"{sheet.path}: its lines are in another order than covcal pick wrote, and the "
+            "labels may not have moved with them: sort whole lines by the column draw"
         )
 
 
@@ -389,30 +389,30 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):
         raise CovcalError(
-            f"{sheet.path} was picked from other data than {file.path} holds: name the file that "
-            "it was picked from, or pick from this one"
+            f"{sheet.path} was picked from other data than {file.path}: give the file that it "
+            f"was picked from, or pick again from {file.path}"
         )
     rows = rows_of(target, sheet)
     outside = rows[~np.isin(target.split[rows], [SPLITS.index(name) for name in batch.splits])]
     if len(outside):
         row = outside[:1]
         raise CovcalError(
-            f"{sheet.path}: {shown(target.ids(row)[0])} is a {SPLITS[target.split[row[0]]]} row of "
-            f"{file.path}, and rows were picked from {' and '.join(batch.splits)} only: a "
-            "calibration must not be fitted to rows that evaluate uses"
+            f"{sheet.path}: {shown(target.ids(row)[0])} is a {SPLITS[target.split[row[0]]]} row "
+            f"of {file.path}, but rows were picked only from {' and '.join(batch.splits)}: do "
+            "not change the splits, because evaluate needs the other rows"
         )
     there = len(before.batches)
     if sheet.number > there:
         raise CovcalError(
-            f"{sheet.path} is batch {sheet.number + 1}, and batch {there + 1} is not in "
-            f"{file.path} yet: give the sheet of batch {there + 1} first"
+            f"{sheet.path} is batch {sheet.number + 1}, but {file.path} does not have batch "
+            f"{there + 1} yet: give the sheet of batch {there + 1} first"
         )
     if sheet.number < there:
         same = before.batches[sheet.number] == batch
         if not same or not set(rows) <= set(before.rows[before.batch == sheet.number]):
             raise CovcalError(
-                f"{sheet.path} is another batch {sheet.number + 1} than the one that {file.path} "
-                "holds, and did not know of it: pick again, which goes on after that one"
+                f"{sheet.path} does not fit batch {sheet.number + 1} of {file.path}: pick a new "
+                "batch from this file"
             )
         return before, rows
     if len(rows) < batch.drawn:
@@ -420,8 +420,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         if sheet.share is not None:
             others = f"the sheets of all {sheet.share.labellers} labellers"
         raise CovcalError(
-            f"{sheet.path} holds {len(rows)} of the {batch.drawn} rows that were drawn: give "
-            f"{others} in the same command (label takes --partial if rows have no label yet)"
+            f"{sheet.path} holds only {len(rows)} of the {batch.drawn} picked rows: give "
+            f"{others} in the same command. (If rows have no label yet, pass --partial to label.)"
         )
     left = target.count(*batch.splits) - len(before.rows)
     is_new = not np.isin(rows, before.rows).any()
@@ -431,8 +431,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         or (there and before.batches[0].splits != batch.splits)
     ):
         raise CovcalError(
-            f"{sheet.path} was drawn from {batch.population} rows that other batches had left "
-            f"than {file.path} holds, which leave {left}: pick again, which goes on after those"
+            f"{sheet.path} was picked before other batches were labelled ({batch.population} "
+            f"rows were left then, {left} are left in {file.path} now): pick again"
         )
     order = np.argsort(np.concatenate([before.rows, rows]))
 

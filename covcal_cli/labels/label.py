@@ -66,6 +66,7 @@ class Labelling:
     empty: int  # drawn rows without a label
     batches: int  # batches in which the rows were drawn
     for_decision: bool  # whether the last batch was drawn for a decision
+    has_source: bool  # whether the file has source rows, which calibrate needs
     # agreement of several labellers; None if no row has two labels
     agreement: Agreement | None = None
     differing: tuple[str, ...] = ()  # the rows in which labellers disagree, and their labels
@@ -140,9 +141,9 @@ def label(
         if empty and not partial:
             names = " and ".join(dict.fromkeys(str(sheet.path) for sheet in read))
             raise CovcalError(
-                f"{names}: {empty} of {len(votes)} labels are empty, and estimates are exact only "
-                "for whole batches: fill them in, or pass --partial to treat the labelled rows as "
-                "a random part of their batch until then"
+                f"{names}: {empty} of {len(votes)} labels are empty, and estimates are exact "
+                "only for whole batches: fill them in. To use the labels so far as a random "
+                "part of their batch, pass --partial"
             )
         values = np.array(
             [labels.get(row, UNKNOWN_LABEL) for row in draw.rows.tolist()], dtype=np.int64
@@ -157,6 +158,7 @@ def label(
             empty=len(values) - labelled,
             batches=len(draw.batches),
             for_decision=region_of(draw.batches[-1].score) is not None,
+            has_source=file.source is not None,
             agreement=agreement,
             differing=differing,
         )
@@ -183,9 +185,9 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
             return classes.require(path, name, what="label")
     names = {name.casefold(): name for name in classes.names}
     like = get_close_matches(text.casefold(), names, n=1)
-    nearest = f"did you mean {names[like[0]]}?" if like else f"take one of {listed(classes.names)}"
+    nearest = f"did you mean {names[like[0]]}?" if like else f"use one of {listed(classes.names)}"
     raise CovcalError(
-        f"{path}: the label of {shown(row_id)}, {shown(text)}, is not a class: {nearest}"
+        f"{path}: the label {shown(text)} of {shown(row_id)} is not a class: {nearest}"
     )
 
 

@@ -178,14 +178,16 @@ def pick(
     pages = [] if page is None else _numbered(Path(page), settings.labellers)
     suffix = "" if output is None else output.suffix.lower()
     if suffix in SUFFIXES and page is not None:
-        raise CovcalError(f"the page saves a CSV: give --output another name than {output}")
+        raise CovcalError(f"the page saves its own CSV: give --output a name other than {output}")
     if suffix == DOCCANO and images is not None:
-        raise CovcalError("doccano takes texts: write tasks for Label Studio (-o tasks.json)")
+        raise CovcalError(
+            "doccano shows texts, not pictures: write tasks for Label Studio (-o tasks.json)"
+        )
     interface = output.with_suffix(".xml") if output and suffix == LABEL_STUDIO else None
     for written in (*outputs, *pages, *([interface] if interface else [])):
         check_output(written, force=force, inputs=[path, *inputs])
     if page is not None and output is not None and Path(page).resolve() == output.resolve():
-        raise CovcalError(f"{page} cannot be both the CSV and the page: give one another name")
+        raise CovcalError(f"{page} is the name of both the CSV and the page: give two names")
     with FeatureFile(path) as file:
         target = file.require_target()
         before = _before(file, [sheet for name in earlier for sheet in read_sheets(Path(name))])
@@ -193,11 +195,11 @@ def pick(
         n, population = settings.rows, target.count(*splits)
         left = population - len(before.rows)
         if left < n:
-            others = f", and {len(before.rows)} were drawn before" if before.batches else ""
+            others = f", because {len(before.rows)} were drawn before" if before.batches else ""
             remedy = f"ask for at most {left}" if left else "extract more rows"
             raise CovcalError(
-                f"{path} has {left} target {' and '.join(splits)} rows left to label{others}: "
-                f"{remedy}"
+                f"{path} has only {left} target {' and '.join(splits)} rows left to "
+                f"label{others}: {remedy}"
             )
         scaled = None if calibration is None else _scaled(file, Path(calibration), networks)
         if made_for is None or scaled is None:
@@ -361,9 +363,9 @@ class _Frame:
         region = best_region(ranking, n, decision.error, level)
         if region is None:
             raise CovcalError(
-                f"{n} labels are too few for a promise of at most {decision.error:.4g} wrong: "
-                f"{'ask for ' + str(decision.labels_needed) if decision.labels_needed else 'more'} "
-                "labels (-n), or decide with a larger --error"
+                f"{n} labels are too few to promise at most {decision.error:.4g} wrong: ask for "
+                f"{decision.labels_needed or 'more'} labels (-n), or run covcal decide with a "
+                "larger --error"
             )
         p, q = inclusions(n, region.rows, len(scores) - region.rows)
         return words_of_region(region.threshold), lambda scores: np.where(
@@ -421,7 +423,7 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
     if asked and set(asked) != set(drawn_from):
         raise CovcalError(
             f"the earlier batches of {path} were drawn from its {' and '.join(drawn_from)} rows: "
-            "leave out --split to draw from these splits again"
+            "leave out --split to draw from the same rows"
         )
     return drawn_from
 

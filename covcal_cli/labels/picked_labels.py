@@ -26,8 +26,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
     labels: Labels = file.handle[LABELS][:].astype(draw.labels.dtype)
     if len(labels) and not (labels.min() >= UNKNOWN_LABEL and labels.max() < len(file.classes)):
         raise CovcalError(
-            f"{file.path}: its marks hold a label that is not a class: put the labels in again "
-            "with covcal label"
+            f"{file.path}: a stored label is not a class: put the labels in again with covcal label"
         )
     return replace(draw, labels=labels)
 
@@ -72,9 +71,10 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
         if len(draw.batches) != len(fullest.batches) or draw.batches[0].splits != splits:
             whole = next(file.path for file, draw, _ in parts if draw is fullest)
             raise CovcalError(
-                f"{file.path} holds {len(draw.batches)} batches of picked rows, and {whole} "
-                f"{len(fullest.batches)} of its {' and '.join(splits)} rows: pick and label as "
-                "many in each, or merge the files first and pick from the result"
+                f"{file.path} holds {len(draw.batches)} batches of picked rows, but {whole} "
+                f"holds {len(fullest.batches)} of its {' and '.join(splits)} rows: pick and "
+                "label the same number of batches in each file, or merge the files and pick "
+                "again"
             )
     everything = np.sort(np.concatenate([np.asarray(numbers) for numbers in rows]))
     places = [np.searchsorted(everything, numbers[draw.rows]) for _, draw, numbers in parts]

@@ -38,13 +38,13 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
         population = sum(len(block) for block in _labelled(target))
         if population == 0:
             raise CovcalError(
-                f"{target.path} has no target labels, and --labels {n} needs some: extract a "
-                "labelled target, or leave --labels out"
+                f"{target.path} has no target labels, but --labels {n} needs some: extract a "
+                "target with labels, or leave out --labels"
             )
         if population < n:
             raise CovcalError(
-                f"{target.path} has {population} labelled target rows, not {n}: ask for fewer "
-                "--labels"
+                f"{target.path} has only {population} labelled target rows, but --labels asks "
+                f"for {n}: ask for fewer"
             )
         rows, frame = (
             thinned_blocks(_labelled(target), population, most, seed) for most in (n, MAX_FRAME)

@@ -27,7 +27,7 @@ SUFFIXES = (LABEL_STUDIO, DOCCANO)
 ROW_ID = "row_id"
 _ANNOTATOR = "annotator"
 _LABELS = ("label", "choice")  # the names of Label Studio's templates for the control of classes
-_REMEDY = "give the export of the tasks that covcal pick wrote"
+_REMEDY = "give an export of the tasks that covcal pick wrote"
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
     if name is None and len(chosen) > 1:
         raise CovcalError(
             f"{path} holds several choices for a row ({', '.join(map(shown, chosen))}): name the "
-            "control of the classes label"
+            'control with the classes "label"'
         )
     value = next(iter(chosen.values()), "") if name is None else chosen[name]
     if isinstance(value, dict):
@@ -203,7 +203,7 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
     if label is not None and not isinstance(label, str):
         raise CovcalError(
             f"{path}: the row {shown(cells.get(ROW_ID, ''))} has the label {shown(str(label))}, "
-            "which is no name of a class: export names, not numbers"
+            "which is not the name of a class: export names, not numbers"
         )
     return label or ""
 
@@ -211,7 +211,7 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
 def _of_line(path: Path, item: Any) -> dict[str, str]:
     """Return the cells of a line of JSON_MIN."""
     if not isinstance(item, dict):
-        raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is no task: {_REMEDY}")
+        raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     cells = _texts(item)
     chosen = {name: item[name] for name in _LABELS if name in item}
     return cells | {"label": _one_label(path, chosen, cells)}
@@ -220,7 +220,7 @@ def _of_line(path: Path, item: Any) -> dict[str, str]:
 def _of_doccano(path: Path, item: Any) -> dict[str, str]:
     """Return the cells of a line of doccano; older versions write a key ``meta``."""
     if not isinstance(item, dict):
-        raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is no task: {_REMEDY}")
+        raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     meta = item.get("meta")
     cells = _texts(item | (meta if isinstance(meta, dict) else {}))
     labels = item.get("label", item.get("labels", item.get("annotations")))

@@ -334,24 +334,24 @@ class OutputEvidence:
         else:
             return None
         return (
-            f"outputs {order} in all {self.rows} rows: are the columns ranks (the best answer, the "
-            "second best, ...) instead of classes? Then the results mean nothing: give one column "
-            "per class, in the same order in every row"
+            f"the outputs {order} in all {self.rows} rows, so the columns may be ranks (best "
+            "answer, second best, ...) instead of classes. If so, results mean nothing: give "
+            "one column per class, in the same order in every row"
         )
 
     def _doubt_on_values(self) -> str | None:
         if self.width == 1 and self.rows >= _FEW_ROWS and not self._below_half:
             return (
-                f"the one output is nowhere below 0.5 in {self.rows} rows: if it is the confidence "
-                "of the answer, give the probability of one class instead"
+                f"the only output is at least 0.5 in all {self.rows} rows: if it is the "
+                "confidence of the answer, give the probability of one class instead"
             )
         is_positive = 0 <= self.low <= 0.5 * self.high
         if self.form == "logits" and self.width > 1 and self.rows >= _FEW_ROWS and is_positive:
             whole = " and all are whole numbers" if self.are_whole else ""
             return (
-                f"no output of {self.rows} rows is below 0{whole}, which logits seldom show: if "
-                "they are votes, percentages or other scores, divide each row by its sum and give "
-                "probabilities"
+                f"all outputs of {self.rows} rows are at least 0{whole}, which is unusual for "
+                "logits. If they are votes, percentages or other scores, divide each row by its "
+                "sum and give probabilities"
             )
         return None
 
@@ -367,8 +367,9 @@ class OutputEvidence:
         if not is_low:
             return None
         return (
-            f"no probability is above {self.high:.3f}, about the largest that a softmax of "
-            f"probabilities can give for {self.width} classes: was softmax applied twice?"
+            f"no probability is above {self.high:.3f}, close to the most that a softmax of "
+            f"probabilities reaches for {self.width} classes: check that softmax was not applied "
+            "twice"
         )
 
     def _are_clipped(self) -> bool:

@@ -30,7 +30,7 @@ _SKILL = 0.6  # the least AUROC that shows that a classifier of imbalanced rows 
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that the AUROC uses
 _BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
 _SHOWN_EXCHANGES = 3
-CHECKS = "Check the preprocessing, the order of the classes and the output that is read"
+CHECKS = "Check the preprocessing, the order of the classes and the chosen output"
 
 Scores = Callable[[Rows], Floats]
 
@@ -110,10 +110,9 @@ class SourceAccuracy:
         if self.permuted is None:
             return None
         return (
-            f"the classifier gets {100 * self.share:.1f} % of the source right, and would "
-            f"get {100 * self.permuted:.0f} % if the classes were in another order: "
-            f"{self.exchanged}. Name the classes in the model's order with --classes, and extract "
-            "again"
+            f"the classifier gets {100 * self.share:.1f} % of the source right, but would get "
+            f"{100 * self.permuted:.0f} % with the classes in another order: {self.exchanged}. "
+            "Name the classes in the model's order with --classes, and extract again"
         )
 
     @property
@@ -131,10 +130,10 @@ class SourceAccuracy:
         worth = "no better than" if at_most else "little better than"
         ranking = ""
         if self.auroc is not None:
-            ranking = f"; its AUROC is {self.auroc:.2f}, and chance gives 0.5"
+            ranking = f"; its AUROC is {self.auroc:.2f} (0.5 by chance)"
         return (
-            f"the classifier gets {100 * self.share:.1f} % of the source right, {worth} {baseline} "
-            f"({100 * level:.1f} %){ranking}. {CHECKS}"
+            f"the classifier gets {100 * self.share:.1f} % of the source right, {worth} "
+            f"{baseline} ({100 * level:.1f} %){ranking}. {CHECKS}"
         )
 
     @property
@@ -260,7 +259,7 @@ def _exchanges(order: Labels, label_counts: Labels, classes: Sequence[str]) -> s
         if answer == label or not label_counts[label]:
             continue
         if int(order[answer]) != label:
-            moves.append(f"rows labelled {classes[label]} are answered {classes[answer]}")
+            moves.append(f"rows of class {classes[label]} are predicted as {classes[answer]}")
         elif (answer, label) not in swaps:
             swaps.append((label, answer))
     sentences = [f"{classes[a]} and {classes[b]} seem exchanged" for a, b in swaps] + moves

@@ -126,7 +126,7 @@ class Journal:
         self._given: dict[str, RunInput] = {}
         self._kept: dict[str, str] = {}
         if self._path.exists():
-            remedy = "name another folder, or remove this file to start anew"
+            remedy = "name another folder, or remove this file to start again"
             read = read_document(Results, self._path, remedy=remedy)
             self._results, self._begun = dict(read.results), dict(read.begun)
             self._given, self._kept = dict(read.given), dict(read.kept)
@@ -158,8 +158,8 @@ class Journal:
                 continue
             names = ["none" if entry is None else entry.name for entry in (old, new)]
             raise CovcalError(
-                f"{self._folder} holds results of another {role} ({names[0]}, not "
-                f"{names[1]}): name another folder with -o, or pass --force to replace them"
+                f"{self._folder} holds results of another {role} ({names[0]}, not {names[1]}): "
+                "name another folder with -o, or pass --force to replace them"
             )
         self._given = dict(inputs)
 

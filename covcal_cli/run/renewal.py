@@ -181,7 +181,7 @@ def earlier_run(folder: Path) -> Earlier:
         path = own_path(folder, name)
         if not journal.is_as_made(path):
             state = "has changed since covcal run made it" if path.exists() else "is not there"
-            raise CovcalError(f"{path} {state}, but --from starts from it: {again}")
+            raise CovcalError(f"--from needs {path}, which {state}: {again}")
     with FeatureFile(folder / FEATURES) as file:
         try:
             options = parsed_json(file.attributes[OPTIONS])
@@ -213,7 +213,8 @@ def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | N
     if _is_code(name):
         return name
     raise CovcalError(
-        f"{folder} was made with the model {name} (relative to it), which is gone: put it back"
+        f"{folder} was made with the model {name} (relative to this folder), which is gone: put "
+        "it back"
     )
 
 
@@ -227,7 +228,7 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
             raise CovcalError(
-                f"{folder} says to run {name}, which is code: pass --trust-model if it is yours"
+                f"{folder} would run {name}, which is code: if you trust it, pass --trust-model"
             )
 
 

@@ -76,9 +76,9 @@ class RunSettings:
         method = METHODS.get(self.method)
         if method is not None and method.needs_prior:
             raise CovcalError(
-                f"method {self.method} needs a target prior, which run does not take: run with "
-                "another method, then covcal calibrate the features with --method "
-                f"{self.method} --target-prior"
+                f"method {self.method} needs a target prior, but run does not take one: use "
+                f"another method here, then run covcal calibrate with --method {self.method} "
+                "--target-prior on the features"
             )
 
     @property
@@ -237,8 +237,8 @@ class Steps:
             if not earlier:
                 raise
             raise LimitExceededError(
-                f"{error}; do not use {', '.join(earlier)} in {self.folder}, which an earlier run "
-                "made from the same features"
+                f"{error}. Do not use {', '.join(earlier)} in {self.folder}, because an earlier "
+                "run made them from the same features"
             ) from error
 
     def _model_name(self, model: str) -> str:
@@ -482,8 +482,8 @@ def results_folder(folder: Path) -> Iterator[Path]:
         folder.mkdir(parents=True)
     elif not folder.is_dir() or not _is_own(folder):
         raise CovcalError(
-            f"{folder} exists and covcal run did not make it: move it, or name another folder with "
-            "-o"
+            f"{folder} exists, but covcal run did not make it: move it, or name another folder "
+            "with -o"
         )
     try:
         yield folder

@@ -46,7 +46,7 @@ def require_every(text: str) -> None:
     """Raise `CovcalError` unless the text is a unit of time or a number of rows above 1."""
     if text not in UNITS and rows_of(text) is None:
         raise CovcalError(
-            f"there is no period {shown(text)}: use {', '.join(UNITS)}, or a number of rows "
+            f"--every {shown(text)} is not a period: use {', '.join(UNITS)}, or a number of rows "
             "such as 2500"
         )
 
@@ -116,8 +116,8 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
             content = value.item()
             text = content.decode(errors="replace") if isinstance(content, bytes) else content
             raise CovcalError(
-                f"{target.path}: column {by} holds {shown(text)}, which is not a date such as "
-                "2026-11-28: write dates as ISO 8601 texts, or watch one file per period"
+                f"{target.path}: column {by} holds {shown(text)}, which is not a date: write "
+                "dates such as 2026-11-28, or watch one file per period"
             ) from error
     return np.array(days, dtype=np.int64)[places]
 

@@ -175,7 +175,7 @@ def _extended(earlier: History, content: bytes) -> History:
         periods[period.key] = period  # a later line replaces an earlier line
     if damaged and not is_history:  # the file is of another kind, such as a calibration
         raise CovcalError(
-            f"{path} is not a history of watch, as no line of it holds a period: pass another "
+            f"{path} is not a history of watch, because no line holds a period: pass another "
             "--history"
         )
     size = earlier.size + len(content) - len(rest)
@@ -191,7 +191,7 @@ def _extended(earlier: History, content: bytes) -> History:
 
 
 def _not_plain(path: Path) -> CovcalError:
-    return CovcalError(f"{path} is not a plain file (a pipe or device?): pass another --history")
+    return CovcalError(f"{path} is not a plain file: pass another --history")
 
 
 def _unwritable(path: Path, error: OSError) -> CovcalError:

@@ -354,8 +354,8 @@ class LateLabels:
             if count > 1 or other != period:
                 where = f"in {period}" if count > 1 else f"in {other} and in {period}"
                 raise CovcalError(
-                    f"{self.path}: several rows have the id {self._id(line)}, {where}: add a "
-                    "column period with the name of the row's period, or use unique ids"
+                    f"{self.path}: several rows have the id {self._id(line)} ({where}): use "
+                    "unique ids, or add a column period with the name of each row's period"
                 )
         classes = named_classes(file.classes)
         texts = RowLabels(self.texts, self.path, "label", texts_are_numbers=True)
@@ -370,16 +370,17 @@ class LateLabels:
         if not missing:
             return []
         return [
-            f"{self.path}: {len(missing)} of {len(self.ids)} ids are in no watched period (first: "
-            f"{self._id(missing[0])})"
+            f"{self.path}: {len(missing)} of {len(self.ids)} ids are in no watched period (the "
+            f"first is {self._id(missing[0])})"
         ]
 
     def require_any(self) -> None:
         """Raise `CovcalError` if no line was joined to a period."""
         if not self.joined:
             raise CovcalError(
-                f"{self.path}: no watched period has a row with the id {self._id(0)} or another "
-                "id of this file: give the ids that covcal extract wrote, or the files to watch"
+                f"{self.path}: none of its ids is in a watched period (the first is "
+                f"{self._id(0)}): write the ids that covcal extract wrote, or give the files of "
+                "those periods to watch"
             )
 
     def _id(self, line: int) -> str:
@@ -404,7 +405,7 @@ def read_late_labels(path: Path) -> LateLabels:
     keys = list(zip(ids, periods or [""] * len(ids), strict=True))
     twice = next((key for key, count in Counter(keys).items() if count > 1), None)
     if twice is not None:
-        raise CovcalError(f"{path}: id {shown(twice[0])} is there twice: keep one of the lines")
+        raise CovcalError(f"{path}: id {shown(twice[0])} occurs twice: keep one of the lines")
     return LateLabels(
         path, utf8(ids), np.array(texts), None if periods is None else np.array(periods)
     )

@@ -131,7 +131,7 @@ def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) ->
         write_document(standard.reference, path, force=True)
         wrote(path)
     except (CovcalError, OSError) as error:
-        notes += (f"the reference data are used for this watch only: {error}",)
+        notes += (f"the reference data are used only now and are not saved: {error}",)
     return replace(standard, notes=notes, is_new=False)
 
 
@@ -151,24 +151,24 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
     """
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
-        state, remedy = "is gone", "put one of the two files back, or calibrate again"
+        state, remedy = "is gone", f"put {fitted.path.name} back, or calibrate again"
         if fitted.is_outside:
             words = f"covcal watch {as_word(fitted.path)} -c {as_word(document)}"
             state, remedy = "is outside its folder", f"run {words} once"
         elif fitted.path.exists():
             state = "has changed"
         raise CovcalError(
-            f"{document} has no reference data for watch: {reference_path(document).name} of this "
-            f"calibration is not beside it, and {fitted.path}, from which watch makes it, {state}: "
-            f"{remedy}"
+            f"{document} has no reference data for watch. Its file "
+            f"{reference_path(document).name} is missing, and watch cannot make it again, "
+            f"because {fitted.path} {state}: {remedy}"
         )
     with FeatureFile(fitted.path) as file:
         scaled = ScaledLogits(calibration.scaling)
         reference = reference_of(file, scaled, calibration.seed, sha256)
     if reference is None:
         raise TooFewRowsError(
-            f"{fitted.path} has fewer than 2 labelled source validation rows, too few for the "
-            "reference data of watch: extract with more labelled source rows, and calibrate again"
+            f"{fitted.path} has fewer than 2 labelled source validation rows, which are too few "
+            "for watch: extract more labelled source rows, and calibrate again"
         )
     return reference
 
@@ -347,9 +347,8 @@ def with_segments(standard: Standard, column: str, tolerance: float, level: floa
     segments = segments_by(column, tolerance, level, calibration, standard.reference)
     if not segments.sketches:
         notes += (
-            f"segments are judged by labels alone, and their drift is not told: that needs "
-            f"{calibration.inputs[0].path}, on which the calibration was fitted, with the column "
-            f"{column}",
+            "segments are judged by labels only, and their drift is not shown. Drift needs the "
+            f"file of the calibration, {calibration.inputs[0].path}, with the column {column}",
         )
     return replace(standard, notes=notes, segments=segments)
 

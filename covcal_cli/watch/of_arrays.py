@@ -139,8 +139,8 @@ class Watch:
                 self._standard = with_segments(self._standard, segment, tolerance, level)
         else:
             raise ArgumentError(
-                "source_logits, source_labels, target_logits and columns are for a Calibrator: a "
-                "cal.json has its own reference data"
+                "source_logits, source_labels, target_logits and columns are only for a "
+                "Calibrator, because a cal.json has its own reference data: leave them out"
             )
         used = self._standard = replace(self._standard, metrics=self._settings.metrics)
         self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
@@ -233,8 +233,8 @@ class Watch:
             )
         except OutputExistsError as error:
             raise OutputExistsError(
-                f"the period {period} is known with other rows: pass join=True if these are "
-                "further rows of it, force=True to replace it, or another period"
+                f"the period {period} is known with other rows: pass join=True to add these rows "
+                "to it, force=True to replace it, or use another period"
             ) from error
         self.notes_, self.segments_ = tuple(notes), measured[0].segments
         return next(line for line in reversed(reported) if line.measured.period == period)
@@ -254,14 +254,17 @@ class Watch:
             return calibrator.rows(logits), rest
         rows = logits_of(logits, "logits")
         if rows.shape[1] != len(names):
-            raise ArgumentError(f"logits have {rows.shape[1]} classes, not {len(names)}")
+            raise ArgumentError(
+                f"logits have {rows.shape[1]} classes, but the calibration has {len(names)}: "
+                "give logits of the same classifier"
+            )
         return rows, rest
 
     def _labels(self, labels: Any, n: int) -> Labels:
         """Return class numbers, and -1 if a label is missing."""
         values = _objects(labels, "labels")
         if values.shape != (n,):
-            raise ArgumentError(f"labels must be of shape ({n},), not {values.shape}")
+            raise ArgumentError(f"labels must have shape ({n},), not {values.shape}")
         is_known = np.array([not _is_missing(label) for label in values.tolist()])
         numbers = np.full(n, UNKNOWN_LABEL, dtype=np.int64)
         if not is_known.any():
@@ -280,7 +283,7 @@ class Watch:
 def _features(features: Any, n: int) -> AnyArray:
     values = numbers_of(features, "features")
     if values.ndim != 2 or len(values) != n:
-        raise ArgumentError(f"features must be of shape ({n}, d), not {values.shape}")
+        raise ArgumentError(f"features must have shape ({n}, d), not {values.shape}")
     return values.astype(np.float32)
 
 
@@ -299,7 +302,7 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
             raise ArgumentError(f"{name}: two columns are called {column!r}: rename one")
         values = _objects(columns[key], f"{name}[{key!r}]")
         if values.shape != (n,):
-            raise ArgumentError(f"{name}[{key!r}] must be of shape ({n},), not {values.shape}")
+            raise ArgumentError(f"{name}[{key!r}] must have shape ({n},), not {values.shape}")
         if values.dtype.kind not in "fiub":
             values = _numbers_or_texts(values)
         stored[f"columns/{column}"] = values if values.dtype.kind == "S" else values.astype(float)
@@ -335,7 +338,7 @@ def _standard_of_file(document: Path) -> Standard:
     calibration = read_calibration(document)
     if calibration.scaling.reads_aligned or calibration.reading.get("tail") == ONE_CONFIDENCE:
         raise ArgumentError(
-            f"{document} needs more than logits: extract later rows, and use covcal watch"
+            f"{document} needs more than logits: extract the later rows, and run covcal watch"
         )
     standard = standard_of(calibration, document, None, named=[], allow_other_preprocessing=False)
     return with_written_reference(standard, lambda _: None)
@@ -353,8 +356,8 @@ def _standard_of_arrays(
     """Return a fitted calibrator with the reference data of its arrays."""
     if source_logits is None or source_labels is None:
         raise ArgumentError(
-            "give source_logits, source_labels and target_logits too: the arrays that the "
-            "Calibrator was fitted on"
+            "the Calibrator keeps no arrays: give the source_logits, source_labels and "
+            "target_logits that it was fitted on"
         )
     source = calibrator.rows(source_logits)
     target = source[:0] if target_logits is None else calibrator.rows(target_logits)

@@ -295,7 +295,8 @@ class Period(Document):
         text = f"{promise.verdict}: {text}; the limit is {100 * accepted.error:g} %"
         if promise.verdict == "not known":
             number = "over 10,000" if promise.needed is None else f"about {promise.needed:,}"
-            text += f". Label {number} more accepted rows to decide"
+            where = ", from several periods," if (promise.needed or 10_000) > accepted.rows else ""
+            text += f". Label {number} more accepted rows{where} to decide"
         return text
 
     @property

@@ -58,9 +58,13 @@ def watched_decision(path: Path, document: Path) -> WatchedDecision:
     """
     decision = read_decision(path, document)
     if decision.error is None:
-        raise CovcalError(f"{path} has no limit of the error to watch: decide with --error")
+        raise CovcalError(
+            f"{path} has no limit of the error to watch: run covcal decide with --error"
+        )
     if decision.threshold is None:
-        raise CovcalError(f"{path} accepts no row, so there is no promise to watch: decide again")
+        raise CovcalError(
+            f"{path} accepts no row, so there is no promise to watch: run covcal decide again"
+        )
     return WatchedDecision(decision, sha256_of(path), decision.error)
 
 

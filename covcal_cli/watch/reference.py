@@ -374,7 +374,7 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
         If the file is missing, damaged or not a file of reference data.
     """
     path, fitted = reference_path(document), calibration.inputs[0].path
-    remedy = f"remove it, and covcal watch will make it again from {fitted}"
+    remedy = f"remove it. covcal watch makes it again from {fitted}"
     reference = read_document(Reference, path, remedy=remedy)
     if reference.calibration_sha256 != sha256:
         return None

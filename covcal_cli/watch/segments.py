@@ -116,9 +116,9 @@ def segments_of(
         pool = pooled([of_segment], error=ERROR / len(parts))
         verdict, gap, why = verdict_on(of_segment, pool, segments.tolerance)
         if pool is None and source is None:
-            why = f"fewer than {_LEAST_SOURCE} source rows of this segment: label some rows"
+            why = f"this segment has fewer than {_LEAST_SOURCE} source rows: label some rows"
             if segments.column not in target.columns:
-                why = "a predicted class is judged by labels: label some rows"
+                why = "only labels can judge a predicted class: label some rows"
         compared = [
             drift
             for column in segments.sketches.get(name, ())
@@ -161,8 +161,8 @@ def _parts(
     present = np.unique(numbers).tolist()
     if len(present) > _MOST_SEGMENTS:
         raise CovcalError(
-            f"{domain.path}: column {column} has {len(present)} values: choose a column with at "
-            f"most {_MOST_SEGMENTS} for --segment"
+            f"{domain.path}: column {column} has {len(present)} values: for --segment, choose a "
+            f"column with at most {_MOST_SEGMENTS}"
         )
     return [(names[number], rows[numbers == number]) for number in present]
 

@@ -303,7 +303,7 @@ def change_in_words(
     auc = entries[-1].auc_target or entries[-1].auc_source
     text = f"the {reference.coordinates.of} differ"
     if auc is not None:
-        text += f" (AUC {auc:.2f} against the calibration's rows; 0.50 is no difference)"
+        text += f" (AUC {auc:.2f} between old and new rows; 0.50 means no difference)"
     of_classes = [entry for entry in reference.signals if entry.class_number is not None]
     most = max(of_classes, key=lambda entry: abs(_moved(entry, predicted)), default=None)
     if most is None or abs(_moved(most, predicted)) < _SMALLEST:
@@ -324,7 +324,7 @@ def _share_in_words(signal: Signal, predicted: Float64s, classes: Sequence[str])
     number = signal.class_number or 0
     name, share, usual = classes[number], float(predicted[number]), _usual(signal)
     if abs(share - usual) < _SMALLEST:
-        return f"the scores of class {name} moved; it is predicted as often as before"
+        return f"the scores of class {name} changed, but it is predicted as often as before"
     digits = 0 if f"{share:.0%}" != f"{usual:.0%}" else 1
     return f"class {name} is predicted {share:.{digits}%} of the time instead of {usual:.{digits}%}"
 

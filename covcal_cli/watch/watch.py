@@ -185,12 +185,14 @@ def watch(
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
     notes += [
-        f"{decide} was made on rows of {path}, so labels of this file say nothing of its promise"
+        f"{decide} was made on rows of {path}, so labels of this file cannot test its promise"
         for path in of_decision
     ]
     has_labels = late is not None or settings.target_labels
     if decide is None and has_labels and any(period.promise is not None for period in reported):
-        notes.append("the promise does not count these labels yet: watch the files with --decide")
+        notes.append(
+            "the promise does not count these labels yet: run watch on the files with --decide"
+        )
     sequence = periods_in_time(now, used.sha256)
     return Watched(
         periods=tuple(reported),
@@ -255,7 +257,7 @@ def extended(
     (now,) = histories
     reported, is_new = _shown(measured, lines, periods_in_time(now, used.sha256))
     if measured and not is_new:
-        notes.append("no new period: the history has all of them with the same rows")
+        notes.append("no new period: the history has all of them already")
     return reported, notes, now
 
 
@@ -274,11 +276,13 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
     for source in files:
         if leaves_folder_of(source.path, history):
             warnings.append(
-                f"{source.path} is outside the folder of {history}, so no label is joined to its "
-                "rows: name the file too"
+                f"{source.path} is outside the folder of {history}, so labels are not joined to "
+                f"its rows: give {source.path} to watch too"
             )
         elif not source.path.is_file():
-            warnings.append(f"{source.path} is gone, so no label is joined to its rows")
+            warnings.append(
+                f"{source.path} is gone, so labels are not joined to its rows: put it back"
+            )
         else:
             sources.append(source)
     return sources, warnings
@@ -320,16 +324,16 @@ def _fresh(
             fresh[name] = joined(before, entry)
         elif name in fresh:
             raise CovcalError(
-                f"two periods are called {name}: pass --join if both files hold rows of it, or "
-                "give one of them another name, as NAME=FILE"
+                f"two periods are called {name}: pass --join if both files belong to it, or give "
+                "one another name: NAME=FILE"
             )
         elif force:
             fresh[name] = entry
         else:
             raise OutputExistsError(
-                f"{history.path} has the period {name} with other rows ({before.rows}, and now "
-                f"{entry.rows}): pass --join if {entry.file} holds more rows of it, --force to "
-                "replace it, or give the period another name: NAME=FILE"
+                f"{history.path} has other rows for the period {name} ({before.rows}; now "
+                f"{entry.rows}). If {entry.file} holds more rows of it, pass --join. To replace "
+                "it, pass --force. Or give the period another name: NAME=FILE"
             )
     return fresh, notes
 
@@ -378,14 +382,16 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
         accepted = acknowledgement(so_far, used, reason)
         if accepted is None:
             raise CovcalError(
-                f"{history}: the rows of the last period of {document.name} have not changed: "
-                "there is no alarm to acknowledge"
+                f"{history}: there is no alarm to acknowledge, because the rows of the last "
+                f"period of {document.name} have not changed"
             )
         changes.append(accepted[1].change)
         return [accepted[0]]
 
     if not history.is_file():
-        raise CovcalError(f"{history} does not exist: pass the --history of covcal watch")
+        raise CovcalError(
+            f"{history} does not exist: give the --history that you pass to covcal watch"
+        )
     append(read_history(history), lines)
     return changes[0]
 
@@ -422,11 +428,11 @@ def _notes(
     if reference.is_carried_over:
         notes.append(
             "the reference data come from an earlier calibration, because the rows of this one "
-            "raised the alarm; if these rows are normal, delete the file .reference.json"
+            "raised the alarm. If these rows are normal, delete the file .reference.json"
         )
     if any(entry.auc_source is None and entry.rows for entry in measurements):
         notes.append(
-            "the domains are not compared, because the periods lack the features of "
+            "source and target are not compared, because the periods lack the features of "
             f"{calibration.inputs[0].path.name}: extract the periods with features"
         )
     return tuple(notes)

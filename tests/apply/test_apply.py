@@ -267,8 +267,8 @@ class TestLabelBesideTheLikeliestClass:
         count = int((rows.probabilities.argmax(axis=1) != rows.index).sum())
         assert 0 < count < len(rows.ids)
         assert rows.index.tolist() == logits_of(file).argmax(axis=1).tolist()
-        assert f"in {count} of {len(rows.ids)} rows another class is likelier" in done.err
-        assert "serve the columns label and confidence" in done.err
+        assert f"in {count} of {len(rows.ids)} rows, another class has a higher" in done.err
+        assert "use the columns label and confidence" in done.err
         assert apply(file, document, io.BytesIO()).label_is_not_top == count
 
     def test_adapted_features_are_counted_too(self, small_files: Path) -> None:
@@ -452,7 +452,7 @@ class TestNewRows:
             file["networks/psi/bias_0"][...] = np.nan
         arguments = ("--networks", tmp_path / "bad.h5", "-o", "-")
         line = covcal("apply", "new.h5", *arguments, cwd=fl_folder).error_line()
-        assert "/networks/psi/bias_0 is missing, not finite" in line
+        assert "/networks/psi/bias_0 is missing or damaged" in line
 
     def test_numpy_gives_what_torch_gives(self, fl_folder: Path) -> None:
         """The networks' logits against torch's own layers, to 1e-5."""
@@ -486,7 +486,7 @@ class TestNewRows:
             (lambda file: file.__delitem__("networks"), "/networks is missing"),
             (
                 lambda file: file["networks/head/bias_0"].__setitem__(0, 9.0),
-                "holds other aligned networks than cal.json was fitted with: pass --networks",
+                "has other aligned networks than cal.json: pass --networks",
             ),
         ],
     )
@@ -515,7 +515,7 @@ class TestNewRows:
         """An adapted file holds its logits; temp needs none; new.h5 holds no networks."""
         arguments = ("--networks", "adapted.h5", "-o", "-")
         error = covcal("apply", "adapted.h5", *arguments, cwd=fl_folder).error_line()
-        assert error == "adapted.h5 holds aligned logits: leave --networks out"
+        assert error == "adapted.h5 holds aligned logits: leave out --networks"
         error = covcal(
             "apply", "new.h5", "--networks", "new.h5", "-o", "-", cwd=fl_folder
         ).error_line()
@@ -585,7 +585,7 @@ class TestCommand:
         assert "features.h5 has changed since cal.json was fitted on it" in error
         (tmp_path / "features.h5").unlink()
         error = covcal("apply", "-f", cwd=tmp_path).error_line()
-        assert "features.h5, which is gone: name a file to apply" in error
+        assert "features.h5, which is gone: give a file to apply" in error
 
     def test_stdout_holds_the_csv_and_nothing_else(self, small_files: Path, tmp_path: Path) -> None:
         """The bytes are those of the file; the summary would be in the way."""
@@ -664,7 +664,7 @@ class TestCommand:
         error = covcal(*inputs, features, "--force").error_line()
         assert error == f"{features} is an input of this command: pass another -o"
         done = covcal("apply", features, "-c", document, "-c", document)
-        assert "give one calibration" in done.usage_error()
+        assert "give only one calibration" in done.usage_error()
 
     def test_the_networks_file_is_never_overwritten(self, fl_folder: Path) -> None:
         """Not even by --force, and not where the calibration alone names it."""
@@ -687,7 +687,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"attributes": {"model_sha256": "6" * 64}}, "comes from another model"),
+            ({"attributes": {"model_sha256": "6" * 64}}, "come from different models"),
             ({"class_names": ["class 0", "class 1", "x"]}, "has other class names"),
         ],
     )

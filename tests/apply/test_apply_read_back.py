@@ -69,12 +69,10 @@ def test_classes_go_by_name(kinds: tuple[str, str], tmp_path: Path) -> None:
     label(target, np.array(CLASSES)[truth])
     arguments = ("extract", "--probabilities", source.name, target.name)
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert (
-        f"{target.name}: its classes are in another order, so they are matched by name" in done.err
-    )
+    assert f"{target.name}: its classes are in another order: they are matched by name" in done.err
     for path in (source, target):
         assert f"{path.name}: " in done.err
-        assert "are the classifier's answer by covcal apply" in done.err
+        assert "hold the classifier's answers" in done.err
     with h5py.File(tmp_path / "features.h5") as file:
         assert [name.decode() for name in file["classes"]] == list(CLASSES)
         logits = {name: file[f"{name}/logits"][:] for name in ("source", "target")}
@@ -124,7 +122,7 @@ def test_names_of_an_array_from_elsewhere_count_too(tmp_path: Path) -> None:
         np.testing.assert_array_equal(file["target/logits"][:], z)
     np.savez(tmp_path / "t.npz", logits=z, classes=np.array(["b", "c"]))
     line = covcal("extract", "--logits", "s.npz", "t.npz", "-f", cwd=tmp_path).error_line()
-    assert "t.npz: classes has shape [2] and logits has 3 columns: give one name per column" in line
+    assert "t.npz: classes has shape [2] but logits has 3 columns: give one name per column" in line
     np.savez(tmp_path / "t.npz", logits=z, classes=np.array(["b", "c", "d"]))
     line = covcal("extract", "--logits", "s.npz", "t.npz", "-f", cwd=tmp_path).error_line()
     assert "differ in their class names" in line
@@ -136,11 +134,11 @@ def test_an_applied_file_of_another_version_or_cut_short_is_refused(tmp_path: Pa
     with h5py.File(target, "r+") as file:
         file.attrs["schema"] = "covcal.applied/2"
     line = covcal(*arguments, cwd=tmp_path).error_line()
-    assert "t.h5 has schema covcal.applied/2 and this version reads covcal.applied/1: " in line
+    assert "t.h5 has schema covcal.applied/2, but this version reads covcal.applied/1: " in line
     with h5py.File(target, "r+") as file:
         file.attrs["schema"] = "covcal.applied/1"
         del file.attrs["complete"]
-    assert "t.h5 is not complete: apply" in covcal(*arguments, cwd=tmp_path).error_line()
+    assert "t.h5 is not complete: run covcal apply" in covcal(*arguments, cwd=tmp_path).error_line()
 
 
 @pytest.mark.parametrize(

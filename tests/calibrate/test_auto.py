@@ -266,7 +266,7 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
         assert ("matched" in line) == candidate.matched
     assert [part.partition(":\n")[0] for part in checks] == [
         "Checks",
-        "Checks of importance weights, which consensus does not use",
+        r"Checks of the importance weights \(consensus does not use",
     ]
     lines = [line for part in checks for line in part.splitlines()[1:]]
     used, unused = checks_of(found)
@@ -293,7 +293,7 @@ def test_the_reason_beside_every_candidate_is_true(
         assert candidate.expected_ece is not None
         if candidate.why == "chosen: the estimate does not show that its confidence is wrong":
             assert reason_to_keep(*estimate_of(path)) is not None
-        elif candidate.why == "chosen: its confidence is the estimate":
+        elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
             assert candidate.matched
         elif candidate.why == "chosen: too few source errors to raise confidence":
             assert plain < 1

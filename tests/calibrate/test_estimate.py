@@ -172,8 +172,8 @@ def test_what_cannot_be_estimated_is_a_note(tmp_path: Path) -> None:
     del source["features"], target["features"]
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     done = covcal("estimate", path, "-v").require_success()
-    assert "no estimate by importance weighting: it needs features" in done.err
-    assert "no estimate by agreement: it needs a file that covcal adapt wrote" in done.err
+    assert "importance weighting gives no estimate: it needs features" in done.err
+    assert "agreement gives no estimate: it needs a file from covcal adapt" in done.err
     assert [one.name for one in estimate(path).estimates] == NAMES
 
 

@@ -125,7 +125,7 @@ def test_a_calibration_of_another_model(adapted: Path, small_files: Path) -> Non
     document = adapted.with_name("cal.json")
     write_document(content, document, force=True)
     line = covcal("estimate", adapted, "-c", document).error_line()
-    assert "comes from another model than the calibration (made for better.onnx)" in line
+    assert "come from different models (the calibration was made for better.onnx)" in line
 
 
 def test_networks(trained: Path, small_files: Path, tmp_path: Path) -> None:

@@ -165,7 +165,10 @@ def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> No
 
 def test_more_rows_than_labels_are_refused(path: Path) -> None:
     """The number of labelled rows is named."""
-    with pytest.raises(CovcalError, match="has 213 labelled target rows, not 214: ask for fewer"):
+    with pytest.raises(
+        CovcalError,
+        match="has only 213 labelled target rows, but --labels asks for 214: ask for fewer",
+    ):
         fitted(path, 214)
 
 
@@ -185,7 +188,7 @@ def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Pa
     target["ids"] = np.array([b"new/" + name for name in target["ids"]])
     write_features(tmp_path / "other.h5", target=target)
     done = covcal("evaluate", "other.h5", "-c", "l.json", cwd=tmp_path).require_success()
-    note = "note: none of the 60 rows that l.json was fitted to is in other.h5 by id: "
+    note = "note: none of the 60 rows that l.json was fitted to has its id in other.h5: "
     assert note in done.err
 
 

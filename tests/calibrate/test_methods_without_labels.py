@@ -156,7 +156,7 @@ def test_a_blend_never_sharpens(tmp_path: Path) -> None:
     alone = calibrate(path, CalibrateSettings(method="consensus"))
     assert found.forecaster_temperature == alone.forecaster_temperature > 1
     assert found.aligned_temperature == 1
-    (note,) = (note for note in found.notes if "T is kept at 1" in note)
+    (note,) = (note for note in found.notes if "so T is 1" in note)
     assert note.startswith("on the logits of adapt: the estimated accuracy ")
     for damage, words in (
         ({"class_offsets": [0.0] * 5}, "class_offsets of a blend"),
@@ -190,9 +190,7 @@ def test_cot_is_never_below_the_sources_temperature(tmp_path: Path) -> None:
         expected = max(wanted, inputs.temperature)
         assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
         kept.append(wanted < inputs.temperature)
-        assert kept[-1] == any(
-            "T stays at least that of the source" in note for note in found.notes
-        )
+        assert kept[-1] == any("T is at least that of the source" in note for note in found.notes)
     assert set(kept) == {True, False}
 
 

@@ -196,7 +196,7 @@ def test_without_a_known_prior_it_is_a_usage_error(tmp_path: Path, method: str) 
     assert not (tmp_path / "cal.json").exists()
     with pytest.raises(CovcalError, match="class frequencies on the target"):
         CalibrateSettings(method=method)
-    with pytest.raises(CovcalError, match="which run does not take"):
+    with pytest.raises(CovcalError, match="but run does not take one"):
         RunSettings(method=method)
 
 

@@ -119,7 +119,7 @@ def test_programs_exported_on_a_gpu(device: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", ["tensorrt", "CoreML"])
 def test_torch_models_run_on_torchs_devices(asked: str) -> None:
-    with pytest.raises(CovcalError, match=f"--providers {asked} is for ONNX models: a torch model"):
+    with pytest.raises(CovcalError, match=f"--providers {asked} is only for ONNX models"):
         open_classifier(f"{ZOO}:mlp", providers=("cpu", asked))
 
 

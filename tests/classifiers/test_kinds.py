@@ -36,4 +36,7 @@ def test_an_existing_file_is_no_function(tmp_path: Path) -> None:
 
 def test_help_and_remedy_name_the_usual_endings() -> None:
     assert MODEL_HELP == "A classifier: .onnx, .pt, .pt2 or module:function."
-    assert REMEDY == "give the classifier first: an .onnx, .pt or .pt2 file, or module:function"
+    assert (
+        REMEDY == "the first argument must be the classifier: an .onnx, .pt or .pt2 file, or "
+        "module:function"
+    )

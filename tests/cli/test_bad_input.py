@@ -68,18 +68,19 @@ EXTRACT = ("extract", "digits.onnx", "source.npz", "target.npz", "-o", "new.h5")
     [
         (
             ("extract", "no.onnx", "source.npz", "target.npz", "-o", "new.h5"),
-            "no.onnx does not exist: give the classifier first: an .onnx, .pt or .pt2 file, or "
+            "no.onnx does not exist: the first argument must be the classifier: an .onnx, .pt "
+            "or .pt2 file, or "
             "module:function",
         ),
         (
             ("extract", "digits.onnx", "no", "target.npz", "-o", "new.h5"),
-            "no does not exist: give a folder of images or an .npz file, or .npy, .h5, "
-            ".csv, .jsonl, .parquet or .tar",
+            "no does not exist: give a folder of images, a .tar file, or a table or array file "
+            "(.npz, .npy, .h5, .csv, .jsonl, .parquet)",
         ),
         (
             ("extract", "digits.onnx", "source.npz", "no.npz", "-o", "new.h5"),
-            "no.npz does not exist: give a folder of images or an .npz file, or .npy, .h5, "
-            ".csv, .jsonl, .parquet or .tar",
+            "no.npz does not exist: give a folder of images, a .tar file, or a table or array "
+            "file (.npz, .npy, .h5, .csv, .jsonl, .parquet)",
         ),
         (("adapt", "no.h5", "-f"), "no.h5 does not exist: make it with covcal extract"),
         (("calibrate", "no.h5"), "no.h5 does not exist: make it with covcal extract"),
@@ -106,7 +107,7 @@ def test_a_truncated_file(work: Path, command: str, share: float) -> None:
     path.write_bytes(path.read_bytes()[:left])
     more = ("-f",) if command == "adapt" else ()
     assert refusal(work, command, "features.h5", *more) == (
-        f"features.h5 is truncated ({left} bytes are left): copy it again or make it again"
+        f"features.h5 is cut short ({left} bytes are left): copy it again or make it again"
     )
 
 
@@ -123,9 +124,18 @@ SOMETHING_ELSE: dict[str, Case] = {
     "h5 as a model": (("extract", "features.h5", "source.npz", "target.npz"), "an HDF5 file"),
     "picture as a model": (("extract", "picture.png", "source.npz", "target.npz"), "a PNG image"),
     "text as a model": (("extract", "temp.json", "source.npz", "target.npz"), "not an ONNX model"),
-    "model as data": (("extract", "digits.onnx", "digits.onnx", "target.npz"), "is no data"),
-    "h5 as data": (("extract", "digits.onnx", "features.h5", "target.npz"), "is no data"),
-    "one picture as data": (("extract", "digits.onnx", "picture.png", "target.npz"), "is no data"),
+    "model as data": (
+        ("extract", "digits.onnx", "digits.onnx", "target.npz"),
+        "is not a kind of file",
+    ),
+    "h5 as data": (
+        ("extract", "digits.onnx", "features.h5", "target.npz"),
+        "not data to extract from",
+    ),
+    "one picture as data": (
+        ("extract", "digits.onnx", "picture.png", "target.npz"),
+        "is not a kind of file",
+    ),
     "adapted twice": (("adapt", "adapted.h5", "-f"), "is adapted already"),
     "folder as h5": (("evaluate", "."), "is a folder, not a file"),
     "folder as model": (("extract", ".", "source.npz", "target.npz"), "is a folder, not a file"),
@@ -226,7 +236,8 @@ class TestImages:
         with np.load(work / "source.npz") as arrays:
             np.savez(work / "source.npz", x=arrays["x"], y=np.full(len(arrays["y"]), 4))
         assert refusal(work, *EXTRACT) == (
-            "source.npz has rows of one class only (4), so confidence cannot be calibrated: "
+            "all labelled rows of source.npz have one class (4), so confidence cannot be "
+            "calibrated: "
             "give a source with several classes"
         )
 
@@ -243,7 +254,7 @@ class TestImages:
             labels = arrays["y"].copy()
             labels[5] = 10
             np.savez(work / "target.npz", x=arrays["x"], y=labels)
-        assert refusal(work, *EXTRACT).startswith("target.npz: y[5] is 10 and the model has 10")
+        assert refusal(work, *EXTRACT).startswith("target.npz: y[5] is 10, but the model has 10")
 
     def test_a_damaged_npz(self, work: Path) -> None:
         """An .npz that lost its end is no readable .npz file."""
@@ -293,7 +304,7 @@ class TestValues:
         """Without target labels evaluate names the command that needs none."""
         set_values("target/labels", -1)(work / "features.h5")
         line = refusal(work, "evaluate", "features.h5", "-o", "m.json")
-        assert "covcal estimate features.h5 -c cal.json prints what to expect" in line
+        assert "without labels, run covcal estimate features.h5 -c cal.json" in line
 
     def test_no_label_at_calibrate(self, work: Path) -> None:
         """Without source labels there is no temperature."""
@@ -316,7 +327,7 @@ class TestValues:
         source, target = (made_domain(name, classes=4) for name in ("source", "target"))
         write_features(work / "four.h5", source=source, target=target)
         assert refusal(work, "evaluate", "four.h5", "-c", "temp.json") == (
-            "four.h5 has 4 classes, the calibration 3: calibrate this file itself"
+            "four.h5 has 4 classes, but the calibration has 3: calibrate this file itself"
         )
 
 

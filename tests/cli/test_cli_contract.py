@@ -285,7 +285,8 @@ class TestInterrupt:
         code, err = interrupted(hook, "extract", *inputs, cwd=tmp_path)
         assert (code, err) == (
             130,
-            "interrupted: the rows done so far are kept beside features.h5; --resume continues\n",
+            "interrupted: the finished rows are kept beside features.h5: pass --resume to "
+            "continue\n",
         )
         assert names(tmp_path) == [".features.h5.parts"]
 

@@ -45,9 +45,9 @@ def random_operator(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (wrong_bias, "has weights of 10 classes and a bias of 3: export the model again"),
+        (wrong_bias, "has weights for 10 classes but a bias for 3: export the model again"),
         (wrong_offset, "in weights.bin are not numbers ('²' and '0')"),
-        (random_operator, "gives a different output each time for the same rows"),
+        (random_operator, "gives different outputs for the same rows"),
     ],
 )
 def test_a_damaged_model(change: Callable[[onnx.ModelProto], None], line: str, work: Path) -> None:

@@ -457,7 +457,7 @@ def test_csv_holds_every_metric_as_a_fraction() -> None:
         (("--methods", "tmep"), "'tmep'"),
         (("--metric", "mean_confidence"), "'mean_confidence'"),
         (("-o", "table.xlsx"), ".csv, .md, .tex"),
-        (("--no-adapt", "--preset", "paper"), "--preset belongs to adapt"),
+        (("--no-adapt", "--preset", "paper"), "--preset is a setting of adapt"),
     ],
 )
 def test_what_there_is_not_is_an_error_in_the_usage(

@@ -43,7 +43,9 @@ def test_an_npz_whose_arrays_are_nearly_all_air(
     npy.write_array_header_2_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("id.npy", header.getvalue() + bytes(1000))
-    with pytest.raises(CovcalError, match=r"bomb.npz: id would take [\d.]+ GB, but has \d+ bytes"):
+    with pytest.raises(
+        CovcalError, match=r"bomb.npz: id would take [\d.]+ GB, but the file has only \d+ bytes"
+    ):
         NpzStore(tmp_path / "bomb.npz")
 
 
@@ -65,7 +67,7 @@ def test_a_label_of_a_shard_that_is_none(tmp_path: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    with pytest.raises(CovcalError, match=r"x.tar: a.cls has 2097152 bytes, too many for a label"):
+    with pytest.raises(CovcalError, match=r"x.tar: a.cls has 2097152 bytes, too many for a class"):
         TarData(tmp_path / "x.tar", IMAGES)
 
 
@@ -77,7 +79,7 @@ def test_torch_files_with_a_tensor_of_air(name: str, tmp_path: Path) -> None:
             archive.writestr(member, b"")
         archive.writestr("a/data/0", bytes(1000))
         archive.infolist()[-1].file_size = 3_000_000_000
-    line = r"a/data/0 would take 3.0 GB, from \d+ bytes, and torch compresses nothing"
+    line = r"a/data/0 would take 3.0 GB, but has only \d+ bytes"
 
     def opened() -> None:
         if name == "a.pth":
@@ -116,8 +118,8 @@ def test_texts_to_classify_are_no_groups(suffix: str, tmp_path: Path) -> None:
     file = ArrayFile(path)
     assert list(file.facts.groups) == ["site"]
     assert file.notes == (
-        f"{path}: review left out: it holds texts of more than 256 characters: pass --keep review "
-        "to keep it for covcal pick",
+        f"{path}: review left out, because it holds texts of more than 256 characters. To keep "
+        "it for covcal pick, pass --keep review",
     )
 
 

@@ -56,15 +56,18 @@ def test_a_file_of_names_may_be_text_or_json(content: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("cat\ndog\n", r"names 2 classes and the model has 3: give one class name per line"),
+        (
+            "cat\ndog\n",
+            r"has 2 class names but the model has 3 classes: write one class name per line",
+        ),
         ("cat\n\neel\n", "the name of class 1 is empty"),
         ("cat\ndog\ncat\n", "names 'cat' twice, as classes 0 and 2"),
         ("", r"is empty \(0 bytes\)"),
         ('["cat", "dog"', "is not valid JSON"),
-        ([["cat"], "dog", "eel"], "does not list names"),
-        ({"cat": "dog"}, "maps neither numbers to names nor names to numbers"),
-        ({"cat": 1, "dog": 2, "eel": 3}, "does not number its 3 classes from 0 to 2"),
-        ({"0": "cat", "1": "dog", "3": "eel"}, "does not number its 3 classes from 0 to 2"),
+        ([["cat"], "dog", "eel"], "holds no list of class names"),
+        ({"cat": "dog"}, "must map numbers to names, or names to numbers"),
+        ({"cat": 1, "dog": 2, "eel": 3}, "must number its 3 classes from 0 to 2"),
+        ({"0": "cat", "1": "dog", "3": "eel"}, "must number its 3 classes from 0 to 2"),
     ],
 )
 def test_a_file_that_does_not_name_the_classes_is_refused(
@@ -80,7 +83,9 @@ def test_a_file_that_does_not_name_the_classes_is_refused(
 def test_a_json_file_that_is_damaged_is_no_list_of_lines(content: str, tmp_path: Path) -> None:
     path = tmp_path / "classes.json"
     path.write_text(content)
-    with pytest.raises(CovcalError, match=r"classes.json (is not valid JSON|does not list names)"):
+    with pytest.raises(
+        CovcalError, match=r"classes.json (is not valid JSON|holds no list of class names)"
+    ):
         read_classes(path, 2)
 
 
@@ -107,7 +112,7 @@ def test_placeholders_of_hugging_face_are_no_names() -> None:
 
 
 def test_a_model_that_names_other_than_its_classes_is_refused() -> None:
-    with pytest.raises(CovcalError, match=r"names 3 classes \(cat, dog, eel\) and has 4 logits"):
+    with pytest.raises(CovcalError, match=r"names 3 classes \(cat, dog, eel\) but has 4 logits"):
         choose_classes(None, PETS, [Data(None)], 4)
 
 
@@ -133,7 +138,7 @@ def test_names_that_are_numbers_are_names() -> None:
 def test_a_name_of_two_classes_is_refused_when_used() -> None:
     classes = choose_classes(None, ("crane", "maillot", "crane"), [Data(None)], 3)
     assert classes.require(Path("src"), "maillot") == 1
-    with pytest.raises(CovcalError, match="'crane' is the name of the classes 0 and 2: use the"):
+    with pytest.raises(CovcalError, match="'crane' is the name of several classes"):
         classes.require(Path("src"), "crane")
 
 
@@ -156,8 +161,8 @@ def test_missing_classes_are_named_only_where_there_are_labels() -> None:
 @pytest.mark.parametrize(
     ("folders", "note"),
     [
-        (("sfw", "nsfw"), "read as nsfw, sfw, the names of the source in order; if the model has"),
-        (("20", "3"), "read as 3, 20, the names of the source in order"),
+        (("sfw", "nsfw"), "the names of the source in this order: nsfw, sfw. If the model has"),
+        (("20", "3"), "the names of the source in this order: 3, 20"),
         (("1", "0"), None),
         (NumberedNames(("sfw", "nsfw")), None),
     ],

@@ -69,7 +69,7 @@ def test_percentages_are_divided_and_rows_without_confidence_left_out(tmp_path: 
     read = opened(table(tmp_path / "a.csv", "prediction,score,id", rows))["target"]
     np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.6], rtol=1e-6)
     assert read.ids == ["r0", "r3"]
-    assert any("2 rows have no confidence (-1, or nothing)" in note for note in read.notes)
+    assert any("2 rows without a confidence (-1 or empty)" in note for note in read.notes)
     with_signs = [("a", "80%"), ("b", "none"), ("c", "6%")]
     read = opened(table(tmp_path / "b.csv", "prediction,conf", with_signs))["target"]
     np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.5], rtol=1e-3)
@@ -144,7 +144,7 @@ def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> No
     assert (tmp_path / "sheet.csv").read_text().startswith("id,prediction,label,")
     del boxes[0]["correct"]
     (tmp_path / "old.json").write_text(json.dumps(boxes[:1]))
-    with pytest.raises(CovcalError, match="by matching the boxes with the annotations"):
+    with pytest.raises(CovcalError, match="for boxes: match them with the annotations"):
         opened(tmp_path / "old.json", tmp_path / "new.json")
 
 
@@ -156,13 +156,13 @@ def choice(name: str) -> dict[str, Any]:
     ("header", "row", "message"),
     [
         ("prediction,label", ("a", "a"), "it has no column confidence"),
-        ("prediction,confidence", ("a", 0.5), "a source needs the truth: add a column correct"),
-        ("confidence,label", (0.5, "a"), "there is no column prediction to compare with them"),
+        ("prediction,confidence", ("a", 0.5), "which predictions are right: add a column correct"),
+        ("confidence,label", (0.5, "a"), "there is no column prediction: add it"),
         ("prediction,confidence,correct", ("a", -0.5, 1), "confidence of line 2 is -0.5"),
         ("prediction,confidence,correct", ("a", 170, 1), "confidence of line 2 is 170"),
         ("prediction,confidence,correct", ("a", "high", 1), "confidence of line 2 is 'high'"),
         ("prediction,confidence,correct", ("a", 0.5, "maybe"), "correct of line 2 is 'maybe'"),
-        ("prediction,confidence,correct", ("a", -1, 1), "confidence holds no confidence"),
+        ("prediction,confidence,correct", ("a", -1, 1), "no row has a value in confidence"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -177,7 +177,7 @@ def test_what_is_wrong_is_named(
 def test_both_tables_have_one_unit(tmp_path: Path) -> None:
     ours = table(tmp_path / "a.csv", "prediction,confidence,correct", [("a", 90, 1), ("b", 80, 0)])
     theirs = table(tmp_path / "b.csv", "prediction,confidence", [("a", 0.9), ("b", 0.8)])
-    with pytest.raises(CovcalError, match=r"b\.csv.*nowhere above 1.*percentages"):
+    with pytest.raises(CovcalError, match=r"b\.csv.*no value above 1.*percentages"):
         opened(ours, theirs)
     assert not opened(ours, table(tmp_path / "b.csv", "prediction,confidence", []))["target"].ids
 
@@ -187,7 +187,9 @@ def test_the_probability_of_one_class_is_no_confidence(tmp_path: Path) -> None:
     shares = [0.05 + 0.03 * number for number in range(30)]
     rows = [(int(share > 0.5), share, int(number % 3 > 0)) for number, share in enumerate(shares)]
     path = table(tmp_path / "a.csv", "prediction,confidence,label", rows)
-    with pytest.raises(CovcalError, match=r"probability of 1 in every row.* rename it to prob_1"):
+    with pytest.raises(
+        CovcalError, match=r"probability of 1, also in rows.* rename the column to prob_1"
+    ):
         opened(path, path)
     own = [(answer, share if answer else 1 - share, label) for answer, share, label in rows]
     assert len(opened(table(path, "prediction,confidence,label", own))["target"].ids) == 30
@@ -280,7 +282,7 @@ def test_later_rows_need_the_classes_of_the_calibration(folder: Path, tmp_path: 
     owls = table(tmp_path / "later.csv", "prediction,confidence", [("cat", 0.5), ("elk", 0.6)])
     done = covcal("extract", "--confidence", "--target", owls, "--classes", folder / "cal.json")
     assert done.code == 1
-    assert "prediction of line 3 is 'elk', which is no class of the calibration" in done.err
+    assert "prediction of line 3 is 'elk': give a class of the calibration" in done.err
 
 
 def test_two_closed_classes_are_the_whole_distribution(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_rows_are_sorted_and_hidden_or_other_files_left_out(tmp_path: Path) -> N
     assert data.split_names == ["sub/9.JPG", "1.png", "2.png"]
     assert data.class_folders == ("a", "b")
     assert data.given_split is None
-    assert data.notes == (f"{tmp_path}: 1 file that is no image was left out",)
+    assert data.notes == (f"{tmp_path}: 1 file is not an image and is left out",)
 
 
 def test_split_folders_give_the_split(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_path_that_is_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CovcalError, match="does not exist: give a folder of images"):
         opened(tmp_path / "none")
     (tmp_path / "x.mat").write_bytes(b"MATLAB")
-    with pytest.raises(CovcalError, match="is no data that covcal reads"):
+    with pytest.raises(CovcalError, match="is not a kind of file that covcal reads"):
         opened(tmp_path / "x.mat")
 
 
@@ -133,10 +133,10 @@ def test_classes_are_found_by_name(
 @pytest.mark.parametrize(
     ("folders", "count", "message"),
     [
-        (["a", "b"], 3, r"2 class folders \(a, b\) and the model has 3 classes: add an empty"),
-        (["1", "2", "3"], 2, r"3 class folders \(1, 2, 3\) and the model has 2"),
-        (["1", "01"], 5, "two classes have the same number"),
-        ([f"c{i:02d}" for i in range(20)], 3, r"c11, and 8 more\) and the model has 3"),
+        (["a", "b"], 3, r"2 class folders \(a, b\) but the model has 3 classes: add an empty"),
+        (["1", "2", "3"], 2, r"3 class folders \(1, 2, 3\) but the model has 2"),
+        (["1", "01"], 5, "two class names mean the same number"),
+        ([f"c{i:02d}" for i in range(20)], 3, r"c11, and 8 more\) but the model has 3"),
     ],
 )
 def test_classes_that_do_not_fit_the_model_are_refused(

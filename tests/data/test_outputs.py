@@ -211,9 +211,7 @@ class TestLayoutsOfTools:
         tables = open_outputs(source, target, "probabilities")
         np.testing.assert_allclose(softmax(read(tables["target"])), self.P, atol=1e-6)
         assert tables["target"].class_names == (None if names[0] == "0" else names)
-        with pytest.raises(
-            CovcalError, match=r"holds no probabilities, only age, .*: name the out"
-        ):
+        with pytest.raises(CovcalError, match=r"holds no probabilities .only age, .*Name the out"):
             opened(target, "probabilities")
 
     @pytest.mark.parametrize(
@@ -290,7 +288,7 @@ def test_shares_of_another_number_than_1_are_probabilities(
     np.testing.assert_allclose(
         softmax(read(table)), parts / parts.sum(axis=1, keepdims=True), atol=1e-6
     )
-    with pytest.raises(CovcalError, match=r"sums to .*: pass --probabilities and name the"):
+    with pytest.raises(CovcalError, match=r"sums to .* and pass --probabilities"):
         opened(write(kind, tmp_path, values, "logits"), "logits")
 
 
@@ -324,7 +322,7 @@ def test_columns_that_may_be_ranks_are_doubted(
     else:
         path = tmp_path / "o.npz"
         np.savez(path, **{holds: values})  # type: ignore[arg-type]
-    assert any("are the columns ranks" in note for note in opened(path, holds).notes)
+    assert any("so the columns may be ranks" in note for note in opened(path, holds).notes)
 
 
 class TestAnswersOfLanguageModels:
@@ -365,7 +363,7 @@ class TestAnswersOfLanguageModels:
         values[rows, least[rows]] = np.nan
         outputs = np.log(values) if holds == "logits" else values
         table = opened(self.write(kind, tmp_path, outputs, holds), holds)
-        assert "20 of 40 rows lack the output of some class" in " ".join(table.notes)
+        assert "20 of 40 rows have no output for some class" in " ".join(table.notes)
         p = softmax(read(table))
         assert (p.argmin(axis=1) == least).all()
         assert (p > 0).all()
@@ -436,7 +434,7 @@ class TestProbabilitiesGivenAsLogits:
         values = np.tile(softmax(LOGITS), (50, 1))
         values[:failed] = 0
         rows = "every row sums" if failed == 0 else "1999 of 2000 rows sum"
-        message = rf"{rows} to 1, as probabilities do: pass --probabilities and name the array prob"
+        message = rf"{rows} to 1, as probabilities do: rename them to the array prob"
         with pytest.raises(CovcalError, match=message):
             opened(self.save(tmp_path, values), "logits")
 
@@ -459,11 +457,11 @@ def test_probabilities_below_0_by_rounding_count_as_0(below: float, tmp_path: Pa
     values[30] = 1 - below, below
     np.savez(tmp_path / "t.npz", probabilities=values)
     if below < -1e-6:
-        with pytest.raises(CovcalError, match=r"row 30 holds -3e-05, which is no probability"):
+        with pytest.raises(CovcalError, match=r"row 30 holds -3e-05, which is not a probability"):
             opened(tmp_path / "t.npz", "probabilities")
         return
     table = opened(tmp_path / "t.npz", "probabilities")
-    assert "are below 0 by rounding and count as 0" in table.notes[0]
+    assert "are slightly below 0 by rounding: they count as 0" in table.notes[0]
     np.testing.assert_allclose(softmax(read(table)), np.clip(values, 0, 1), atol=1e-6)
 
 
@@ -477,19 +475,21 @@ def test_rounded_probabilities_are_taken_with_a_note(
     values[7, values[7].argmax()] += 3 * 10.0**-decimals
     np.savez(tmp_path / "t.npz", probabilities=values)
     table = opened(tmp_path / "t.npz", "probabilities")
-    assert f"rounded probabilities: rows sum to {sums} to 1.0" in table.notes[0]
+    assert f"probabilities are rounded: rows sum to {sums} to 1.0" in table.notes[0]
     expected = np.maximum(values, 1e-38) / values.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(softmax(read(table)), expected, atol=1e-6)
     exact[200] *= 0.97
     np.savez(tmp_path / "t.npz", probabilities=exact)
-    with pytest.raises(CovcalError, match=r"row 200 sum to 0.97, not 1.*\(probabilities were read"):
+    with pytest.raises(
+        CovcalError, match=r"row 200 sum to 0.97, not to 1.*Columns used: probabilities"
+    ):
         opened(tmp_path / "t.npz", "probabilities")
 
 
 @pytest.mark.parametrize("kind", ["npz", "csv"])
 def test_logits_given_as_probabilities_are_found_out(kind: str, tmp_path: Path) -> None:
     path = write(kind, tmp_path, LOGITS, "probabilities")
-    with pytest.raises(CovcalError, match="which is no probability: pass --logits where these"):
+    with pytest.raises(CovcalError, match="which is not a probability: pass --logits if the"):
         opened(path, "probabilities")
 
 
@@ -499,9 +499,7 @@ def test_the_names_tell_one_from_the_other(
     kind: str, holds: OutputKind, asked: OutputKind, tmp_path: Path
 ) -> None:
     path = write(kind, tmp_path, LOGITS, holds)
-    message = (
-        rf"holds no {asked} but {holds[:4]}.*: pass --{holds}, or name them {asked[:4]}.*_NAME"
-    )
+    message = rf"which are not named as {asked}: pass --{holds}, or rename them to {asked[:4]}"
     with pytest.raises(CovcalError, match=message):
         opened(path, asked)
 
@@ -515,7 +513,7 @@ def test_a_row_that_is_no_distribution_is_named(
     values[row] *= 0.9
     path = write(kind, tmp_path, values, "probabilities")
     with pytest.raises(
-        CovcalError, match=rf"probabilities of {place} sum to 0\.9, not 1 \(rounding explains"
+        CovcalError, match=rf"probabilities of {place} sum to 0\.9, not to 1 \(rounding explains"
     ):
         opened(path, "probabilities")
 
@@ -577,15 +575,15 @@ def test_a_table_of_one_domain_is_the_target(tmp_path: Path) -> None:
     columns = {"logit_a": [1.0], "logit_b": [2.0], "domain": ["target"]}
     assert list(open_outputs(None, write_csv(tmp_path / "o.csv", columns), "logits")) == ["target"]
     path = write_csv(tmp_path / "o.csv", columns | {"domain": ["reviews"]})
-    with pytest.raises(CovcalError, match="domain holds 'reviews': source and target are allowed"):
+    with pytest.raises(CovcalError, match="domain holds 'reviews': write source or target"):
         opened(path, "logits")
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"scores": LOGITS}, r"no logits, only scores: .* or give an array logits \[n, K\]"),
-        ({"logits": LOGITS, "y": LABELS[:5]}, r"y has shape \[5\] and there are 40 rows"),
+        ({"scores": LOGITS}, r"no logits .only scores.. .* or give an array logits \[n, K\]"),
+        ({"logits": LOGITS, "y": LABELS[:5]}, r"y has shape \[5\] but there are 40 rows"),
         ({"logits": LOGITS, "features": FEATURES[:5]}, r"features has shape \[5, 2\]"),
         ({"label": LABELS}, "holds no logits, only label: name the outputs logit_NAME, one col"),
     ],
@@ -600,7 +598,10 @@ def test_arrays_that_do_not_fit_are_refused(
 
 def test_covcals_own_file_is_named_as_such(tmp_path: Path) -> None:
     path = write_features(tmp_path / "features.h5")
-    with pytest.raises(CovcalError, match="covcal's own features file: pass it to covcal adapt or"):
+    with pytest.raises(
+        CovcalError,
+        match="covcal's own features file, not data to extract from: pass it to covcal adapt or",
+    ):
         opened(path, "logits")
 
 

@@ -86,39 +86,45 @@ def test_numbers_in_a_table_are_integers_where_the_model_wants_them(tmp_path: Pa
     data = opened(table(tmp_path, "a,b\n1,2\n3,4.0\n"), wanted)
     assert fed(data).tolist() == [[1, 2], [3, 4]]
     data = opened(table(tmp_path, "a,b\n1,2\n3,4.5\n"), wanted)
-    with pytest.raises(CovcalError, match=r"b is 4\.5 in line 3, which the model's int64 cannot"):
+    with pytest.raises(CovcalError, match=r"b is 4\.5 in line 3, but the model reads int64"):
         fed(data)
 
 
 BAD: dict[str, tuple[str, str]] = {
     "text among numbers": (
         "a,b\n1,2\n3,red\n",
-        "column b holds 'red' in line 3, but numbers before: save it as a number",
+        "column b holds 'red' in line 3, but numbers before: write a number",
     ),
-    "empty cell": ("a,b,id\n1,2,p\n3,,q\n", r"column b has no value in line 3 \(q\).*: fill it in"),
-    "NA": ("a,b\n1,2\n3,NA\n", "column b has no value in line 3, or NaN or infinity"),
-    "no values": ("a,b\n1,\n3,\n", "column b has no value in line 2"),
-    "short line": ("a,b\n1,2\n3\n", "line 3 has 1 cells and the first line names 2 columns"),
-    "long line": ("a,b\n1,2,3\n", "line 2 has 3 cells and the first line names 2 columns"),
-    "no header": ("1,2\n3,4\n", "the first line holds numbers, not names: add a line that names"),
+    "empty cell": (
+        "a,b,id\n1,2,p\n3,,q\n",
+        r"column b is empty, NaN or infinite in line 3 \(q\).*: fill it in",
+    ),
+    "NA": ("a,b\n1,2\n3,NA\n", "column b is empty, NaN or infinite in line 3"),
+    "no values": ("a,b\n1,\n3,\n", "column b is empty, NaN or infinite in line 2"),
+    "short line": ("a,b\n1,2\n3\n", "line 3 has 1 cells, but the first line names 2 columns"),
+    "long line": ("a,b\n1,2,3\n", "line 2 has 3 cells, but the first line names 2 columns"),
+    "no header": ("1,2\n3,4\n", "the first line holds numbers, not names: add a first line"),
     "no first line": ("\na,b\n1,2\n", "the first line is empty: name the columns there"),
     "underscore": ("a,b\n1,2\n3,1_0\n", "column b holds '1_0' in line 3, but numbers"),
     "other digits": ("a,b\n1,2\n3,\uff11\n", "column b holds '\uff11' in line 3, but numbers"),
-    "other digits first": ("a,b\n1,\u0663\n3,4\n", r"has 1 columns .* b hold texts"),
+    "other digits first": ("a,b\n1,\u0663\n3,4\n", r"has 1 columns .* texts are not counted: b"),
     "decimal comma": (
         "a;b\n1;0,5\n3;0,6\n",
         "column b holds '0,5' in line 2, with a decimal comma",
     ),
     "twice": ("a,b,a\n1,2,3\n", "two columns are called 'a': rename one of them"),
-    "no numbers": ("a,b\nx,y\n", "no column holds numbers, only a, b: give one column per feature"),
+    "no numbers": (
+        "a,b\nx,y\n",
+        "no column holds numbers .there is only a, b.: give one column per feature",
+    ),
     "too many": (
         "a,b,c,colour\n1,2,3,red\n",
-        r"has 3 columns of numbers \(a, b, c; colour hold texts, which must be encoded to count\) "
-        r"and the model wants float32 \[N, 2\]: give one column per feature in the model's order, "
-        "and call a column that is no feature group_NAME",
+        r"has 3 columns of numbers \(a, b, c\. Columns of texts are not counted: colour\) but "
+        r"the model expects float32 \[N, 2\]: give one column per feature in the model's "
+        r"order\. Rename every other column to group_NAME",
     ),
     "quote": ('a,b\n1,"2\n', "is not a readable CSV file"),
-    "both labels": ("a,b,y,label\n1,2,0,0\n", "both y and label are there: keep one of them"),
+    "both labels": ("a,b,y,label\n1,2,0,0\n", "y and label mean the same: keep one of them"),
     "split": ("a,b,split\n1,2,train\n1,2,dev\n", "split holds 'dev' in line 3"),
 }
 
@@ -138,14 +144,14 @@ def test_a_line_of_blanks_is_a_row_without_a_value(tmp_path: Path) -> None:
     wanted = ModelInput("x", (None, 1), np.dtype(np.float32))
     data = opened(table(tmp_path, "a\n1\n \n3\n"), wanted)
     assert data.ids == ["0", "1", "2"]
-    with pytest.raises(CovcalError, match="column a has no value in line 3"):
+    with pytest.raises(CovcalError, match="column a is empty, NaN or infinite in line 3"):
         fed(data)
 
 
 def test_a_text_for_an_input_of_numbers_is_named(tmp_path: Path) -> None:
     path = table(tmp_path, "age,colour\n1,red\n2,blue\n")
     wanted = [ModelInput(name, (None, 1), np.dtype(np.float32)) for name in ("age", "colour")]
-    with pytest.raises(CovcalError, match=r"colour holds texts \('red' in line 2\) and the model"):
+    with pytest.raises(CovcalError, match=r"colour holds texts \('red' in line 2\) but the model"):
         opened(path, *wanted)
 
 
@@ -161,7 +167,7 @@ def test_missing_values_are_for_models_that_take_them(tmp_path: Path) -> None:
     wanted = replace(TWO, takes_missing=True)
     data = opened(table(tmp_path, "a,b\n1,\nnan,4\n"), wanted)
     np.testing.assert_array_equal(fed(data), [[1, np.nan], [np.nan, 4]])
-    with pytest.raises(CovcalError, match="column b has no value in line 3"):
+    with pytest.raises(CovcalError, match="column b is empty, NaN or infinite in line 3"):
         fed(opened(table(tmp_path, "a,b\n1,\n2,inf\n"), wanted))
 
 
@@ -268,14 +274,14 @@ def test_a_parquet_column_of_lists_is_a_wide_array(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0, 4.0]], "age": [7, 8]})
     assert fed(opened(path, TWO)).tolist() == [[1, 2], [3, 4]]
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0]]})
-    with pytest.raises(CovcalError, match="column v has 1 in row 1, but row 0 has 2 values"):
+    with pytest.raises(CovcalError, match="column v has 1 in row 1, but 2 values in row 0"):
         fed(opened(path, TWO))
 
 
 def test_a_null_in_parquet_is_a_missing_value(tmp_path: Path) -> None:
     for values in ([1, None], [True, None], [1.5, None]):
         path = write_parquet(tmp_path / "rows.parquet", {"a": values, "b": [1, 2]})
-        with pytest.raises(CovcalError, match="column a has no value in row 1, or NaN"):
+        with pytest.raises(CovcalError, match="column a is empty, NaN or infinite in row 1"):
             fed(opened(path, TWO))
 
 

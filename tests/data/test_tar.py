@@ -46,7 +46,7 @@ def test_samples_are_members_with_one_key(tmp_path: Path) -> None:
     assert data.ids == ["shard-0/0001", "shard-0/0002", "shard-0/more/0001"]
     assert data.labels(numbered_classes(3)).tolist() == [2, 0, -1]
     assert data.given_split is None
-    assert data.notes == (f"{path}: 1 samples without an image were left out",)
+    assert data.notes == (f"{path}: 1 samples without an image are left out",)
     assert first_pixels(data, [0, 1, 2]) == [10, 20, 30]
     assert first_pixels(data, [2]) == [30]
 
@@ -104,7 +104,7 @@ def test_a_truncated_shard_is_named(share: float, tmp_path: Path) -> None:
     path = write_tar(tmp_path / "cut.tar", {f"{i}.png": png(i) for i in range(20)})
     whole = 20 * 1024 + 1024  # headers, images and the closing blocks, without padding
     path.write_bytes(path.read_bytes()[: int(whole * share)])
-    with pytest.raises(CovcalError, match=r"cut\.tar is (truncated|not a readable \.tar file)"):
+    with pytest.raises(CovcalError, match=r"cut\.tar is (cut short|not a readable \.tar file)"):
         opened(path, GREY)
 
 
@@ -112,7 +112,7 @@ def test_a_shard_cut_between_two_members_is_named(tmp_path: Path) -> None:
     """What is left is a readable archive but for its end."""
     path = write_tar(tmp_path / "cut.tar", {f"{i}.png": png(i) for i in range(4)})
     path.write_bytes(path.read_bytes()[: 2 * 1024])
-    with pytest.raises(CovcalError, match=r"cut\.tar is truncated \(it has 2048 bytes and"):
+    with pytest.raises(CovcalError, match=r"cut\.tar is cut short \(it has 2048 bytes and"):
         opened(path, GREY)
 
 
@@ -129,8 +129,8 @@ def test_one_damaged_image_is_skipped_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"a.txt": "b"}, "holds no images: give .tar files with KEY.jpg beside KEY.cls"),
-        ({"a.png": b"", "a.seg.png": b""}, r"sample a has two images \(png, seg.png\): keep the"),
+        ({"a.txt": "b"}, "holds no images: save each image as KEY.jpg"),
+        ({"a.png": b"", "a.seg.png": b""}, r"sample a has two images \(png, seg.png\): keep only"),
         ({"a.png": b"", "a.json": "{"}, "a.json is not readable"),
         ({"a.png": b"", "a.cls": b"\xff"}, "a.cls is not readable"),
     ],
@@ -151,7 +151,9 @@ def test_the_same_member_twice_is_refused(tmp_path: Path) -> None:
             entry = tarfile.TarInfo("a.png")
             entry.size = len(png(value))
             archive.addfile(entry, io.BytesIO(png(value)))
-    with pytest.raises(CovcalError, match=r"twice\.tar has a\.png twice: give each sample its own"):
+    with pytest.raises(
+        CovcalError, match=r"twice\.tar holds a\.png twice: give each sample its own"
+    ):
         opened(path, GREY)
 
 
@@ -172,5 +174,5 @@ def test_folders_within_a_shard_are_no_labels_and_that_is_said(
     if labelled:
         members["bee/1.cls"] = "bee"
     data = opened(write_tar(tmp_path / "folders.tar", members), GREY)
-    noted = any("the folders in it are not read as classes" in note for note in data.notes)
+    noted = any("folders in a .tar file do not count as classes" in note for note in data.notes)
     assert noted is not labelled

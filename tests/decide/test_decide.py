@@ -116,7 +116,10 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
         labels[:] = (labels[:] + 1) % 3
     done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
     assert done.out.startswith("Accept  none of the target rows")
-    assert "labelled rows among the surest are wrong; a promise of at most 10 % wrong" in done.out
+    assert (
+        "labelled rows with the highest confidence are wrong; a promise of at most 10 % wrong"
+        in done.out
+    )
     assert "covcal apply" not in done.err  # there is nothing to apply
     assert "\nLabels" in done.out
 
@@ -129,7 +132,7 @@ def test_a_drawn_row_without_a_label_counts_as_wrong(labelled: Path) -> None:
         labels[::2] = -1
         file["marked/labels"][:] = labels
     done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
-    assert "100 of the drawn rows have no label and count as wrong" in done.err
+    assert "100 of the picked rows have no label and count as wrong" in done.err
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     assert decision.labels is not None
     assert decision.labels.wrong > whole["labels"]["wrong"]
@@ -141,7 +144,7 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     fill(folder / "s.csv", folder / "features.h5")
     covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "--labels", "marked", "-q", cwd=folder)
-    assert "were drawn to estimate the accuracy" in done.error_line()
+    assert "were picked to estimate the accuracy" in done.error_line()
     # Later labels for the decision are used, although the first ones left the pool changed.
     covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
     label(folder, 200)
@@ -154,7 +157,7 @@ def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
         inclusion = file["marked/inclusion"]
         inclusion[:] = inclusion[:] / 2
     done = covcal("decide", "--error", 0.15, "-fq", cwd=folder)
-    assert "were drawn in another way" in done.error_line()
+    assert "were picked for another calibration" in done.error_line()
 
 
 @pytest.mark.parametrize("value", ["0", "1", "-0.1", "nan", "1.5"])
@@ -327,8 +330,11 @@ def test_sets_say_if_labels_were_drawn_for_rows_to_accept(folder: Path) -> None:
     covcal("decide", "--error", 0.05, "-q", cwd=folder).require_success()
     label(folder, 100)
     done = covcal("decide", "--set", 0.9, "-f", cwd=folder).require_success()
-    assert "so the sets are an estimate" in done.err
-    assert "too few of the surest rows" in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
+    assert "so the sets are only an estimate" in done.err
+    assert (
+        "too few of the rows with the highest confidence"
+        in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
+    )
 
 
 def test_the_demo_leads_to_a_promise_that_apply_and_export_share(
@@ -440,7 +446,7 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
         ('{"review": 1, "wrong": 2, "pairs": [{"true": "a"}]}', "predicted and cost"),
         (
             '{"review": 1, "wrong": 2, "pairs": [{"true": "a", "predicted": "b", "cost": 1}]}',
-            "none of the file's classes",
+            "is not a class of the file",
         ),
     ],
 )

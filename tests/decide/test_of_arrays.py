@@ -42,13 +42,13 @@ def test_bad_input_is_refused() -> None:
     logits, labels = world(50)
     with pytest.raises(covcal.CovcalError, match="between 0 and 1"):
         covcal.Decision(error=1.0)
-    with pytest.raises(covcal.CovcalError, match="no row twice"):
+    with pytest.raises(covcal.CovcalError, match="no row may occur twice"):
         covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
     with pytest.raises(covcal.CovcalError, match="class numbers"):
         covcal.Decision(error=0.1).fit(logits, [1], [4])
     with pytest.raises(covcal.CovcalError, match="fit it first"):
         covcal.Decision(error=0.1).accept(logits)
-    with pytest.raises(covcal.CovcalError, match="logits must be of shape"):
+    with pytest.raises(covcal.CovcalError, match="logits must have shape"):
         covcal.Decision(error=0.1).fit(logits[None])
     with pytest.raises(covcal.CovcalError, match=r"probabilities do: give np\.log of them"):
         covcal.Decision(error=0.1).fit(softmax(logits, axis=1))

@@ -36,7 +36,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.domain_overlap(0.25),
         lambda: guards.domain_overlap(0.05),
-        "0.050 where chance has 0.25",
+        "0.050, chance gives 0.25",
     ),
     (
         lambda: guards.condition(999.0),
@@ -115,7 +115,7 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     (lambda: guards.precise(0.05503), "5.503 points either way (at most 5.5)"),
     (lambda: guards.detectable_shift(0.019999, 0.01), "1.9999 standard errors"),
     (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03%"),
-    (lambda: guards.above_chance(0.19998, 5), "19.998%; guessing has 20.0%"),
+    (lambda: guards.above_chance(0.19998, 5), "19.998%; guessing would give 20.0%"),
     (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "49.99 effective"),
     (lambda: guards.domain_overlap(0.09999), "0.09999 where"),
     (lambda: guards.prior_rows(0.3334), "33.34%"),

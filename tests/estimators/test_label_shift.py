@@ -196,7 +196,7 @@ def test_a_prior_from_a_file(tmp_path: Path, rounded: float) -> None:
         ("a: 1", "not JSON"),
         ("[1, 2]", "every class"),
         ('{"a": 1}', "no share for class b"),
-        ('{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}', "f, which is no class"),
+        ('{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}', "f, but the model has no such class"),
         ('{"a": "x", "b": 1, "c": 1, "d": 1, "e": 1}', "give a number"),
         ('{"a": true, "b": 1, "c": 1, "d": 1, "e": 1}', "give a number"),
         ('{"a": -1, "b": 1, "c": 1, "d": 1, "e": 1}', "give 0 or more"),

@@ -204,8 +204,8 @@ class TestRows:
             file["target/labels"][...] = -1
         line = covcal("evaluate", features).error_line()
         assert line == (
-            f"{features} has no label for its 80 target test rows, and evaluate needs labels; "
-            f"covcal estimate {features} -c cal.json prints what to expect without labels"
+            f"{features}: none of its 80 target test rows has a label: "
+            f"without labels, run covcal estimate {features} -c cal.json"
         )
 
     def test_no_label_and_no_source(self, features: Path) -> None:
@@ -221,7 +221,7 @@ class TestRows:
         """What can do without labels catches `UnlabelledError` alone."""
         with h5py.File(features, "r+") as file:
             file["target/labels"][...] = -1
-        with pytest.raises(UnlabelledError, match="has no label for its 80 target test rows"):
+        with pytest.raises(UnlabelledError, match="none of its 80 target test rows has a label"):
             evaluate(features, {})
 
     def test_an_empty_split(self, tmp_path: Path) -> None:
@@ -265,23 +265,23 @@ class TestCalibrations:
     @pytest.mark.parametrize(
         ("key", "value", "words", "remedy"),
         [
-            ("classes", ["class 0", "class 1"], "has 3 classes, the calibration 2", AGAIN),
+            ("classes", ["class 0", "class 1"], "has 3 classes, but the calibration has 2", AGAIN),
             (
                 "classes",
                 ["class 0", "other", "class 2"],
                 "has other class names than the calibration",
-                "cal.json, which names them in the order of the outputs",
+                "extract it again with --classes cal.json",
             ),
             (
                 "model",
                 {"name": "better.onnx", "sha256": "0" * 64},
-                "comes from another model than the calibration (made for better.onnx)",
+                "come from different models (the calibration was made for better.onnx)",
                 AGAIN,
             ),
             (
                 "networks_sha256",
                 "0" * 64,
-                "holds other aligned networks than the calibration",
+                "has other aligned networks than the calibration",
                 AGAIN,
             ),
         ],
@@ -572,7 +572,7 @@ class TestAlone:
         line = covcal("evaluate", cwd=calibrated).error_line()
         assert line == (
             "adapted.h5 has changed since cal.json was fitted on it: calibrate again, or pass "
-            "adapted.h5 -c cal.json to evaluate it all the same"
+            "adapted.h5 -c cal.json to evaluate it anyway"
         )
         covcal("evaluate", "adapted.h5", "-c", "cal.json", cwd=calibrated).require_success()
 
@@ -580,7 +580,7 @@ class TestAlone:
         """Without its input, the calibration asks for a file."""
         (calibrated / "adapted.h5").rename(calibrated / "moved.h5")
         line = covcal("evaluate", cwd=calibrated).error_line()
-        assert line == "cal.json was fitted on adapted.h5, which is gone: name a file to evaluate"
+        assert line == "cal.json was fitted on adapted.h5, which is gone: give a file to evaluate"
         covcal("evaluate", "moved.h5", "-c", "cal.json", cwd=calibrated).require_success()
 
     def test_no_calibration_here(self, tmp_path: Path) -> None:
@@ -611,7 +611,7 @@ class TestArguments:
     def test_a_limit_that_could_never_or_always_fire(self, features: Path, limit: str) -> None:
         """A gate in percent, or below zero, is a usage error, not a job that is always green."""
         done = covcal("evaluate", features, "--fail-above", limit)
-        assert "lies between 0 and" in done.usage_error()
+        assert "must be between 0 and" in done.usage_error()
 
     def test_a_percent_is_read_back_as_a_fraction(self, features: Path) -> None:
         """Who wrote ece=5 is told what was meant."""
@@ -621,7 +621,7 @@ class TestArguments:
     def test_two_outputs_of_one_name(self, features: Path) -> None:
         """A diagram never overwrites the metrics of the same run."""
         done = covcal("evaluate", features, "-o", "a.png", "--diagram", "a.png", "-f")
-        assert "is the file of -o too" in done.usage_error()
+        assert "has the same name as the file of -o" in done.usage_error()
 
     def test_json_and_another_format(self, features: Path) -> None:
         """-o - prints JSON; asking for Markdown beside it is not ignored in silence."""

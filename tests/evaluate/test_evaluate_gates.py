@@ -180,7 +180,7 @@ class TestRegression:
         metrics = {name: values | {"n": 2 * n} for name, values in baseline["metrics"].items()}
         twice = baseline | {"n": 2 * n, "metrics": metrics}
         done = against(small_files, tmp_path, twice, *arguments)
-        assert f"measured {2 * n} rows, this evaluation {n}: " in done.require_success().err
+        assert f"has {2 * n} rows but this evaluation has {n}: " in done.require_success().err
 
     @pytest.mark.parametrize(
         ("option", "value"), [("split", "validation"), ("bins", 10), ("predictions", "own")]
@@ -238,7 +238,7 @@ class TestRegression:
             (("--fail-regression", "ece=0.1"), "needs --baseline"),
             (("--baseline", "temp.json"), "needs --fail-regression"),
             (("--baseline", "a", "--fail-regression", "mean_confidence=0"), "neither a higher nor"),
-            (("--baseline", "a", "--fail-regression", "ece=-1"), "lies between 0 and"),
+            (("--baseline", "a", "--fail-regression", "ece=-1"), "must be between 0 and"),
             (("--baseline", "a", "--fail-regression", "n=1"), "METRIC=LIMIT"),
         ],
     )

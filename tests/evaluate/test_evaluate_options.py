@@ -99,7 +99,7 @@ class TestGroups:
         """What there is to group by is listed."""
         line = covcal("evaluate", grouped, "--by", "site").error_line()
         assert line.endswith(
-            "no target column 'site' to group by: take region, row, year, class, predicted"
+            "no target column 'site' to group by: use region, row, year, class, predicted"
         )
 
     def test_a_column_of_single_rows(self, grouped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ class TestGroups:
         ("gate", "words"),
         [
             (("--fail-above", "nll:class=1"), "nll has no interval for groups of rows"),
-            (("--fail-above", "ece:=1"), "is not METRIC=LIMIT"),
+            (("--fail-above", "ece:=1"), "must be METRIC=LIMIT"),
             (("--fail-above", "accuracy:class=1"), "use --fail-below accuracy:class=1"),
         ],
     )

@@ -297,5 +297,8 @@ def require_counted(case: Case, done: Outcome) -> None:
     scores = logits / case.temperature + case.moves(logits)
     count = int((scores.argmax(axis=1) != label).sum())
     assert count > 0
-    assert f"in {count} of {len(label)} rows another class is likelier than the label" in done.err
-    assert "serve the outputs label and confidence, not the largest of probabilities" in done.err
+    assert (
+        f"in {count} of {len(label)} rows, another class has a higher probability than the label"
+        in done.err
+    )
+    assert "use the outputs label and confidence, not the largest of probabilities" in done.err

@@ -243,13 +243,13 @@ class TestForecasters:
             networks=made_networks(WIDTH, CLASSES, seed=1),
         )
         line = case.export("--networks", other.model.parent / "adapted.h5").error_line()
-        assert "holds other aligned networks than" in line
+        assert "has other aligned networks than" in line
         assert not case.output.exists()
 
     def test_networks_that_nothing_needs(self, tmp_path: Path) -> None:
         """A calibration of the model's own logits takes no networks."""
         case = plain_case(tmp_path)
-        assert "leave --networks out" in case.export("--networks", case.model).error_line()
+        assert "leave out --networks" in case.export("--networks", case.model).error_line()
 
 
 @pytest.mark.parametrize("offsets", [(), (-1.0, 0.4, 2.1)])

@@ -31,11 +31,13 @@ def test_columns_in_the_same_order_need_no_words(tmp_path: Path) -> None:
     [
         (
             {"height": "size"},
-            "t.csv lacks height, which s.csv has and has size, which it lacks: give both the same",
+            "t.csv has no column height, but s.csv has it and has a column size that the source "
+            "does not have: give both files",
         ),
         (
             {"age": "a", "height": "b"},
-            "t.csv lacks age, which s.csv has and has a, which it lacks (2 more columns differ): ",
+            "t.csv has no column age, but s.csv has it and has a column a that the source does "
+            "not have (2 more columns differ):  ",
         ),
     ],
 )
@@ -69,7 +71,7 @@ def test_rows_of_the_other_domain_are_refused_beside_a_model(place: str, tmp_pat
     }[place]
     line = covcal("extract", model(tmp_path), *given, cwd=tmp_path).error_line()
     assert "both.csv is given as the " in line
-    assert "in 20 of 40 rows: save the rows of each domain as a table of their own" in line
+    assert "in 20 of 40 rows: save each domain as its own table" in line
     assert ("beside one.csv" in line) == (place != "alone")
 
 
@@ -107,7 +109,7 @@ def test_classes_in_another_order_go_by_name(kind: str, tmp_path: Path) -> None:
     save("csv", tmp_path, "s", {**outputs(prefix=prefix, values=values), **labels})
     save("csv", tmp_path, "t", {**outputs((2, 0, 1), prefix, values), **labels})
     done = covcal("extract", f"--{kind}", "s.csv", "t.csv", cwd=tmp_path).require_success()
-    assert "t.csv: its classes are in another order, so they are matched by name" in done.err
+    assert "t.csv: its classes are in another order: they are matched by name" in done.err
     source, target = (dataset(tmp_path, f"{name}/logits") for name in ("source", "target"))
     np.testing.assert_allclose(target, source, rtol=1e-6)
     labelled, found = (dataset(tmp_path, f"{name}/labels") for name in ("source", "target"))

@@ -177,8 +177,8 @@ WHOLE = SOFTMAX.model().SerializeToString()
 ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "LFS pointer": (write(LFS), (), "is a Git LFS pointer, .*: run git lfs pull"),
     "empty": (write(b""), (), r"model\.onnx is empty \(0 bytes\)"),
-    "truncated": (write(WHOLE[:200]), (), r"is cut or is not an ONNX model \(200 bytes\)"),
-    "not ONNX": (write(b"hello\n" * 50), (), r"is cut or is not an ONNX model \(300 bytes\)"),
+    "truncated": (write(WHOLE[:200]), (), r"is cut short or is not an ONNX model \(200 bytes\)"),
+    "not ONNX": (write(b"hello\n" * 50), (), r"is cut short or is not an ONNX model \(300 bytes\)"),
     "external data missing": (external, (), r"needs m\.data beside it .*w1"),
     "new opset": (newer, (), "opset 99|operator set 99"),
     "custom op": (custom, (), r"my\.custom"),
@@ -239,7 +239,7 @@ class TestPublicCases:
         done = extract(tmp_path).require_success()
         assert written(tmp_path)["target/labels"].tolist() == [0] * 4 + [2] * 4
         assert (
-            "note: tgt has no rows of 1 of the 3 classes (b); the other classes keep their"
+            "note: tgt has no rows of 1 of the 3 classes (b). The other classes keep their"
             in done.err
         )
 

@@ -85,8 +85,8 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=x, y=(y + 1) % 4)
     done = covcal("extract", model, "s.npz", "t.npz", cwd=tmp_path).require_success()
     expected = (
-        "warning: the classifier gets 0.0 % of the source right, and would get 100 % if the "
-        "classes were in another order: rows labelled "
+        "warning: the classifier gets 0.0 % of the source right, but would get 100 % with the "
+        "classes in another order: rows of class "
     )
     assert (expected in done.err) == bool(turned)
     assert done.err.count("another order") == turned  # never of the target, whose labels are unread
@@ -99,8 +99,8 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
         ((1, 0, 3, 2), "0 and 90 seem exchanged, 180 and 270 seem exchanged."),
         (
             (1, 2, 0, 3),
-            "rows labelled 0 are answered 90, rows labelled 90 are answered 180, rows labelled 180 "
-            "are answered 0.",
+            "rows of class 0 are predicted as 90, rows of class 90 are predicted as 180, rows "
+            "of class 180 are predicted as 0.",
         ),
     ],
 )

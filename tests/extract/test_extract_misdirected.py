@@ -92,7 +92,7 @@ class TestClassesInAnotherOrder:
         line = covcal(command, "n.h5", "-c", "cal.json", cwd=calibrated).error_line()
         assert line == (
             "n.h5 has the classes of the calibration in another order (class 0 is eel, not cat): "
-            "extract it again with --classes cal.json, which names them in the order of the outputs"
+            "extract it again with --classes cal.json"
         )
         extract("r.csv", "--classes", "cal.json")
         if command == "evaluate":
@@ -124,8 +124,8 @@ class TestNumbersThatMightBeFeatures:
         save("csv", tmp_path, "s", {**outputs(), **features, "label": NOISY})
         done = covcal("extract", "--logits", "s.csv", "t.csv", cwd=tmp_path).require_success()
         assert (
-            "t.csv: columns of numbers f0, f1, f2 are not used as features: rename features to "
-            "feature_0, feature_1, ..." in done.err
+            "t.csv: these columns of numbers are not used as features: f0, f1, f2. To use them, "
+            "rename features to feature_0, feature_1, ..." in done.err
         )
         line = covcal("adapt", cwd=tmp_path).error_line()
         assert line.endswith("or from a table with feature_0, feature_1, ...")
@@ -142,7 +142,9 @@ class TestNumbersThatMightBeFeatures:
         np.savez(tmp_path / "t.npz", **arrays)
         table = open_outputs(None, tmp_path / "t.npz", "logits")["target"]
         said = [
-            note for note in table.notes if 'not used as features: rename it to "features"' in note
+            note
+            for note in table.notes
+            if 'not used as features. To use it, rename it to "features"' in note
         ]
         assert len(said) == (name == "embedding")
         assert table.n_features == (3 if name == "features" else None)
@@ -191,14 +193,14 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
         (
             "--logits",
             outputs(values=PERCENT),
-            "every row sums to 100, as percentages do: pass --probabilities and name the columns "
-            "prob_NAME (covcal divides each row by its sum)",
+            "every row sums to 100, as percentages do: rename them to the columns prob_NAME and "
+            "pass --probabilities (covcal divides each row by its sum)",
         ),
         (
             "--probabilities",
             {"prob": (100 * PROBABILITIES[:, 0]).tolist()},
-            "which is no probability: pass --logits where these are logits, or divide by 100 "
-            "where they are percentages",
+            "which is not a probability: pass --logits if the values are logits, or divide "
+            "percentages by 100",
         ),
     ],
     ids=["one number", "confidence", "as logits", "one percentage"],
@@ -219,7 +221,7 @@ def test_a_column_that_is_always_likely_is_doubted(kind: str, tmp_path: Path) ->
     save("csv", tmp_path, "t", {"prob": values.tolist()})
     table = open_outputs(None, tmp_path / "t.csv", "probabilities")["target"]
     doubts = [
-        note for note in table.notes if "the one output is nowhere below 0.5 in 200 rows" in note
+        note for note in table.notes if "the only output is at least 0.5 in all 200 rows" in note
     ]
     assert len(doubts) == (kind == "answer")
 
@@ -267,7 +269,7 @@ class TestSaturation:
         save("csv", tmp_path, "t", outputs(prefix="prob", values=hard))
         done = covcal("extract", "--probabilities", "--target", "t.csv", cwd=tmp_path)
         err = done.require_success().err
-        assert "is above 0.999: the outputs may be rounded. Give them with all" in err
+        assert "is above 0.999: the outputs may be rounded. Give all" in err
         assert "pixels" not in err
 
 
@@ -294,8 +296,9 @@ class TestDecimalCommas:
         name = self.write(tmp_path, delimiter, table)
         line = refusal(tmp_path, model(tmp_path), "--target", name)
         assert line == (
-            f"t.csv: column {column} holds '{cell}' in line {row + 2}, with a decimal comma: save "
-            f"numbers with a decimal point, or call a column of texts group_{column}"
+            f"t.csv: column {column} holds '{cell}' in line {row + 2}, with a decimal comma: "
+            "write numbers with a decimal point. If the column holds texts, rename it to "
+            f"group_{column}"
         )
 
     def test_texts_with_commas_stay(self, tmp_path: Path) -> None:
@@ -322,11 +325,11 @@ class TestArraysUnderOtherNames:
         self.classifier(tmp_path, "INT32")
         np.savez(tmp_path / "t.npz", x=X["target"])
         line = refusal(tmp_path, "model.onnx", "--target", "t.npz")
-        wanted = "x is float32 [N, 3] and the model wants int32 [N, 3]: save it as int32"
+        wanted = "x is float32 [N, 3] but the model expects int32 [N, 3]: save it as int32"
         assert line == f"t.npz: {wanted}"
         np.savez(tmp_path / "t.npz", x=X["target"][:, :2])
         line = refusal(tmp_path, "model.onnx", "--target", "t.npz")
-        assert line.endswith("[N, 2] and the model wants int32 [N, 3]: give rows of that shape")
+        assert line.endswith("[N, 2] but the model expects int32 [N, 3]: give rows of this shape")
         np.savez(tmp_path / "t.npz", x=Y["target"][:, None].repeat(3, axis=1))
         covcal("extract", "model.onnx", "--target", "t.npz", cwd=tmp_path).require_success()
 

@@ -13,7 +13,7 @@ from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import Outcome, covcal
 
 N = 300
-TWICE = "there is no shift between them. Give different data, unless this is only a test"
+TWICE = "there is no shift between them. Unless this is only a test, give different data"
 ORDER = "check that SOURCE comes before TARGET"
 
 
@@ -68,7 +68,7 @@ def test_what_both_domains_have_to_say_is_said_once(more: tuple[str, ...], tmp_p
     """One file with ids that repeat serves for both domains."""
     save(tmp_path / "s.npz", 4, 0, id=np.arange(N) // 2)
     lines = extract(tmp_path, "s.npz", "s.npz", *more).err.splitlines()
-    assert sum("joining results by id would multiply rows" in line for line in lines) == 1
+    assert sum("rows would be repeated if you join results by id" in line for line in lines) == 1
 
 
 def test_a_copy_of_the_source_is_noticed(tmp_path: Path) -> None:

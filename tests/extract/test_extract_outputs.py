@@ -63,7 +63,7 @@ def test_without_features(domains: dict[str, Arrays], tmp_path: Path) -> None:
     arguments = ("extract", "--logits", "source.npz", "target.npz")
     done = covcal(*arguments, cwd=tmp_path).require_success()
     assert "model     none, the tables hold logits; no features\n" in done.out
-    assert "note: use a calibration of these logits only with" in done.err
+    assert "note: a table does not name its model: use this calibration only with" in done.err
     assert "next: covcal calibrate features.h5" in done.err
     with FeatureFile(tmp_path / "features.h5") as file:
         assert (file.attributes["model_name"], file.attributes["model_sha256"]) == ("logits", "")
@@ -326,7 +326,7 @@ def test_names_tell_what_a_table_holds(domains: dict[str, Arrays], tmp_path: Pat
     covcal("extract", "--target", "t.npz", "-f", cwd=tmp_path).require_success()
     (tmp_path / "none.csv").write_text("id,size\n1,2\n")
     line = covcal("extract", "none.csv", "none.csv", "-f", cwd=tmp_path).error_line()
-    assert "holds no outputs of a classifier, only id, size" in line
+    assert "holds no outputs of a classifier (only id, size" in line
     (tmp_path / "both.csv").write_text("prob_a,prob_b,logit_a,logit_b\n0.5,0.5,0,0\n")
     line = covcal("extract", "both.csv", "both.csv", "-f", cwd=tmp_path).error_line()
     assert "pass --logits or --probabilities" in line

@@ -97,7 +97,7 @@ class TestShard:
         with pytest.raises(ValueError, match=r"not a shard|invalid literal"):
             Shard.parse(text)
         done = covcal("extract", "m.onnx", "s", "t", "--shard", text)
-        assert "is not I/N with I from 1 to N" in done.usage_error()
+        assert "must be I/N with I from 1 to N" in done.usage_error()
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ class TestBatches:
         assert BatchRunner(classifier, 16).note is None
         runner = prove(opened, {"x": x[:16]}, 16)
         assert runner.note is not None
-        assert "each row is run alone" in runner.note
+        assert "each row runs alone" in runner.note
         _, found = runner.run({"x": x[:10]})
         expected = [classifier.run({"x": x[row : row + 1]})[1][0] for row in range(10)]
         np.testing.assert_array_equal(found, expected)
@@ -240,7 +240,7 @@ class TestBatches:
         np.savez(tmp_path / "x.npz", x=self.rows(90))
         data, parts = tmp_path / "x.npz", [tmp_path / "1.h5", tmp_path / "2.h5"]
         report = extract(model, None, data, tmp_path / "one.h5")
-        assert any("each row is run alone" in note for note in report.notes)
+        assert any("each row runs alone" in note for note in report.notes)
         for index, path in enumerate(parts, 1):
             settings = ExtractSettings(selection=Selection(shard=Shard(index, 2)), batch=7)
             extract(model, None, data, path, settings)
@@ -309,7 +309,7 @@ class TestDryRun:
         """It writes nothing, so nothing is in its way; the run itself would need --force."""
         (tmp_path / "features.h5").write_text("old")
         arguments: list[Argument] = ["extract", *digits_arguments, "--dry-run"]
-        told = "note: features.h5 exists already: without --dry-run, pass --force to replace it"
+        told = "note: features.h5 exists already: when you run it without --dry-run, pass --force"
         assert told in covcal(*arguments, cwd=tmp_path).require_success().err
         assert told not in covcal(*arguments, "-f", cwd=tmp_path).require_success().err
         assert (tmp_path / "features.h5").read_text() == "old"
@@ -374,7 +374,7 @@ class TestNoRows:
         report = extract(model, source and folder / source, folder / name, folder / "features.h5")
         with h5py.File(folder / "features.h5") as file:
             assert file["target/logits"].shape == (0, K)
-        assert f"{folder / name} has no rows; covcal watch counts it as" in report.notes[-1]
+        assert f"{folder / name} has no rows: covcal watch counts it as" in report.notes[-1]
 
     def test_a_source_without_rows_is_refused(self, model: Path) -> None:
         folder = model.parent

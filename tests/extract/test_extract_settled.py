@@ -189,9 +189,9 @@ def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Pa
     done = covcal("extract", model, "s.npz", "t.npz", "--phi", "none", cwd=tmp_path)
     if beyond:
         assert "one number per row, from " in done.error_line()
-        assert "no layer before it shows what it means" in done.error_line()
+        assert "which may be a score of any kind" in done.error_line()
         return
-    assert "taken for the probability of the second of two classes" in done.require_success().err
+    assert "used as the probability of the second of two classes" in done.require_success().err
     with h5py.File(tmp_path / "features.h5") as file:
         found = softmax(file["target/logits"][:], axis=1)
     np.testing.assert_allclose(found, np.hstack([1 - p, p]), atol=1e-6)
@@ -203,7 +203,7 @@ def test_a_softmax_of_probabilities_is_remarked(tmp_path: Path) -> None:
     data = save(tmp_path, np.log(probabilities()))
     arguments = ("extract", graph.save(tmp_path).name, *data, "--phi", "none")
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert "softmax is applied twice" in done.err
+    assert "the model applies softmax twice" in done.err
 
 
 @pytest.mark.parametrize("phi", ["none", "input"])

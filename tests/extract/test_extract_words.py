@@ -18,8 +18,8 @@ def test_ids_that_repeat_or_are_empty_are_named(option: str, tmp_path: Path) -> 
     save("csv", tmp_path, "t", {"id": ids, **table})
     first = model(tmp_path) if option == "model" else option
     done = covcal("extract", first, "--target", "t.csv", cwd=tmp_path).require_success()
-    assert "t.csv: id 'r3' names 3 rows: joining results by id would multiply rows" in done.err
-    assert "t.csv: 1 of 40 ids are empty, first in row 12" in done.err
+    assert "t.csv: id 'r3' names 3 rows: rows would be repeated if you join" in done.err
+    assert "t.csv: 1 of 40 ids are empty (the first in row 12)" in done.err
     save("csv", tmp_path, "t", {"id": [f"r{row}" for row in range(N)], **table})
     done = covcal("extract", first, "--target", "t.csv", "-f", cwd=tmp_path).require_success()
     assert " ids are empty" not in done.err
@@ -67,12 +67,12 @@ def test_what_comes_next_is_what_goes_on(
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        ([1, 2, 3], (), "label in line 4 is 3 and the model has 3 classes: the labels are 1 to 3"),
+        ([1, 2, 3], (), "label in line 4 is 3, but the model has 3 classes: the labels are 1 to 3"),
         ([1, 2, 3], ("--classes", "names.txt"), "subtract 1, or give class names as labels"),
         (
             [0, 5, 1],
             (),
-            "label in line 3 is 5 and the model has 3 classes: -1 (unknown) and 0 to 2",
+            "label in line 3 is 5, but the model has 3 classes: write 0 to 2 or -1",
         ),
         (["cat", "cow", "eel"], (), "'cow' is not a class of the columns (cat, dog, eel): correct"),
         (

@@ -135,7 +135,7 @@ def test_whole_files_of_the_same_domain_are_an_error(
     with pytest.raises(CovcalError, match=r"one\.h5 holds the whole source"):
         merge([one, three[0]], tmp_path / "m.h5")
     again = whole(data, tmp_path / "two.h5")
-    with pytest.raises(CovcalError, match="either one whole file or all shards"):
+    with pytest.raises(CovcalError, match="give one whole file, or all shards"):
         merge([one, again], tmp_path / "m.h5")
 
 

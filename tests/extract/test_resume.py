@@ -287,7 +287,7 @@ def test_without_resume_the_run_starts_anew_and_says_so(data: Path, tmp_path: Pa
     seen: list[Progress] = []
     report = run(data=data, output=output, progress=seen.append)
     assert seen[0].step == BATCH
-    assert any("--resume would have kept them" in note for note in report.notes)
+    assert any("Next time, pass --resume to keep them" in note for note in report.notes)
     require_same(data, output)
 
 
@@ -342,7 +342,9 @@ def test_ctrl_c_on_the_command_line(data: Path, tmp_path: Path) -> None:
     arguments += ["-o", "f.h5"]
     code, rest = interrupted(hook, *arguments, cwd=tmp_path)
     assert code == 130
-    assert rest == "interrupted: the rows done so far are kept beside f.h5; --resume continues\n"
+    assert (
+        rest == "interrupted: the finished rows are kept beside f.h5: pass --resume to continue\n"
+    )
     assert [entry.name for entry in tmp_path.iterdir()] == [".f.h5.parts"]
     covcal(*arguments, "--resume", cwd=tmp_path).require_success()
     require_same(data, tmp_path / "f.h5")

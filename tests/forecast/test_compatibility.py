@@ -84,7 +84,7 @@ class TestPreprocessing:
     def test_another_is_refused_or_allowed(self, folder: Path, command: str) -> None:
         for name, (_, words) in OTHERS.items():
             line = use(command, folder, file=name).error_line()
-            assert line.startswith(f"{name} was extracted with other preprocessing than cal.json")
+            assert line.startswith(f"{name} has other preprocessing than cal.json")
             assert words in line
             assert ALLOW in line
         use(command, folder, ALLOW, file="scale.h5").require_success()
@@ -148,7 +148,7 @@ class TestTail:
         content["reading"]["tail"] = "softmax"
         write_document(content, folder / "cal.json", force=True)
         line = covcal("export", "model.onnx", "-c", "cal.json", cwd=folder).error_line()
-        assert "was fitted with softmax as the output of model.onnx, and that output is now" in line
+        assert "was fitted with softmax as the output of model.onnx, but this output is now" in line
 
     def test_without_features_the_name_of_the_logits_says_nothing(self, folder: Path) -> None:
         """With --phi none the output stands for what it was made of."""

@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     ),
     "unknown split": (
         put("target/split", np.full(N, 3, np.uint8)),
-        ": /target/split holds 3; 0, 1 and 2 are allowed",
+        ": /target/split holds 3: write 0, 1 or 2",
     ),
     "unknown schema": (
         attribute("schema", "covcal.features/2"),
@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     ),
     "unfinished": (
         attribute("complete", 0),
-        " was never finished: run the step that made it again",
+        " is not complete: run the step that made it again",
     ),
 }
 
@@ -202,7 +202,7 @@ class TestNoFeatureFileAtAll:
         whole = features.read_bytes()
         features.write_bytes(whole[: len(whole) // 2])
         assert covcal("inspect", features).error_line() == (
-            f"{features} is truncated ({len(whole) // 2} bytes are left): "
+            f"{features} is cut short ({len(whole) // 2} bytes are left): "
             "copy it again or make it again"
         )
 
@@ -296,7 +296,7 @@ class TestValues:
         with h5py.File(features, "r+") as file:
             file["source/labels"][150] = label
         assert covcal("calibrate", features, "-o", "-").error_line() == (
-            f"{features}: /source/labels row 150 is {label}; -1 (unknown) to {K - 1} are allowed"
+            f"{features}: /source/labels row 150 is {label}: write 0 to {K - 1}, or -1 (unknown)"
         )
 
 
@@ -376,8 +376,8 @@ class TestReading:
         path = write_features(tmp_path / "f.h5", only_source=True)
         covcal("calibrate", path, "--method", "temp", "-o", "-").require_success()
         assert covcal("evaluate", path).error_line() == (
-            f"{path} has no target rows: extract them together with the source, or add them by "
-            "covcal merge"
+            f"{path} has no target rows: extract them together with the source, or add them "
+            "with covcal merge"
         )
         line = covcal("calibrate", path, "--method", "iw+temp", "-o", "-").error_line()
         assert line == (

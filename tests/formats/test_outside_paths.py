@@ -64,7 +64,7 @@ def test_a_calibration_that_nobody_named_must_prove_itself(here: Path) -> None:
     """Of other rows too: whether it is still of its file is not looked up outside."""
     write_features(here / "new.h5", target=made_domain("target", seed=1))
     line = covcal("apply", "new.h5", "-o", "rows.csv", cwd=here).error_line()
-    assert "is not opened to see whether it has changed: pass -c cal.json" in line
+    assert "does not check whether it has changed: pass -c cal.json" in line
     covcal("apply", "new.h5", "-c", "cal.json", "-o", "rows.csv", cwd=here).require_success()
 
 

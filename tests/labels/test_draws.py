@@ -85,7 +85,7 @@ def test_rows_without_a_label_scale_the_others_of_their_batch(tmp_path: Path) ->
         ("stratum", 0, 1, "lack rows of a batch"),
         ("batches/population", 1, 800, "a number of rows that the target does not have"),
         ("batches/splits", 1, b"test", "a split that does not exist"),
-        ("labels", 0, 3, "a label that is not a class"),
+        ("labels", 0, 3, "a stored label is not a class"),
         ("stratum", None, None, "lack stratum"),
         ("batches/seed", None, None, "lack batches/seed"),
     ],

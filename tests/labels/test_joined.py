@@ -84,5 +84,7 @@ def test_shards_of_which_one_was_not_picked_from_are_refused(shards: Path, tmp_p
     extract_shard(shards, 2, tmp_path / "part-2.h5")
     parts = [f"part-{index}.h5" for index in PICKED]
     line = covcal("merge", *parts, "-o", "merged.h5", cwd=tmp_path).error_line()
-    assert line.startswith("part-2.h5 holds 0 batches of picked rows, and part-1.h5 2 of its train")
+    assert line.startswith(
+        "part-2.h5 holds 0 batches of picked rows, but part-1.h5 holds 2 of its train"
+    )
     assert not (tmp_path / "merged.h5").exists()

@@ -189,16 +189,16 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "no label": (lambda lines: [line | {"label": ""} for line in lines], "has no labels yet"),
     "some labels": (emptied, f"3 of {N} labels are empty"),
     "misspelt": (first_label("clas 2"), "is not a class: did you mean class 2?"),
-    "unlike any": (first_label("??"), "is not a class: take one of class 0, class 1, class 2"),
+    "unlike any": (first_label("??"), "is not a class: use one of class 0, class 1, class 2"),
     "unknown id": (
         lambda lines: [lines[0] | {"id": "target/x.png"}, *lines[1:]],
-        "the cells id and draw in line 2 belong to different rows",
+        "the cells id and draw in line 2 do not belong together",
     ),
     "id twice": (lambda lines: [*lines, lines[0]], "is there twice"),
-    "rows gone": (lambda lines: lines[:-2], f"2 of the {N} rows that were drawn are missing"),
+    "rows gone": (lambda lines: lines[:-2], f"2 of the {N} picked rows are missing"),
     "rows more": (
         lambda lines: [*lines, lines[1] | {"id": "target/1.png"}],
-        f"{N + 1} lines for the {N} rows",
+        f"it has {N + 1} lines for {N} picked rows",
     ),
     "no column": (
         lambda lines: [{k: v for k, v in line.items() if k != "draw"} for line in lines],
@@ -214,15 +214,15 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "no probability": (
         lambda lines: [lines[0] | {"inclusion": "about 0.05"}, *lines[1:]],
-        "inclusion in line 2 is 'about 0.05', and covcal pick wrote 0.",
+        "inclusion in line 2 is 'about 0.05', but covcal pick wrote 0.",
     ),
     "another probability": (
         lambda lines: [lines[0] | {"inclusion": "1e-06"}, *lines[1:]],
-        "inclusion in line 2 is '1e-06', and covcal pick wrote 0.",
+        "inclusion in line 2 is '1e-06', but covcal pick wrote 0.",
     ),
     "another population": (
         lambda lines: [line | {"draw": line["draw"].replace(":270:", ":271:")} for line in lines],
-        "the cells id and draw in line 2 belong to different rows",
+        "the cells id and draw in line 2 do not belong together",
     ),
 }
 
@@ -252,7 +252,7 @@ def test_a_sheet_of_another_file(folder: Path) -> None:
 
 def test_a_batch_after_one_that_is_not_there(folder: Path) -> None:
     line = covcal("label", "adapted.h5", "second.csv", cwd=folder).error_line()
-    assert line.startswith("second.csv is batch 2, and batch 1 is not in adapted.h5 yet")
+    assert line.startswith("second.csv is batch 2, but adapted.h5 does not have batch 1 yet")
 
 
 def test_a_batch_that_did_not_know_of_another(folder: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_batch_that_did_not_know_of_another(folder: Path) -> None:
     covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
     fill(folder / "other.csv", folder / "adapted.h5")
     line = covcal("label", "adapted.h5", "other.csv", cwd=folder).error_line()
-    assert "other.csv is another batch 1 than the one that adapted.h5 holds" in line
+    assert "other.csv does not fit batch 1 of adapted.h5" in line
 
 
 @pytest.mark.parametrize("text", ["", "id,label\n", "1,2\n3,4\n", "\x00\x01"])

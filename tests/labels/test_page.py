@@ -115,7 +115,7 @@ def test_pick_writes_it_beside_the_csv(adapted: Path, tmp_path: Path) -> None:
     """Without images the rows are named; both files are written, or none."""
     arguments = ("pick", adapted, "-n", 4, "-o", tmp_path / "x.csv", "--page")
     run = covcal(*arguments, tmp_path / "x.html").require_success()
-    assert "pass --images TARGET to show images" in run.err
+    assert "To show images, pass --images TARGET" in run.err
     assert f"wrote {tmp_path / 'x.html'}\nnext: open it in a browser, label, save" in run.err
     data = data_of(tmp_path / "x.html")
     lines = lines_of(tmp_path / "x.csv")
@@ -130,7 +130,7 @@ def test_pick_writes_it_beside_the_csv(adapted: Path, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_bytes(before)
     (tmp_path / "x.csv").unlink()
     line = covcal(*arguments, tmp_path / "x.csv").error_line()
-    assert line.endswith("x.csv cannot be both the CSV and the page: give one another name")
+    assert line.endswith("x.csv is the name of both the CSV and the page")
 
 
 def test_images_of_other_rows_make_no_page(adapted: Path, tmp_path: Path) -> None:

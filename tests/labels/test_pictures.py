@@ -95,8 +95,8 @@ def test_ids_of_other_images_are_refused(tmp_path: Path) -> None:
         with pytest.raises(CovcalError) as raised:
             pictures_of(folder, ["a/0.png", strange])
         assert str(raised.value) == (
-            f"{folder} has no row {strange!r}, its first is 'a/0.png': give the images that the "
-            "target rows come from"
+            rf"{folder} has no row {strange!r} \(its first is 'a/0.png'\): give the images of "
+            "the target rows"
         )
 
 

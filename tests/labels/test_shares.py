@@ -80,7 +80,7 @@ def test_two_labellers_with_five_disagreements(shared: Path) -> None:
         done.require_success().out
     )
     assert "Differ     '" in done.out
-    assert f"Labels     {N} new: {N} of the {N} rows picked now have one" in done.out
+    assert f"Labels     {N} new: {N} of the {N} rows picked now have a label" in done.out
 
 
 def test_the_file_is_as_from_one_sheet(adapted: Path, tmp_path: Path) -> None:

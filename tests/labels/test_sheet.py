@@ -177,9 +177,9 @@ def shuffled(lines: Lines, name: str) -> Lines:
 
 REFUSALS: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "a line gone": (lambda lines: lines[1:], "its first line, which describes the draw"),
-    "another gone": (lambda lines: lines[:-1], f"1 of the {N} rows that were drawn are missing"),
-    "ids moved": (lambda lines: shuffled(lines, "id"), "belong to different rows"),
-    "draws moved": (lambda lines: shuffled(lines, "draw"), "belong to different rows"),
+    "another gone": (lambda lines: lines[:-1], f"1 of the {N} picked rows are missing"),
+    "ids moved": (lambda lines: shuffled(lines, "id"), "do not belong together"),
+    "draws moved": (lambda lines: shuffled(lines, "draw"), "do not belong together"),
     "inclusions moved": (lambda lines: shuffled(lines, "inclusion"), "covcal pick wrote"),
     "half the inclusion": (changed("inclusion", lambda cell: f"{float(cell) / 2}"), "pick wrote"),
     "1 % more": (changed("inclusion", lambda cell: f"{float(cell) * 1.01}"), "pick wrote"),
@@ -226,7 +226,7 @@ def test_probabilities_that_the_design_cannot_have(
     sheet = read_sheet(picked / "filled.csv")
     forged = replace(sheet, inclusion=np.minimum(1, sheet.inclusion * factor))
     (tmp_path / "x.csv").write_text(sheet_text(forged), encoding="utf-8")
-    with pytest.raises(CovcalError, match="cannot come from a draw"):
+    with pytest.raises(CovcalError, match="do not fit a draw"):
         read_sheet(tmp_path / "x.csv")
 
 
@@ -240,15 +240,20 @@ def test_a_sheet_of_another_population(picked: Path, tmp_path: Path) -> None:
     sheet = read_sheet(picked / "filled.csv")
     other = replace(sheet, batch=replace(sheet.batch, population=sheet.batch.population + 1))
     (tmp_path / "x.csv").write_text(sheet_text(other), encoding="utf-8")
-    with pytest.raises(CovcalError, match="was drawn from 261 rows"):
+    with pytest.raises(
+        CovcalError, match=r"was picked before other batches were labelled \(261 rows"
+    ):
         put_in(picked, tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize(
     ("row_id", "said"),
     [
-        ("target/x.png", "has no target row 'target/x.png', its first is 'target/0.png'"),
-        ("target/279.png", "is a test row of .*, and rows were picked from train and validation"),
+        ("target/x.png", r"has no target row 'target/x.png' \(its first is 'target/0.png'\)"),
+        (
+            "target/279.png",
+            "is a test row of .*, but rows were picked only from train and validation",
+        ),
     ],
 )
 def test_an_id_that_was_not_drawn(picked: Path, tmp_path: Path, row_id: str, said: str) -> None:
@@ -273,5 +278,5 @@ def test_ids_that_lost_their_zeros(tmp_path: Path) -> None:
         require_right(tmp_path / "y.h5")
     other = [line | {"id": str(int(line["id"]) + 1)} for line in lines]
     write_lines(tmp_path / "x.csv", other)
-    with pytest.raises(CovcalError, match="belong to different rows"):
+    with pytest.raises(CovcalError, match="do not belong together"):
         label(path, [tmp_path / "x.csv"], tmp_path / "y.h5", force=True)

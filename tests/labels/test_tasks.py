@@ -184,7 +184,7 @@ def test_an_export_is_read_back_equal(kind: str, folder: Path) -> None:
     """The file has the same bytes as after the labels of a sheet."""
     export = EXPORTS[kind](folder)
     done = covcal("label", "x.h5", export.name, "-o", "y.h5", cwd=folder).require_success()
-    assert f"Labels     {N} new: {N} of the {N} rows picked now have one" in done.out
+    assert f"Labels     {N} new: {N} of the {N} rows picked now have a label" in done.out
     assert "Agreement" not in done.out
     assert sha256_of(folder / "y.h5") == sha256_of(folder / "right.h5")
 
@@ -239,7 +239,7 @@ def test_an_export_may_leave_out_tasks(folder: Path) -> None:
     part = studio(folder, lambda _, label: [annotation(label)])[:12]
     write_json(folder / "e.json", part)
     line = covcal("label", "x.h5", "e.json", cwd=folder).error_line()
-    assert f"e.json holds 12 of the {N} rows that were drawn" in line
+    assert f"e.json holds only 12 of the {N} picked rows" in line
     assert "give the tasks that covcal pick wrote in the same command" in line
     line = covcal("label", "x.h5", "tasks.json", "e.json", cwd=folder).error_line()
     assert f"8 of {N} labels are empty" in line
@@ -300,4 +300,4 @@ def test_an_export_that_cannot_be_read_is_one_line(kind: str, folder: Path) -> N
 
 def test_a_page_beside_tasks_is_refused(folder: Path) -> None:
     run = ("pick", "x.h5", "-o", "t.json", "--page", "t.html")
-    assert "the page saves a CSV" in covcal(*run, cwd=folder).error_line()
+    assert "the page saves its own CSV" in covcal(*run, cwd=folder).error_line()

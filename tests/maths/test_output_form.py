@@ -203,7 +203,9 @@ class TestDoubts:
         values = np.sort(logits(width), axis=1)[:, :: 1 if rising else -1]
         values = softmax(values, axis=1) if kind == "probabilities" else values
         (doubt,) = seen(values, 7).doubts()
-        assert doubt.startswith(f"outputs {'rise' if rising else 'fall'} from the first column to")
+        assert doubt.startswith(
+            f"the outputs {'rise' if rising else 'fall'} from the first column to"
+        )
         values[-1] = values[-1, ::-1]
         assert not seen(values, 7).doubts()
 
@@ -214,26 +216,26 @@ class TestDoubts:
     def test_the_softmax_of_probabilities_is_noticed(self, k: int) -> None:
         once = softmax(4 * logits(k), axis=1)
         (doubt,) = seen(softmax(once, axis=1), 64).doubts()
-        assert doubt.endswith("was softmax applied twice?")
+        assert doubt.endswith("check that softmax was not applied twice")
         assert not seen(once, 64).doubts()
         assert not seen(softmax(0.1 * logits(k), axis=1), 64).doubts()
 
     def test_one_column_that_is_always_likely_may_be_the_confidence(self) -> None:
         p = expit(logits(1))
         (doubt,) = seen(np.maximum(p, 1 - p), 64).doubts()
-        assert doubt.startswith("the one output is nowhere below 0.5 in 400 rows")
+        assert doubt.startswith("the only output is at least 0.5 in all 400 rows")
         assert not seen(p, 64).doubts()
 
     @pytest.mark.parametrize("name", ["8 bits of logits", "linear units"])
     def test_logits_without_negative_values_are_doubted(self, name: str) -> None:
         (doubt,) = seen(MADE[name][0], 64).doubts()
-        assert doubt.startswith("no output of 400 rows is below 0")
+        assert doubt.startswith("all outputs of 400 rows are at least 0")
 
     def test_votes_that_differ_in_number_are_doubted(self) -> None:
         trees = np.random.default_rng(0).integers(150, 220, N)
         values = np.random.default_rng(1).multinomial(trees, [0.5, 0.3, 0.2])
         (doubt,) = seen(values, 64).doubts()
-        assert "is below 0 and all are whole numbers" in doubt
+        assert "are at least 0 and all are whole numbers" in doubt
 
 
 def test_nothing_seen_is_taken_for_logits() -> None:

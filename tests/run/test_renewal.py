@@ -127,7 +127,10 @@ def judged_by(low: float, high: float, labels: int = 500, **more: Any) -> Any:
 BETTER = judged_by(-0.08, -0.02, brier_is_worse=False)
 WORSE = judged_by(0.02, 0.08, brier_is_worse=True)
 UNDECIDED = judged_by(-0.08, 0.001, brier_is_worse=False)
-BY_LABELS, AS_ASKED = "measured on 500 labels the new one", "Put the new one in use, as you asked: "
+BY_LABELS, AS_ASKED = (
+    "measured on 500 labels, the new one",
+    "Put the new one in use, as you asked: ",
+)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ BY_LABELS, AS_ASKED = "measured on 500 labels the new one", "Put the new one in 
             (),
             False,
             False,
-            "on 49 labels the new one",
+            "on 49 labels, the new one",
         ),
         (judged_by(0.0, 0.0, brier_is_worse=False), (), True, False, "may be worse"),
         (
@@ -258,7 +261,7 @@ def test_labels_are_measured_on_all_new_rows(is_labelled: bool, folder: Path) ->
     metrics = json.loads(evaluated.out)["metrics"]
     sides = f"ECE {100 * metrics['new']['ece']:.1f} for {100 * metrics['old']['ece']:.1f} %"
     text = " ".join(done.out.split())
-    assert f"measured on {len(arrays['y'])} labels the new one is better ({sides})" in text
+    assert f"measured on {len(arrays['y'])} labels, the new one is better ({sides})" in text
 
 
 def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
@@ -342,7 +345,7 @@ def test_an_extraction_that_was_cut_off_goes_on(
     monkeypatch.setattr(OnnxClassifier, "run", cut_off)
     done = renewed(folder, "noisy.npz", "--force", "--batch", "16")
     assert done.code == 130
-    assert "the same command goes on there" in done.err
+    assert "run the same command to continue" in done.err
     in_place = {name: one for name, one in contents(folder / "out").items() if "next/" not in name}
     assert in_place == before
     renewed(folder, "noisy.npz", "--force", "--batch", "16").require_success()
@@ -482,14 +485,14 @@ def gone_features(folder: Path) -> str:
 
 def gone_model(folder: Path) -> str:
     (folder / "digits.onnx").unlink()
-    return "out was made with the model ../digits.onnx (relative to it), which is gone"
+    return "out was made with the model ../digits.onnx (relative to this folder), which is gone"
 
 
 def named_code(folder: Path) -> str:
     content = json.loads((folder / "out" / "run.json").read_text())
     content["given"]["model"]["name"] = "os:getcwd"
     write_document(content, folder / "out" / "run.json", force=True)
-    return "out says to run os:getcwd, which is code: pass --trust-model if it is yours"
+    return "out would run os:getcwd, which is code: if you trust it, pass --trust-model"
 
 
 def other_classes(folder: Path) -> str:

@@ -273,7 +273,7 @@ def test_an_extraction_that_was_cut_off_goes_on(
     monkeypatch.setattr(OnnxClassifier, "run", cut_off)
     done = run(folder)
     assert done.code == 130
-    assert "the results in out are kept; the same command goes on there" in done.err
+    assert "the results in out are kept: run the same command to continue" in done.err
     first = len(asked)
     run(folder, "--method", "temp").require_success()
     assert (folder / "out" / "features.h5").read_bytes() == before
@@ -290,7 +290,7 @@ def test_a_folder_of_other_things_is_left_alone(folder: Path) -> None:
     done = covcal("run", "digits.onnx", "source.npz", "target.npz", "-o", "mine", cwd=folder)
     assert (
         done.error_line()
-        == "mine exists and covcal run did not make it: move it, or name another folder with -o"
+        == "mine exists, but covcal run did not make it: move it, or name another folder with -o"
     )
     assert [path.name for path in (folder / "mine").iterdir()] == ["notes.txt"]
 
@@ -377,7 +377,7 @@ def test_results_of_a_run_that_expected_less_are_named(folder: Path) -> None:
     (line,) = done.err.splitlines()[-1:]
     assert "calibrated.onnx" in line
     assert "report.html" in line
-    assert line.endswith("in out, which an earlier run made from the same features")
+    assert line.endswith("in out, because an earlier run made them from the same features")
     assert (folder / "out" / "calibrated.onnx").is_file()
 
 

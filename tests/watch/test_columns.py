@@ -303,8 +303,8 @@ class TestSegments:
 
     @pytest.mark.parametrize(
         ("column", "message"),
-        [("store", "no target column 'store' to group by: take amount, hour, shop, predicted"),
-         ("amount", "column amount has 600 values: choose a column with at most 30")],
+        [("store", "no target column 'store' to group by: use amount, hour, shop, predicted"),
+         ("amount", "column amount has 600 values: for --segment, choose a column with")],
     )  # fmt: skip
     def test_a_column_that_makes_no_segments_is_refused(
         self, column: str, message: str, shops: Path

@@ -124,17 +124,20 @@ class TestACalibrator:
         for others in ((source, labels, target[1:]), (source[1:], labels[1:], target)):
             with pytest.raises(covcal.CovcalError, match="not the arrays that the Calibrator"):
                 covcal.Watch(calibrator, *others)
-        with pytest.raises(covcal.CovcalError, match="give source_logits, source_labels"):
+        with pytest.raises(covcal.CovcalError, match="give the source_logits, source_labels"):
             covcal.Watch(calibrator)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"logits": np.zeros((3, 4)) + np.arange(4)}, "logits have 4 classes, not 5"),
-        ({"features": np.zeros(200)}, r"features must be of shape \(200, d\)"),
-        ({"labels": [1, 2]}, r"labels must be of shape \(200,\)"),
-        ({"labels": ["cat"] * 200}, "row 0 is cat, which is none of the classes"),
+        (
+            {"logits": np.zeros((3, 4)) + np.arange(4)},
+            "logits have 4 classes, but the calibration has 5",
+        ),
+        ({"features": np.zeros(200)}, r"features must have shape \(200, d\)"),
+        ({"labels": [1, 2]}, r"labels must have shape \(200,\)"),
+        ({"labels": ["cat"] * 200}, "row 0 is cat, which is not one of the classes"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(
@@ -169,7 +172,7 @@ def test_a_period_may_have_no_rows(made: Path) -> None:
         ([1, 2], "columns must be a data frame, or a dict"),
         ({"a/b": np.zeros(200)}, "'a/b' cannot be the name of a column"),
         ({1: np.zeros(200), "1": np.zeros(200)}, "two columns are called '1'"),
-        ({"amount": 5}, r"columns\['amount'\] must be of shape \(200,\)"),
+        ({"amount": 5}, r"columns\['amount'\] must have shape \(200,\)"),
     ],
 )
 def test_columns_that_no_file_can_keep_are_refused(columns: Any, message: str, made: Path) -> None:

@@ -165,8 +165,8 @@ def test_what_is_missing_is_named_with_the_remedy(
         alone(folder / "features.h5", clusters_domain("target"))
     before = sorted(path.name for path in folder.iterdir())
     line = covcal("watch", "w0.h5", cwd=folder).error_line()
-    assert "cal.json has no reference data for watch: cal.reference.json of this" in line
-    assert f"features.h5, from which watch makes it, {change}: put one of the two files" in line
+    assert "cal.json has no reference data for watch. Its file cal.reference.json" in line
+    assert f"features.h5 {change}: put features.h5 back" in line
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
@@ -178,7 +178,7 @@ def test_a_file_outside_the_folder_is_opened_only_if_the_user_names_it(
     arguments = ("features.h5", "--method", "temp", "-o", "in_use/cal.json")
     covcal("calibrate", *arguments, cwd=folder).require_success()
     line = covcal("watch", "w0.h5", "-c", "in_use/cal.json", cwd=folder).error_line()
-    assert "features.h5, from which watch makes it, is outside its folder: run covcal watch" in line
+    assert "features.h5 is outside its folder: run covcal watch" in line
     for file in ("features.h5", "w0.h5"):
         covcal("watch", file, "-c", "in_use/cal.json", cwd=folder).require_success()
 
@@ -202,7 +202,7 @@ def test_a_place_that_cannot_be_written_is_a_note(folder: Path) -> None:
     path.unlink()
     path.symlink_to(folder / "missing" / "cal.reference.json")
     done = covcal("watch", "w0.h5", cwd=folder).require_success()
-    assert "note: the reference data are used for this watch only: " in done.err
+    assert "note: the reference data are used only now and are not saved: " in done.err
     assert path.is_symlink()
 
 
@@ -263,7 +263,7 @@ def damaged(folder: Path, change: Callable[[Any], None]) -> str:
     write_document(content, path, force=True)
     line = covcal("watch", "w0.h5", cwd=folder).error_line()
     assert "cal.reference.json is damaged (" in line
-    assert "remove it, and covcal watch will make it again from features.h5" in line
+    assert "remove it. covcal watch makes it again from features.h5" in line
     return line
 
 

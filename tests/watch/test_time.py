@@ -82,7 +82,7 @@ class TestGrowing:
         before = lines(folder)
         found = watched(folder, "all.h5", *gate, code=3)
         assert names(found) == ["2026-W03"]
-        assert found["notes"] == ["no new period: the history has all of them with the same rows"]
+        assert found["notes"] == ["no new period: the history has all of them already"]
         assert lines(folder) == before
 
     def test_a_week_that_was_not_over_grows(self, folder: Path) -> None:
@@ -103,7 +103,7 @@ class TestGrowing:
         growing(folder / "b.h5", 0, days=[3, 4, 5, 6])
         watched(folder, "a.h5", "--by", "when")
         refused = covcal("watch", "b.h5", "--by", "when", "--history", "h.jsonl", cwd=folder)
-        assert "has the period 2026-W02 with other rows (30, and now 40)" in refused.error_line()
+        assert "has other rows for the period 2026-W02 (30; now 40)" in refused.error_line()
         both = watched(folder, "b.h5", "--by", "when", "--join")["periods"][0]["measured"]
         assert both["rows"] == whole["rows"] == 70
         assert both["confidence"] == pytest.approx(whole["confidence"])
@@ -199,7 +199,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("every", ["fortnight", "0", "-5", "2.5", ""])
     def test_another_length_is_refused(self, every: str) -> None:
-        with pytest.raises(CovcalError, match="there is no period"):
+        with pytest.raises(CovcalError, match="is not a period"):
             WatchSettings(every=every)
 
 
@@ -241,11 +241,11 @@ class TestLateLabels:
         (folder / "late.csv").write_text("id,label\nnobody,class 1\n")
         arguments = ("--labels", "late.csv", "--history", "h.jsonl")
         done = covcal("watch", *arguments, cwd=folder)
-        assert "no watched period has a row with the id 'nobody'" in done.error_line()
+        assert r"in a watched period \(the first is 'nobody'\)" in done.error_line()
         first = next(iter(truth(folder / "w0.h5")))
         (folder / "late.csv").write_text(f"id,label\nnobody,class 1\n{first},class 1\n")
         done = covcal("watch", *arguments, cwd=folder).require_success()
-        assert "1 of 2 ids are in no watched period (first: 'nobody')" in done.err
+        assert "1 of 2 ids are in no watched period (the first is 'nobody')" in done.err
 
     def test_a_file_elsewhere_is_opened_only_if_it_is_named(self, folder: Path) -> None:
         """A history may come from somebody else."""
@@ -336,7 +336,7 @@ def test_labels_in_the_files_count_only_if_asked(folder: Path) -> None:
     right = (rows["logits"].argmax(axis=1) == rows["labels"]).mean()
     assert one["by_labels"]["accuracy"] == pytest.approx(right)
     usage = covcal("watch", "night.h5", "--target-labels", "--labels", "x.csv", cwd=folder)
-    assert "use it or --labels, not both" in usage.usage_error()
+    assert "use only one of this and --labels" in usage.usage_error()
 
 
 class TestEmptyNights:

@@ -230,7 +230,7 @@ class TestHistory:
         before = (folder / "h.jsonl").read_bytes()
         shutil.copy(folder / "moved.h5", folder / "w0.h5")
         done = covcal("watch", "w0.h5", "--history", "h.jsonl", cwd=folder)
-        assert "h.jsonl has the period w0 with other rows (200, and now 200)" in done.error_line()
+        assert "h.jsonl has other rows for the period w0 (200; now 200)" in done.error_line()
         assert (folder / "h.jsonl").read_bytes() == before
         (found,) = watched(folder, "w0.h5", "--history", "h.jsonl", "--force")["periods"]
         assert found["supersedes"]
@@ -295,7 +295,10 @@ class TestPeriodsOfOneFile:
                 "day",
                 "no column day (columns: count, when): add the column to the table",
             ),
-            ("when", "column when holds 'monday', which is not a date such as 2026-11-28"),
+            (
+                "when",
+                "column when holds 'monday', which is not a date: write dates such as 2026-11-28",
+            ),
             ("count", "column count holds 7, which is not a date"),
         ],
     )
@@ -368,7 +371,7 @@ class TestRefusals:
         )
         reference = folder / "cal.reference.json"
         reference.unlink(missing_ok=True)
-        assert "comes from another model" in covcal("watch", "x.h5", cwd=folder).error_line()
+        assert "come from different models" in covcal("watch", "x.h5", cwd=folder).error_line()
         assert not reference.exists()
 
     def test_two_periods_of_one_name(self, folder: Path) -> None:

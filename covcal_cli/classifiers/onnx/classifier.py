@@ -54,8 +54,8 @@ def open_onnx(
     path = Path(model)
     if weights is not None:
         raise CovcalError(
-            f"{path} contains its weights: give --weights only with a torch model as "
-            "module:function"
+            f"{path} contains its weights: leave out --weights (it is only for a torch model as "
+            "module:function)"
         )
     require_file(path, remedy=REMEDY)
     names = provider_names(providers)
@@ -88,9 +88,8 @@ class OriginalModel:
         if has_features:
             remedy = f"pass --phi none to keep only its own logits, or {remedy}"
         raise CovcalError(
-            f"{self._where}: reading tensors inside the quantised model changes its output by "
-            f"{moved:.1g} (relative) on some rows, because ONNX Runtime then fuses operators in "
-            f"another way: {remedy}"
+            f"{self._where}: covcal cannot read tensors inside this quantised model, because "
+            f"that changes its output by {moved:.1g} (relative): {remedy}"
         )
 
     def require_repeatable(
@@ -104,8 +103,8 @@ class OriginalModel:
         moved = proof.relative_error(second, first)
         if moved > limit:
             raise CovcalError(
-                f"{self._where} gives another output for the same rows each time (relative error "
-                f"{moved:.1g}): export it in evaluation mode (model.eval()), so that dropout is off"
+                f"{self._where} gives different outputs for the same rows (relative difference "
+                f"{moved:.1g}), so dropout may be on: call model.eval() and export it again"
             )
 
 
@@ -239,13 +238,13 @@ class OpenedOnnx:
         error = original.difference(batch, values)
         if error > limit:
             raise CovcalError(
-                f"{self._file.path}: reading tensors inside the model changes its output by "
-                f"{error:.1g} (relative): export the model again without fused or optimised "
-                "operators"
+                f"{self._file.path}: covcal cannot read tensors inside this model, because that "
+                f"changes its output by {error:.1g} (relative): export the model again without "
+                "fused or optimised operators"
             )
         note = (
-            "the model is run without fused operators, which round differently: its output "
-            f"changes by up to {moved:.1g} (relative) on the first batch"
+            f"the model runs without fused operators, so its output changes by up to {moved:.1g} "
+            "(relative) from rounding"
         )
         return _Comparison(original, runner, error, (note,))
 

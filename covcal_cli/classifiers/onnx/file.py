@@ -91,9 +91,9 @@ class OnnxFile:
             if set(providers) - set(CPU):
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
-                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model, which "
-                f"uses opset {self.opset} ({one_line(error, 200)}): export it again with an older "
-                "opset and standard operators, or update onnxruntime"
+                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model, "
+                f"which uses opset {self.opset} ({one_line(error, 200)}): update onnxruntime, or "
+                "export the model again with an older opset and standard operators"
             ) from error
         missing = set(providers) - set(session.get_providers())
         if missing:
@@ -136,8 +136,8 @@ def read_onnx(path: Path) -> OnnxFile:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError, from a package without type stubs
         raise CovcalError(
-            f"{path} is cut or is not an ONNX model ({len(data)} bytes): copy or download it "
-            f"again, or {_EXPORT}"
+            f"{path} is cut short or is not an ONNX model ({len(data)} bytes): copy or download "
+            f"it again, or {_EXPORT}"
         ) from error
     if not model.graph.node or not model.opset_import:
         raise CovcalError(f"{path} holds no ONNX graph: {_EXPORT}")
@@ -164,8 +164,8 @@ def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
             choices = ", ".join(value.removesuffix(_SUFFIX) for value in available.values())
             raise CovcalError(
                 f"--providers {name} is not available in onnxruntime {onnxruntime.__version__}: "
-                f"choose from {choices}, or install the onnxruntime package that has it "
-                "(onnxruntime-gpu for CUDA and TensorRT)"
+                f"choose from {choices}, or install another onnxruntime package (onnxruntime-gpu "
+                "for CUDA and TensorRT)"
             )
         names.append(full)
     return tuple(dict.fromkeys(names)) or CPU
@@ -178,8 +178,8 @@ def _utf8_path(folder: Path) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise CovcalError(
-            f"the name of {folder} is not UTF-8, so onnxruntime finds no weights there: rename the "
-            "folder"
+            f"the name of the folder {folder} is not UTF-8, so onnxruntime finds no weights "
+            "there: rename the folder"
         ) from error
     return text
 
@@ -209,8 +209,9 @@ def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
         name = repr(node.name or next(iter(node.output), f"number {number}"))
         if node.domain not in {*_KNOWN_DOMAINS, *_RUNTIME_DOMAINS, *own}:
             raise CovcalError(
-                f"{path}: node {name} needs the custom operator {node.domain}.{node.op_type}, "
-                "which onnxruntime does not have: export the model with standard operators"
+                f"{path}: onnxruntime does not have the custom operator "
+                f"{node.domain}.{node.op_type} of node {name}: export the model with standard "
+                "operators"
             )
         damage = _damage(node, versions)
         if damage:
@@ -235,7 +236,7 @@ def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
     if any(value.option == value.option.Single and not name for value, name in named):
         return "has an input without a name"
     if not schema.min_input <= len(node.input) <= schema.max_input:
-        return f"has {len(node.input)} inputs and needs {schema.min_input}"
+        return f"has {len(node.input)} inputs but needs {schema.min_input}"
     return ""
 
 
@@ -286,8 +287,8 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         size = files[location].stat().st_size
         if end > size:
             raise CovcalError(
-                f"{path} needs {end} bytes of {location}, which has {size} (it was cut?): copy or "
-                "download it again"
+                f"{path} needs {end} bytes of {location}, but that file has {size} bytes: copy "
+                "or download it again"
             )
     folder = path.parent.resolve()
     if all(file.is_relative_to(folder) for file in files.values()):
@@ -367,13 +368,14 @@ def _existing(path: Path, location: str, tensor: str) -> Path:
     # A foreign model must not make covcal read files outside its folder.
     if not location or where.is_absolute() or ".." in where.parts:
         raise CovcalError(
-            f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: "
-            "save the model again with its weights beside it"
+            f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: save the "
+            "model again with its weights in the same folder"
         )
     file = path.parent / location
     if not file.is_file():
         raise CovcalError(
-            f"{path} needs {location} beside it (weights such as {tensor!r}): copy that file too"
+            f"{path} needs the file {location} in the same folder (it holds weights such as "
+            f"{tensor!r}): copy that file too"
         )
     with file.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:

@@ -196,7 +196,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
     """Return the inputs of a model."""
     inputs = tuple(_read(graph, value) for value in graph.inputs)
     if not inputs:
-        raise CovcalError(f"{graph.file.path} has no input: export the model with one")
+        raise CovcalError(f"{graph.file.path} has no input: export the model with an input")
     batches = [value.shape[0] if value.shape else 0 for value in inputs]
     common = _common_batch(batches)
     states = [value for value, batch in zip(inputs, batches, strict=True) if batch != common]
@@ -204,10 +204,10 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
         described = ", ".join(f"{value.name} {_shape(value)}" for value in inputs)
         names = " and ".join(value.name for value in states)
         raise CovcalError(
-            f"{graph.file.path} has {len(inputs)} inputs ({described}), and {names} "
-            f"{'has' if len(states) == 1 else 'have'} no row per example (a state or a "
-            "parameter?): export the model without it, or give the model's outputs as a table with "
-            "--logits"
+            f"{graph.file.path} has {len(inputs)} inputs ({described}), but {names} "
+            f"{'has' if len(states) == 1 else 'have'} no row per example: export the model "
+            f"without {'it' if len(states) == 1 else 'them'}, or give the model's outputs as a "
+            "table with --logits"
         )
     return tuple(
         replace(value, takes_missing=value.dtype.kind == "f" and _meets_trees(graph, value.name))
@@ -243,7 +243,7 @@ def require_declared_width(
         return
     raise CovcalError(
         f"{graph.file.path} declares input {value.name} as {_shape(value)}, but its weights need "
-        f"{width} columns, so the declared shape is wrong: export it again with [N, {width}]"
+        f"{width} columns: export the model again with [N, {width}]"
     )
 
 
@@ -251,12 +251,13 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
     tensor = value.type.tensor_type
     if not tensor.elem_type or tensor.elem_type == onnx.TensorProto.STRING:
         raise CovcalError(
-            f"{graph.file.path}: input {value.name} is not a numeric tensor: export a model that "
+            f"{graph.file.path}: input {value.name} does not hold numbers: export a model that "
             f"reads numbers, or {OUTPUTS_AS_TABLE}"
         )
     if not tensor.HasField("shape"):
         raise CovcalError(
-            f"{graph.file.path}: input {value.name} declares no shape: export the model with one"
+            f"{graph.file.path}: input {value.name} has no declared shape: export the model with "
+            "a shape"
         )
     shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
     if not shape and len(graph.inputs) == 1:

@@ -157,8 +157,8 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
     if phi == INPUT and phi not in names:
         if len(names) > 1:
             raise CovcalError(
-                f"{graph.file.path} has {len(names)} inputs: name the one that is phi with --phi "
-                f"{' or --phi '.join(names)}"
+                f"{graph.file.path} has {len(names)} inputs: name the input to use as features "
+                f"with --phi {' or --phi '.join(names)}"
             )
         return str(names[0])
     if graph.has(phi):
@@ -180,7 +180,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
         raise _ambiguous(graph, [value.name for value in (choice, *others)])
     if choice.is_label:
         raise CovcalError(
-            f"{graph.file.path} gives only labels ({choice.name}), and no linear layer before them "
+            f"{graph.file.path} gives only labels ({choice.name}) and has no linear layer that "
             "gives logits: export its probabilities"
         )
     tensor, follower = choice.tensor, None
@@ -297,10 +297,9 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     answers = [name for name in layers if not is_internal(name)]
     if not answers:
         raise CovcalError(
-            f"{graph.file.path}: no matrix multiply with constant weights before output "
-            f"{', '.join(layers)} (trees, kernels or neighbours?), so there is no linear head: "
-            "pass --phi input to take the input as features, --phi NAME to take a tensor, or "
-            "--phi none to keep only the logits"
+            f"{graph.file.path} has no linear layer before output {', '.join(layers)} (trees, "
+            "kernels or neighbours?). Pass --phi input to use the input as features, --phi NAME "
+            "to use another tensor, or --phi none to keep only the logits"
         )
     if len({tuple(node.output[0] for node in layers[name]) for name in answers}) > 1:
         made_by = {name: ", ".join(describe(node) for node in layers[name]) for name in answers}
@@ -310,8 +309,8 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
 
 def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     return CovcalError(
-        f"{graph.file.path} has {len(outputs)} outputs that could hold the classes: "
-        f"{', '.join(outputs)}: choose one with --model-output NAME"
+        f"{graph.file.path} has {len(outputs)} outputs that could hold the classes "
+        f"({', '.join(outputs)}): choose one with --model-output NAME"
     )
 
 
@@ -327,9 +326,9 @@ def sum_of_heads(
     """Return phi and the last tensor before `output` that is a weighted sum of the heads."""
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(
-        f"{graph.file.path}: {len(linears)} layers feed output {output} "
-        f"({', '.join(linear.layer for linear in linears)}), and no tensor after them is a "
-        f"weighted sum of their scores: {LOGITS_ONLY}"
+        f"{graph.file.path}: output {output} combines {len(linears)} layers "
+        f"({', '.join(linear.layer for linear in linears)}) in a way that covcal does not "
+        f"know: {LOGITS_ONLY}"
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
@@ -374,8 +373,8 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
         if at.quantised is None:
             return at
     raise CovcalError(
-        f"{graph.file.path}: the scores of {linear.layer}, one of several heads of {output}, are "
-        f"not floats inside the graph: {LOGITS_ONLY}"
+        f"{graph.file.path}: {linear.layer}, one of several last layers of {output}, has no "
+        f"scores as floats inside the graph: {LOGITS_ONLY}"
     )
 
 

@@ -21,7 +21,9 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.errors import CovcalError
 
-LOGITS_ONLY = "pass --phi none to keep only its logits, or --phi NAME to take another tensor"
+LOGITS_ONLY = (
+    "pass --phi none to keep only its logits, or --phi NAME to use another tensor as features"
+)
 QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
@@ -144,16 +146,15 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     has_bias = has_bias and bool(node.input[2])
     if has_bias and node.input[2] not in graph.constants:
         raise CovcalError(
-            f"{graph.file.path}: {describe(node)} adds a bias that depends on the input, so the "
-            f"logits are not affine in its features: {LOGITS_ONLY}"
+            f"{graph.file.path}: the last layer {describe(node)} has a bias that depends on the "
+            f"input, so it is not linear: {LOGITS_ONLY}"
         )
     bias = graph.evaluate(node.input[2]) if has_bias else np.zeros(1)
     is_activated = bool(attributes.get("activation")) and node.op_type in ("FusedGemm", "FusedConv")
     if is_activated and node.op_type == "FusedConv":
         raise CovcalError(
-            f"{graph.file.path}: {describe(node)} is the last layer with constant weights, and "
-            f"{attributes['activation'].decode()} is part of it, so the logits are not affine in "
-            f"a feature vector: {LOGITS_ONLY}"
+            f"{graph.file.path}: the last layer {describe(node)} includes "
+            f"{attributes['activation'].decode()}, so it is not linear: {LOGITS_ONLY}"
         )
     return Linear(
         layer=describe(node),
@@ -172,22 +173,22 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
     if node.op_type in _CONVOLUTIONS:
         if not _is_one_by_one(weight, attributes):
             raise CovcalError(
-                f"{where} is the last layer with constant weights, and it is not a 1x1 "
-                f"convolution, so the logits are not affine in a feature vector: {LOGITS_ONLY}"
+                f"{where}, the last layer, is not a 1x1 convolution, so the logits are not a "
+                f"linear function of one feature vector: {LOGITS_ONLY}"
             )
         weight = weight.reshape(weight.shape[:2])
     elif weight.ndim != 2 or any(
         attributes.get(name, 0) for name in ("transA", "transBatchA", "transBatchB")
     ):
         raise CovcalError(
-            f"{where} multiplies by weights of shape {list(weight.shape)}, not by one matrix: "
-            f"{LOGITS_ONLY}"
+            f"{where}, the last layer, has weights of shape {list(weight.shape)} instead of one "
+            f"matrix: {LOGITS_ONLY}"
         )
     elif not attributes.get("transB", 0):
         weight = weight.T
     if linear.bias.size not in (1, len(weight)):
         raise CovcalError(
-            f"{where} has weights of {len(weight)} classes and a bias of {linear.bias.size}: "
+            f"{where} has weights for {len(weight)} classes but a bias for {linear.bias.size}: "
             "export the model again"
         )
     # A single number is the bias of every class.
@@ -394,8 +395,8 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
     # Here the walk has reached the output, or an operator that is not affine.
     if at.pending:
         raise CovcalError(
-            f"{graph.file.path}: the scale of {linear.layer}'s result was not found before "
-            f"{at.follower or output}: pass --phi none to keep only the logits"
+            f"{graph.file.path}: covcal cannot find the scale of the result of {linear.layer} "
+            f"before {at.follower or output}: pass --phi none to keep only the logits"
         )
     return at
 

@@ -66,9 +66,9 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
             ):
                 rows = ", ".join(candidate.name for candidate in best_outputs)
                 raise CovcalError(
-                    f"{graph.file.path} has the output {other.name}, one number per row, from a "
-                    f"layer that reads {rows}. Either may hold the classes: choose --model-output "
-                    f"{other.name} or --model-output {best_outputs[0].name}"
+                    f"{graph.file.path} has several outputs that may hold the classes. "
+                    f"{other.name} gives one number per row, from a layer that reads {rows}. "
+                    f"Choose --model-output {other.name} or --model-output {best_outputs[0].name}"
                 )
         return best_outputs
     raise _no_class_output(graph, chosen)
@@ -84,14 +84,13 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
     ]
     if stored:
         return CovcalError(
-            f"{path} gives {described}: {stored[0]} holds quantised scores, and the scale that "
-            "turns them into numbers is not part of the output. Export the model so that it ends "
-            "with DequantizeLinear, or choose another output with --model-output NAME"
+            f"{path} gives {described}, but {stored[0]} holds quantised scores without their "
+            "scale. Export the model so that it ends with DequantizeLinear, or choose another "
+            "output with --model-output NAME"
         )
     return CovcalError(
-        f"{path} is not a classifier that covcal can use: its output must be numbers of shape "
-        f"[N, classes], but it gives {described}: export the logits or probabilities of every row, "
-        "or choose another output with --model-output NAME"
+        f"{path} gives {described}, but covcal needs numbers of shape [N, classes]. Export the "
+        "logits or probabilities of every row, or choose another output with --model-output NAME"
     )
 
 
@@ -156,8 +155,8 @@ def _kind(value: onnx.ValueInfoProto) -> str:
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
-    "the model's own label is not always the class of its highest probability (a support vector "
-    "machine votes, for example): covcal uses the class of the highest probability"
+    "covcal uses the class of the highest probability. The model's own label can differ, for "
+    "example in a support vector machine, which votes"
 )
 
 
@@ -236,7 +235,9 @@ def class_names(
         if names is None:
             continue
         if len(names) != count:
-            notes.append(f"the model's metadata {key!r} names {len(names)} classes, not {count}")
+            notes.append(
+                f"the model's metadata {key!r} names {len(names)} classes instead of {count}"
+            )
         elif len(set(names)) < count:
             twice = next(name for name in names if names.count(name) > 1)
             notes.append(f"the model's metadata {key!r} has the class name {twice!r} twice")

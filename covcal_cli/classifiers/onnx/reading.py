@@ -45,9 +45,9 @@ def features_of(
     if phi is None or (head.weight is not None and phi.shape[1] != head.weight.shape[1]):
         raise CovcalError(
             f"{where}: {head.layer or head.features[0].name} "
-            f"{'reads' if head.layer else 'holds'} features of shape "
-            f"[N, {', '.join(map(str, arrays[0].shape[1:]))}], not one vector per row: pass "
-            "--phi NAME with a tensor that is one, or --phi none to keep only the logits"
+            f"{'reads' if head.layer else 'holds'} features of shape [N, "
+            f"{', '.join(map(str, arrays[0].shape[1:]))}] instead of one vector per row: pass "
+            "--phi NAME to use another tensor, or --phi none to keep only the logits"
         )
     return phi
 
@@ -122,8 +122,8 @@ class Tail:
     def __post_init__(self) -> None:
         if self.n_scores == 0:
             raise CovcalError(
-                f"{self.where}: output {self.head.outputs[0].name} declares no number of classes, "
-                "and no layer before it shows the number: export one probability or logit per class"
+                f"{self.where}: output {self.head.outputs[0].name} does not show how many "
+                "classes there are: export one probability or logit per class"
             )
 
     @property
@@ -196,24 +196,24 @@ class Tail:
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
         if rows.shape[1:] != (self.n_scores,):
             head = self.head
-            follower = f"{head.follower} follows" if head.follower else "no mean follows"
+            follower = f"before {head.follower}" if head.follower else "without a mean after it"
             raise UnknownTailError(
                 f"{self.where}: {head.layer or head.logits.name} gives {list(tensor.shape[1:])} "
-                f"values per row and {follower}, so the logits are not affine in a feature "
-                f"vector: {LOGITS_ONLY}"
+                f"values per row {follower}, so the logits are not a linear function of one "
+                f"feature vector: {LOGITS_ONLY}"
             )
         return rows
 
     def _unknown(self) -> UnknownTailError:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
-        follows = f" ({head.follower} follows them)" if head.follower else ""
+        follows = f", which {head.follower} changes" if head.follower else ""
         # If the user already gave --phi none, a later batch differs from the first.
         way = "pass --phi none to read the output itself" if head.features else "export them"
         return UnknownTailError(
-            f"{self.where}: output {names} is neither the logits of "
-            f"{head.layer or head.logits.name} nor their softmax, log-softmax or sigmoids"
-            f"{follows}: {way}, or choose another output with --model-output NAME"
+            f"{self.where}: covcal cannot explain output {names}: it is not the logits of "
+            f"{head.layer or head.logits.name}{follows}, and not their softmax, log-softmax or "
+            f"sigmoid. Fix: {way}, or choose another output with --model-output NAME"
         )
 
 
@@ -290,8 +290,8 @@ class Reading:
         remedy = OVERFLOW if holds_quantised(self.graph) else ""
         raise CovcalError(
             f"{self.where}: {head.layer} does not give {head.logits.name} (relative error "
-            f"{error:.1g}), so the logits are not affine in its input: {remedy}pass --phi none to "
-            "keep only the logits, or --phi NAME to take another tensor"
+            f"{error:.1g}), so the last layer is not linear: {remedy}pass --phi none to keep "
+            "only the logits, or --phi NAME to use another tensor as features"
         )
 
     @property

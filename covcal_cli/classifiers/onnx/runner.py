@@ -72,14 +72,14 @@ class Runner:
             if value.name not in batch:
                 names = ", ".join(batch) or "nothing"
                 raise CovcalError(
-                    f"{self._where} wants {value.describe()} as {value.name}, and the data gives "
-                    f"{names}: name the arrays after the model's inputs"
+                    f"{self._where} expects {value.describe()} as {value.name}, but the data has "
+                    f"{names}: name the arrays like the model's inputs"
                 )
             array = batch[value.name]
             require_fit(self._where, value, array)
             if rows not in (-1, len(array)):
                 raise CovcalError(
-                    f"{self._where} gets {rows} rows, but {len(array)} rows of {value.name}: give "
+                    f"{self._where} gets {rows} rows but {len(array)} rows of {value.name}: give "
                     "every input one row per example"
                 )
             rows = len(array)
@@ -93,13 +93,13 @@ class Runner:
         except Exception as error:  # ONNX Runtime's exceptions share no other base class
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
-                    f"{self._where} has an embedding without an entry for a number in the data "
-                    f"({one_line(error, 200)}): number the categories as in the model's training"
+                    f"{self._where}: an embedding has no entry for some number in the data "
+                    f"({one_line(error, 200)}): number the categories as in training"
                 ) from error
             shapes = ", ".join(str(list(array.shape)) for array in fed.values())
             raise CovcalError(
                 f"{self._where} cannot run on {shapes} ({one_line(error, 200)}): change the "
-                "preprocessing, or --batch 1 if only one row at a time works"
+                "preprocessing. If the model takes only one row at a time, pass --batch 1"
             ) from error
         arrays = [self._array(name, value) for name, value in zip(names, results, strict=True)]
         # An output of shape [1, N, K] has its rows on the second axis.
@@ -110,8 +110,8 @@ class Runner:
         for name, array in zip(names, arrays, strict=True):
             if array.ndim == 0 or len(array) != rows:
                 raise CovcalError(
-                    f"{self._where} gives {list(array.shape)} as {name} for {rows} rows: the "
-                    "batch size is fixed inside the model; pass --batch 1"
+                    f"{self._where} gives {list(array.shape)} as {name} for {rows} rows, because "
+                    "its batch size is fixed: pass --batch 1"
                 )
         return arrays
 

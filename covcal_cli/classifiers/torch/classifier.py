@@ -86,7 +86,7 @@ def _require_numbers(program: Program, weights: Path | None) -> None:
     for name, value in program.module.state_dict().items():
         if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise CovcalError(
-                f"{weights or program.where}: {name} holds NaN, as after a training that diverged: "
+                f"{weights or program.where}: {name} holds NaN, so training may have diverged: "
                 "give other weights"
             )
 
@@ -154,8 +154,8 @@ class ProgramReader:
             values = self.source.read(reader.calls, n)
             if values is None:
                 raise CovcalError(
-                    f"{where} did not run {self.source.layer} on this batch as before: give a "
-                    "model that runs the same layers for all rows"
+                    f"{where} did not run {self.source.layer} on this batch: give a model that "
+                    "runs the same layers for all rows"
                 )
             features, logits = values
         if self._tap is not None:
@@ -226,8 +226,8 @@ class Reading:
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
             raise CovcalError(
-                f"{self.where} gives another output for the same rows each time (relative "
-                f"error {error:.1g}): call model.eval() before saving it, so that dropout is off"
+                f"{self.where} gives different outputs for the same rows (relative difference "
+                f"{error:.1g}), so dropout may be on: call model.eval() and save it again"
             )
         return error
 
@@ -240,15 +240,15 @@ class Reading:
             )
             if error is not None:
                 raise CovcalError(
-                    f"{self.where}: {self.logits_tensor} is not affine in "
-                    f"{self.features_tensor} (relative error {error:.1g}): pass --phi none to keep "
-                    "only the logits"
+                    f"{self.where}: {self.logits_tensor} is not a linear function of "
+                    f"{self.features_tensor} (relative error {error:.1g}): pass --phi none to "
+                    "keep only the logits"
                 )
         if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
             raise _OtherOutputError(
-                f"{self.where}: output {self.reader.output_name} is not the "
-                f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor} on every batch: "
-                "pass --phi none to read the output itself, or return the logits"
+                f"{self.where}: output {self.reader.output_name} is not always the "
+                f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor}: pass --phi none "
+                "to read the output itself, or return the logits"
             )
 
 

@@ -33,9 +33,7 @@ def open_function(reference: str, weights: Path | None) -> Program:
         if isinstance(module, nn.DataParallel):
             module = module.module
         module = _on_cpu(reference, module).eval()
-        notes: tuple[str, ...] = (
-            f"{reference} uses the weights that it sets itself; --weights loads other weights",
-        )
+        notes: tuple[str, ...] = (f"{reference} sets its own weights; --weights replaces them",)
         if weights is not None:
             notes = load_weights(module, weights, reference)
         fed = find_inputs(module, reference, holders=(make, module))
@@ -98,20 +96,19 @@ def _made(reference: str, make: Any) -> nn.Module:
     needed = _required_arguments(make)
     if needed:
         raise CovcalError(
-            f"{reference} needs arguments ({', '.join(needed)}): give a function without "
-            "arguments that calls it"
+            f"{reference} needs arguments ({', '.join(needed)}): write a function without "
+            "arguments that calls it, and name that function"
         )
     module = _guarded(f"{reference}: calling it fails", make, remedy="correct the function")
     if not isinstance(module, nn.Module):
         raise CovcalError(
-            f"{reference} does not return a torch.nn.Module but {type(module).__name__}: return a "
-            "module"
+            f"{reference} returns {type(module).__name__}, not a torch.nn.Module: return a module"
         )
     lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
     if lazy:
         raise CovcalError(
-            f"{reference}: {lazy[0]} is lazy and has no shape yet: run the module once in the "
-            "function"
+            f"{reference}: {lazy[0]} is a lazy layer without a shape: run the module once inside "
+            "the function"
         )
     return module
 
@@ -134,8 +131,8 @@ def _on_cpu(reference: str, module: nn.Module) -> nn.Module:
         return module.cpu()
     except NotImplementedError as error:  # parameters on the meta device have no values
         raise CovcalError(
-            f"{reference}: its parameters have no values ({cause(error)}): make the module on the "
-            "CPU"
+            f"{reference}: its parameters have no values ({cause(error)}): create the module on "
+            "the CPU"
         ) from error
 
 

@@ -63,8 +63,8 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
         )
     if not trusted:
         raise CovcalError(
-            f"{path} is a {kind} program, which can run code and write files when it is opened: "
-            "pass --trust-model if you trust its origin, or give a file without code: ONNX, or "
+            f"{path} is a {kind} program, which can run any code when it is opened. If you trust "
+            "its origin, pass --trust-model. Otherwise give a file without code: ONNX, or "
             "module:function with --weights FILE.safetensors"
         )
     module = _loaded(path, kind)
@@ -106,8 +106,8 @@ def _kind(path: Path) -> str:
     if "archive_format" in members:
         if any(name.endswith((".so", ".wrapper.cpp")) for name in members):
             raise CovcalError(
-                f"{path} is compiled (AOTInductor), which shows no layers: save the program with "
-                "torch.export.save"
+                f"{path} is a compiled program (AOTInductor), so covcal cannot see its layers: "
+                "save it with torch.export.save"
             )
         return "torch.export"
     if "constants.pkl" in members and any(name.startswith("code/") for name in members):
@@ -128,8 +128,9 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
             for member in members:
                 if grows_beyond_belief(member.file_size, member.compress_size):
                     raise CovcalError(
-                        f"{path}: {member.filename} would take {member.file_size / 1e9:.1f} GB, "
-                        f"from {member.compress_size} bytes, and torch compresses nothing: {remedy}"
+                        f"{path}: {member.filename} would take "
+                        f"{member.file_size / 1000000000.0:.1f} GB, but has only "
+                        f"{member.compress_size} bytes in the file: {remedy}"
                     )
             damaged = archive.testzip()
             torn = None if damaged else _torn_storage(archive)
@@ -197,7 +198,7 @@ def _torn_storage(archive: zipfile.ZipFile) -> str | None:
         for key, size in reader.sizes.items():
             member = f"{folder}/{pickled.removesuffix('.pkl')}/{key}"
             if sizes.get(member, size) != size:
-                return f"{member} has {sizes[member]} bytes and needs {size}"
+                return f"{member} has {sizes[member]} bytes but needs {size}"
     return None
 
 
@@ -248,8 +249,8 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
         return move_to_device_pass(program, str(device))
     except Exception as error:  # torch raises many kinds
         raise CovcalError(
-            f"{path} was exported on {', '.join(sorted(devices))} and cannot be moved to {device} "
-            f"({cause(error)}): move the model there and export it again"
+            f"{path} was exported on {', '.join(sorted(devices))} and cannot run on {device} "
+            f"({cause(error)}): move the model to {device} and export it again"
         ) from error
 
 
@@ -313,11 +314,11 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     for name, _ in module.named_parameters():  # buffers may hold masks
         if name in weights and not weights[name].isfinite().all():
             raise CovcalError(
-                f"{path}: {name} holds NaN or infinite numbers: {_SAVE_AGAIN}, after a training "
-                "that did not diverge"
+                f"{path}: {name} holds NaN or infinity, so training may have diverged: give "
+                "other weights"
             )
     module.load_state_dict(weights)
-    return (f"{path}: {stripped!r} was removed from the start of every name",) if stripped else ()
+    return (f"{path}: the start {stripped!r} was removed from every name",) if stripped else ()
 
 
 def _saved(path: Path) -> dict[str, Tensor]:
@@ -341,8 +342,8 @@ def _saved(path: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, Mapping) or not any(isinstance(v, Tensor) for v in loaded.values()):
         content = f"a dict of {', '.join(map(str, loaded))}" if isinstance(loaded, Mapping) else ""
         raise CovcalError(
-            f"{path} holds no state_dict but {content or type(loaded).__name__}: save it with "
-            "torch.save(model.state_dict(), FILE)"
+            f"{path} holds {content or type(loaded).__name__} instead of a state_dict: save it "
+            "with torch.save(model.state_dict(), FILE)"
         )
     return {str(name): value for name, value in loaded.items()}
 
@@ -404,6 +405,6 @@ def _require_same(
             differences.append(f"{what} {', '.join(names[:_SHOWN])}{more}")
     if differences:
         raise CovcalError(
-            f"{path} does not fit the module of {where}: it {'; it '.join(differences)}: give the "
+            f"{path} does not fit the module of {where}: it {'; it '.join(differences)}: give "
             "weights that were trained with this module"
         )

@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.maths.softmax import masked
 
 _OTHER_WAYS = (
-    "pass --phi NAME or input to choose the features, or --phi none to keep only the logits"
+    "pass --phi NAME or --phi input to choose the features, or --phi none to keep only the logits"
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
@@ -151,7 +151,7 @@ class Answer:
         """
         if output.ndim != 2:
             raise CovcalError(
-                f"{where} gives only labels, and no layer before them gives scores: return one "
+                f"{where} gives only labels, and no layer gives scores for them: return one "
                 "probability or logit per class"
             )
         return cls(is_single=output.shape[1] == 1)
@@ -292,7 +292,7 @@ def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
     if len({head.layers for head in answers}) > 1:
         described = ", ".join(f"{head.output} (from {head.layer})" for head in answers)
         raise CovcalError(
-            f"{run.where} has {len(answers)} outputs that could hold the classes: {described}: "
+            f"{run.where} has {len(answers)} outputs that could hold the classes ({described}): "
             "choose one with --model-output NAME"
         )
     # If the outputs are logits and their softmax, prefer the logits.
@@ -306,18 +306,15 @@ def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) 
         return f"no linear layer with fixed weights comes before {name}"
     described = ", ".join(dict.fromkeys(_described(layer.op, layer.name) for layer in layers))
     if len(layers) > 1:
-        return f"{len(layers)} layers ({described}) feed {name}, which is no sum of them"
+        return f"{name} combines {len(layers)} layers ({described}), but not as a sum"
     if not layers[0].plain:
         return (
-            f"{described}, the last layer with weights before {name}, is not a plain 1x1 "
-            "convolution, so the logits are not affine in a feature vector"
+            f"{described}, the last layer before {name}, is not a 1x1 convolution, so the logits "
+            "are not a linear function of one feature vector"
         )
     after = list(dict.fromkeys(followers))[:_FOLLOWERS_SHOWN]
     listed = f" ({', '.join(after)} follow{'s' if len(after) == 1 else ''} it)" if after else ""
-    return (
-        f"{name} is neither the logits of {described} nor their softmax, so it is not "
-        f"affine in what that layer reads{listed}"
-    )
+    return f"{name} is not the logits of {described} and not their softmax{listed}"
 
 
 def _described(op: str, name: str) -> str:

@@ -25,10 +25,10 @@ _LENGTHS = (128, 1024, 16000, 16)  # usual lengths of texts and signals
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
-    "set module.example_input_array to a tensor that it takes (a tuple of tensors where it takes "
-    "several)"
+    "set module.example_input_array to a tensor that the module accepts (or a tuple of tensors "
+    "for several inputs)"
 )
-_EXPORT = f"save it with torch.export.save, which keeps what it takes, or {OUTPUTS_AS_TABLE}"
+_EXPORT = f"save it with torch.export.save, or {OUTPUTS_AS_TABLE}"
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
             return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
-        failures.append(f"{text}: gives {shapes or 'no tensor'}, not one result per row")
+        failures.append(f"{text}: it gives {shapes or 'no tensor'} instead of one result per row")
     if failures:
-        more = f", and on {len(failures) - 1} other shapes" if len(failures) > 1 else ""
+        more = f", nor on {len(failures) - 1} other shapes" if len(failures) > 1 else ""
         raise CovcalError(f"{where} does not run on {failures[0]}{more}: {remedy}")
-    what = "its first layer does not show its input"
+    what = "its first layer does not show the shape of the input"
     if needed > 1:
         what = f"forward takes {needed} inputs ({', '.join(names[:needed])})"
     raise CovcalError(f"{where}: {what}: {remedy}")
@@ -113,7 +113,7 @@ def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
             signature = inspect.signature(module.forward)
         except (TypeError, ValueError) as error:
             raise CovcalError(
-                f"{where} has no forward to call ({cause(error)}): define it"
+                f"{where} has no forward method to call ({cause(error)}): define it"
             ) from error
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         arguments = [value for value in signature.parameters.values() if value.kind in kinds]

@@ -64,7 +64,7 @@ class Program:
             shapes = " and ".join(f"[{', '.join(map(str, row.shape))}]" for row in rows)
             raise CovcalError(
                 f"{self.where} cannot run on {shapes} ({cause(error)}): change the preprocessing "
-                "or the array, or pass --batch 1 if only one row at a time works"
+                "or the array. If the model takes only one row at a time, pass --batch 1"
             ) from error
 
 
@@ -170,14 +170,12 @@ def may_hold_classes(
     stored = [name for name, value in chosen.items() if value.dtype in _STORED_SCORES]
     if stored:
         raise CovcalError(
-            f"{where} gives {described} for {n} rows: {stored[0]} holds quantised scores, and the "
-            "scale that turns them into numbers is not part of the output: return floats, as "
-            "dequantize() gives them"
+            f"{where} gives {described} for {n} rows, but {stored[0]} holds quantised scores "
+            "without their scale: return floats, as dequantize() gives them"
         )
     raise CovcalError(
-        f"{where} is not a classifier that covcal can use: it gives {described or 'no tensor'} for "
-        f"{n} rows, and covcal needs floats of shape [N, classes]: return the logits or "
-        "probabilities"
+        f"{where} gives {described or 'no tensor'} for {n} rows, but covcal needs floats of "
+        "shape [N, classes]: return the logits or probabilities"
     )
 
 
@@ -187,8 +185,8 @@ def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) ->
     if value is None or value.numel() == 0 or value.numel() % n:
         shape = "nothing" if value is None else list(value.shape)
         raise CovcalError(
-            f"{where} gives {shape} as {name} for {n} rows: the batch size is fixed inside the "
-            "model; pass --batch 1"
+            f"{where} gives {shape} as {name} for {n} rows, because its batch size is fixed: "
+            "pass --batch 1"
         )
     answer = to_array(value)
     return answer.reshape(n, -1) if value.is_floating_point() else answer.reshape(n)
@@ -229,8 +227,8 @@ def device_of(providers: Sequence[str]) -> torch.device:
     for asked, name in zip(providers, names, strict=True):
         if name not in _DEVICES:
             raise CovcalError(
-                f"--providers {asked} is for ONNX models: a torch model runs on cpu or cuda, or "
-                "export it to ONNX"
+                f"--providers {asked} is only for ONNX models: pass cpu or cuda, or export the "
+                "model to ONNX"
             )
     if "cuda" in names and not torch.cuda.is_available():
         raise CovcalError(

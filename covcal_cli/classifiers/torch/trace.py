@@ -370,8 +370,8 @@ class Tap:
         if value.ndim == 2 and shape[0] == n:
             return to_array(value)
         raise CovcalError(
-            f"{self.where}: {self.name} has shape {shape} for {n} rows, not one vector per row: "
-            "pass another --phi"
+            f"{self.where}: {self.name} has shape {shape} for {n} rows instead of one vector per "
+            "row: pass another --phi"
         )
 
 
@@ -403,7 +403,7 @@ class _ModuleTap(Tap):
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
         if self._value is None:
             raise CovcalError(
-                f"{self.where} does not call {self.name} with a tensor: pass another --phi"
+                f"{self.where}: {self.name} gets no tensor as its input: pass another --phi"
             )
         return self._vectors(self._value, len(rows[0]))
 
@@ -445,7 +445,8 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
         listed = ", ".join([*names[-_SHOWN:], *(["..."] if len(names) > _SHOWN else [])])
         raise CovcalError(
             f"{program.where} has no {'module' if hookable else 'linear layer'} {phi} for --phi: "
-            f"choose input, none, or one of {listed} (its output; add .input for what it reads)"
+            f"choose input, none, or one of {listed}. A name means the output of the module; add "
+            ".input for its input"
         )
     if hookable:
         return _ModuleTap(program.where, name + side, modules[name])

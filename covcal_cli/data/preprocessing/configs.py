@@ -65,7 +65,7 @@ def load_preprocessing(
         similar = similar_presets(text)
         hint = f" (did you mean {', '.join(similar)}?)" if similar else ""
         raise CovcalError(
-            f"--preprocess {text} is no file and no preset that covcal knows{hint}: pass {_KINDS}"
+            f"--preprocess {text} is not a file and not a known preset{hint}: pass {_KINDS}"
         )
     return preset
 
@@ -152,7 +152,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
         task = metadata.get("task")
         reason = f"its task is {task}" if task else "it has no imgsz and task"
         raise CovcalError(
-            f"the model's metadata are not those of an Ultralytics classifier ({reason}): pass "
+            f"the model's metadata do not describe an Ultralytics classifier ({reason}): pass "
             "another --preprocess"
         )
     try:

@@ -87,8 +87,8 @@ class FunctionPipeline:
             raise _wrong_shape(self.function, row.shape, self.row_shape)
         if row.dtype.kind == "f" and np.dtype(self.dtype).kind in "iu":
             raise CovcalError(
-                f"{self.function.name} returns {row.dtype} but the model's input is {self.dtype}: "
-                "return integers"
+                f"{self.function.name} returns {row.dtype} but the model's input is "
+                f"{self.dtype}: return integers"
             )
         if row.dtype.kind == "f" and not np.isfinite(row).all():
             raise CovcalError(
@@ -110,19 +110,21 @@ def load_function(text: str) -> ImageFunction:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _unimportable(text, error) from error
         raise CovcalError(
-            f"--preprocess {text}: there is no module {error.name} in this folder or among the "
-            "installed packages: check its name"
+            f"--preprocess {text}: no module {error.name} in this folder or among the installed "
+            "packages: check the name"
         ) from error
     except AttributeError as error:
         raise CovcalError(
-            f"--preprocess {text}: {module_name} has no {name}: check its name"
+            f"--preprocess {text}: {module_name} has no {name}: check the name"
         ) from error
     except Exception as error:  # importing runs the user's code, which can raise anything
         raise _unimportable(text, error) from error
     finally:
         sys.path.remove(here)
     if not callable(function):
-        raise CovcalError(f"--preprocess {text} is no function: give a function of a PIL image")
+        raise CovcalError(
+            f"--preprocess {text} is not a function: give a function that takes a PIL image"
+        )
     return ImageFunction(text, _source_sha256(text, function, module_name), function)
 
 
@@ -141,7 +143,7 @@ def _called(function: ImageFunction, image: "Image.Image") -> AnyArray:
         row: AnyArray = np.asarray(function.call(image))
     except Exception as error:  # the user's code can raise anything
         raise CovcalError(
-            f"{function.name} failed on a {image.mode} image of {image.height}x{image.width} "
+            f"{function.name} failed on an {image.mode} image of {image.height}x{image.width} "
             f"pixels ({type(error).__name__}: {one_line(error)}): correct the function"
         ) from error
     if row.dtype.kind not in "fiub":
@@ -155,8 +157,8 @@ def _wrong_shape(function: ImageFunction, returned: RowShape, wanted: Shape) -> 
     shapes = (returned, wanted)
     texts = [", ".join("?" if size is None else str(size) for size in shape) for shape in shapes]
     return CovcalError(
-        f"{function.name} returns an array of shape [{texts[0]}] and a row of the model's input is "
-        f"[{texts[1]}]: return one row, without the batch"
+        f"{function.name} returns an array of shape [{texts[0]}] but one row of the model's "
+        f"input has shape [{texts[1]}]: return one row, without the batch axis"
     )
 
 

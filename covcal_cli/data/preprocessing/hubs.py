@@ -244,8 +244,8 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
     )
     if unknown:
         raise CovcalError(
-            f"{origin}: {', '.join(unknown)} might change pixels, and covcal does not know how: "
-            f"{_MINE}"
+            f"{origin}: covcal does not know the settings {', '.join(unknown)}, and they might "
+            f"change pixels: {_MINE}"
         )
     return reader.read()
 
@@ -357,8 +357,8 @@ class _Reader:
             raise values.wrong("size", "one whole number or two")
         if family is _UNKNOWN:
             raise CovcalError(
-                f"{values.origin}: some classes read size {size} as the shorter side and others as "
-                f"both, and covcal does not know {self._kind or 'the class'}: write "
+                f"{values.origin}: covcal does not know {self._kind or 'the class'}, so size "
+                f"{size} may mean the shorter side or both sides: write "
                 '{"shortest_edge": N} or {"height": N, "width": N}'
             )
         return (sizes[0] if family.short else None), (sizes[0], sizes[0])
@@ -393,7 +393,7 @@ class _Reader:
     def _open(self, key: str) -> CovcalError:
         kind = self._kind or "without image_processor_type"
         return CovcalError(
-            f"{self._values.origin}: {key} is missing, and covcal does not know its default in "
+            f"{self._values.origin}: {key} is missing, and covcal does not know the default of "
             f"{kind}: write it into the file, or {_MINE}"
         )
 
@@ -432,7 +432,7 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
     elif height != width:
         raise CovcalError(
             f"{origin}: covcal does not know how timm resizes to {height}x{width} with a fixed "
-            "ratio: pass --preprocess none and the flags, or --preprocess module:function"
+            f"ratio: {_MINE}"
         )
     else:
         resize = Resize("short", short=scaled[0])

@@ -60,11 +60,13 @@ class Resize:
         """
         match = _FORM.fullmatch(text.strip().lower())
         if match is None:
-            raise ValueError(f"{text!r} is not squash[:N|HxW], short[:N], letterbox[:FILL] or none")
+            raise ValueError(
+                f"{text!r} is not one of squash[:N|HxW], short[:N], letterbox[:FILL] or none"
+            )
         part = match.groupdict()
         fill = tuple(int(value) for value in (part["fill"] or "").split(",") if value)
         if any(value > _WHITE for value in fill):
-            raise ValueError(f"{text!r} has a border that is not between 0 and 255")
+            raise ValueError(f"{text!r} has a border outside 0 to 255")
         sides = [int(part[name]) for name in ("height", "width", "side") if part[name]]
         if 0 in sides:
             raise ValueError(f"{text!r} has a side of 0 pixels")
@@ -122,7 +124,8 @@ def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and height * width > limit:
         raise ValueError(
-            f"{image.height}x{image.width} pixels would become {height}x{width}: too elongated"
+            f"{image.height}x{image.width} pixels would become {height}x{width}: the image is "
+            "too long"
         )
     return image.resize((width, height), Image.Resampling[resample.upper()])
 
@@ -143,7 +146,8 @@ def centred(
         return image
     if rule == "never":
         raise ValueError(
-            f"{image.height}x{image.width} pixels, not {height}x{width}, and nothing is resized"
+            f"the image has {image.height}x{image.width} pixels instead of {height}x{width}, and "
+            "--resize is none"
         )
     top = _offset(image.height - height, rule)
     left = _offset(image.width - width, rule)

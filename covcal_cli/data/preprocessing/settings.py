@@ -90,8 +90,8 @@ class Preprocessing:
         }
         if self.function is not None and changes:
             raise CovcalError(
-                f"{self.function.name} does the whole preprocessing and "
-                f"--{min(changes).replace('_', '-')} would change nothing: drop one of them"
+                f"{self.function.name} does the whole preprocessing, so "
+                f"--{min(changes).replace('_', '-')} has no effect: drop one of the two"
             )
         if flags.size is not None and flags.crop is None and flags.resize is None:
             changes = {"resize": None, "crop": None, "crop_rule": None, **changes}
@@ -118,8 +118,8 @@ class Preprocessing:
         scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
         if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):
             raise CovcalError(
-                f"the model's input is {dtype}, and such pixels are neither scaled nor normalised: "
-                "drop --scale, --mean and --std, or pass --scale 1 --mean 0 --std 1"
+                f"the model's input is {dtype}, so pixels must not be scaled or normalised: drop "
+                "--scale, --mean and --std, or pass --scale 1 --mean 0 --std 1"
             )
         _require_positive("--scale", (scale,))
         _require_positive("--std", self.std)
@@ -152,7 +152,7 @@ class Preprocessing:
             height, width = declared
             if height is None or width is None:
                 raise CovcalError(
-                    f"the model's input {_text(shape)} leaves the image size open: pass --size"
+                    f"the model's input {_text(shape)} has no fixed image size: pass --size"
                 )
             return height, width
         _require_positive(option, size)
@@ -185,8 +185,8 @@ class Preprocessing:
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(
-                f"--size {_size_text(self.size)} has no meaning beside --crop "
-                f"{_size_text(self.crop)} and a --resize with own lengths: drop one of them"
+                f"--size {_size_text(self.size)} has no effect beside --crop "
+                f"{_size_text(self.crop)} and a --resize with sizes: drop one of the two"
             )
         if asked.policy == "none":
             return Resize("none")
@@ -196,7 +196,7 @@ class Preprocessing:
             fill = asked.fill or (0,)
             if len(fill) not in (1, _CHANNELS[color]):
                 raise CovcalError(
-                    f"--resize letterbox has a border of {len(fill)} numbers and {color} has "
+                    f"--resize letterbox has a border of {len(fill)} numbers but {color} has "
                     f"{_CHANNELS[color]} channels: give one number or one per channel"
                 )
             return Resize("letterbox", size=asked.size or self.size or size, fill=fill)
@@ -207,8 +207,8 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
     """Return the length of each axis of the model's input, by its letter in the layout."""
     if len(layout) != len(shape):
         raise CovcalError(
-            f"the model's input {_text(shape)} has {len(shape)} axes, not those of --layout "
-            f"{layout}: choose another layout"
+            f"the model's input {_text(shape)} has {len(shape)} axes, which does not fit "
+            f"--layout {layout}: choose another layout"
         )
     axes = dict(zip(layout, shape, strict=True))
     other: dict[Layout, Layout] = {"NCHW": "NHWC", "NHWC": "NCHW"}
@@ -217,8 +217,8 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
         channels = dict(zip(alternative, shape, strict=True))["C"]
         if channels in _CHANNELS.values():
             raise CovcalError(
-                f"--layout {layout} does not fit the model's input {_text(shape)}, whose channels "
-                f"are where {alternative} has them: pass --layout {alternative} or drop it"
+                f"--layout {layout} does not fit the model's input {_text(shape)}: pass --layout "
+                f"{alternative} or drop it"
             )
     return axes
 
@@ -247,7 +247,7 @@ def _color(shape: Shape, channels: int | None) -> Color:
         )
     if channels not in _CHANNELS.values():
         raise CovcalError(
-            f"the model's input {_text(shape)} has {channels} channels and images have 1 or 3: "
+            f"the model's input {_text(shape)} has {channels} channels, but images have 1 or 3: "
             "pass --layout if another axis holds the channels, or --preprocess module:function"
         )
     return "L" if channels == 1 else "RGB"
@@ -259,7 +259,7 @@ def _per_channel(
     channels = _CHANNELS[color]
     if len(values) not in (0, 1, channels):
         raise CovcalError(
-            f"{option} has {len(values)} numbers and {color} has {channels} channels: give one "
+            f"{option} has {len(values)} numbers but {color} has {channels} channels: give one "
             "number or one per channel"
         )
     return values if len(values) == channels else (values or (default,)) * channels
@@ -273,8 +273,8 @@ def _require_finite(
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
     if not float(limits.tiny) <= largest <= float(limits.max):
         raise CovcalError(
-            f"--scale, --mean and --std take pixels to {largest:.2g}, which the model's {dtype} "
-            "does not hold: give those of training"
+            f"--scale, --mean and --std make pixels as large as {largest:.2g}, but the model's "
+            f"{dtype} cannot hold that: give the values of training"
         )
     if 255 * scale < float(limits.tiny):
         raise CovcalError(f"--scale {scale:.2g} makes all pixels 0: give the scale of training")

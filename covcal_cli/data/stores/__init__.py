@@ -52,7 +52,7 @@ def open_store(path: Path) -> "Store":
     suffixes = _suffixes_of(path)
     if not suffixes:
         remedy = _OTHERS.get(path.suffix.lower(), f"give a {_FILE}")
-        raise CovcalError(f"{path} is no data that covcal reads: {remedy}")
+        raise CovcalError(f"{path} is not a kind of file that covcal reads: {remedy}")
     require_file(path, remedy=f"give a {_FILE} with one row per example")
     module, name = _READERS[suffixes]
     store: Store = getattr(import_module(f"covcal_cli.data.stores.{module}"), name)(path)

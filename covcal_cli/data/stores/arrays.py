@@ -45,7 +45,7 @@ class NpyStore(Store):
 
     def whole(self, name: str) -> AnyArray:
         """Refuse, because x is wide and the file has no other array."""
-        raise CovcalError(f"{self.path}: {name} is not in a .npy file: save an .npz")
+        raise CovcalError(f"{self.path}: a .npy file cannot hold {name}: save an .npz")
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the chosen rows, one window of adjacent rows at a time."""
@@ -102,9 +102,9 @@ class NpzStore(Store):
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
-                f"{member.filename.removesuffix('.npy')} would take {needed / 1e9:.1f} GB, but has "
-                f"{member.compress_size} bytes in the file: no data compresses so well; save "
-                "shorter texts or fewer rows"
+                f"{member.filename.removesuffix('.npy')} would take {needed / 1000000000.0:.1f} "
+                f"GB, but the file has only {member.compress_size} bytes for it: save shorter "
+                "texts or fewer rows"
             )
 
     def whole(self, name: str) -> AnyArray:
@@ -239,7 +239,7 @@ class HDF5Store(Store):
         kind = schema.removeprefix("covcal.").partition("/")[0]
         step = next((step for key, step in _STEPS.items() if schema.startswith(key)), "inspect")
         raise CovcalError(
-            f"{self.path} is no data to extract from but covcal's own {kind} file: pass it to "
+            f"{self.path} is covcal's own {kind} file, not data to extract from: pass it to "
             f"covcal {step}"
         )
 

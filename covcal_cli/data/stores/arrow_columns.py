@@ -120,8 +120,9 @@ class ArrowColumns:
         if len(wrong):
             length = lengths[wrong[0]]
             raise CovcalError(
-                f"{self.path}: column {name} has {'no list' if length != length else int(length)} "
-                f"in row {rows[wrong[0]]}, but row 0 has {width} values: give every row as many"
+                f"{self.path}: column {name} has "
+                f"{'no list' if length != length else int(length)} in row {rows[wrong[0]]}, but "
+                f"{width} values in row 0: give every row the same number of values"
             )
 
     def _from_vectors(self, column: Any, name: str, width: int, rows: Rows) -> AnyArray:
@@ -140,8 +141,8 @@ class ArrowColumns:
         fits = np.array_equal(own_lengths, lengths[is_sparse]) and len(listed) == of_sparse.sum()
         if not fits or not ((listed >= 0) & (listed < width)).all():  # a missing index is NaN
             raise CovcalError(
-                f"{self.path}: column {name} holds sparse vectors whose indices do not fit their "
-                "values: save it again, or as lists with vector_to_array"
+                f"{self.path}: column {name} holds sparse vectors with wrong indices: save it "
+                "again, or as lists with vector_to_array"
             )
         places[of_sparse] = listed
         dense = np.zeros((len(column), width))

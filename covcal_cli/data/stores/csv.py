@@ -138,7 +138,7 @@ class CSVStore(Store):
         if self._has_comma(cell):
             raise self.error(_comma_message(name, cell, place))
         raise self.error(
-            f"column {name} holds {cell!r} in {place}, but numbers before: save it as a number, or "
+            f"column {name} holds {cell!r} in {place}, but numbers before: write a number, or "
             "leave the column out"
         )
 
@@ -236,8 +236,9 @@ class CSVStore(Store):
     def _require_width(self, cells: Sequence[str], line: int) -> None:
         if len(cells) != len(self._names):
             raise self.error(
-                f"line {line} has {len(cells)} cells and the first line names {len(self._names)} "
-                "columns: correct or quote it"
+                f"line {line} has {len(cells)} cells, but the first line names "
+                f"{len(self._names)} columns: correct the line, or put quotes around cells with "
+                "commas"
             )
 
     def _checked(self, header: list[str]) -> list[str]:
@@ -249,8 +250,8 @@ class CSVStore(Store):
                 raise self.error(f"two columns are called {name!r}: rename one of them")
         if all(_kind(name) == "number" for name in names):
             raise self.error(
-                "the first line holds numbers, not names: add a line that names the columns, such "
-                "as a,b,label"
+                "the first line holds numbers, not names: add a first line with the names of "
+                "the columns, such as a,b,label"
             )
         return names
 
@@ -273,8 +274,8 @@ class CSVStore(Store):
 
 def _comma_message(name: str, cell: str, place: str) -> str:
     return (
-        f"column {name} holds {cell!r} in {place}, with a decimal comma: save numbers with a "
-        f"decimal point, or call a column of texts {GROUP_PREFIX}{name}"
+        f"column {name} holds {cell!r} in {place}, with a decimal comma: write numbers with a "
+        f"decimal point. If the column holds texts, rename it to {GROUP_PREFIX}{name}"
     )
 
 

@@ -185,8 +185,8 @@ class JSONLinesStore(Store):
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
             raise self.error(
-                "it holds token log-probabilities: give every line of the source a label; for a "
-                "target alone, name the answers with --choices A B C D"
+                "it holds token log-probabilities: give every source row a label. For a target "
+                "alone, name the answers: --choices A B C D"
             )
         return tuple(sorted(labels))
 
@@ -265,13 +265,15 @@ class JSONLinesStore(Store):
                     continue
                 reason = str(error).split(": line")[0]
                 raise self.error(
-                    f"entry {number} is no JSON value ({reason}): save the list again"
+                    f"entry {number} is not valid JSON ({reason}): save the list again"
                 ) from error
             yield text[:end]
             number += 1
             text = text[end:].lstrip() or file.read(_CHUNK).lstrip()
             if not text.startswith((",", "]")):
-                raise self.error(f"no comma or bracket follows entry {number - 1}: save it again")
+                raise self.error(
+                    f"there is no comma or bracket after entry {number - 1}: save the list again"
+                )
             text = text.removeprefix(",").lstrip() or file.read(_CHUNK).lstrip()
 
     def _line(self, lines: Iterator[tuple[int, str]], skipped: int) -> tuple[int, str]:
@@ -298,7 +300,7 @@ class JSONLinesStore(Store):
         except (ValueError, RecursionError) as error:
             reason = str(error).split(": line")[0]
             raise self.error(
-                f"{self._unit} {number} is no JSON value ({reason}): save one JSON object per line"
+                f"{self._unit} {number} is not valid JSON ({reason}): save one JSON object per line"
             ) from error
 
     @property
@@ -308,7 +310,7 @@ class JSONLinesStore(Store):
     def _scan(self, record: Any) -> None:
         """Note the columns of one row, and keep the texts."""
         if not isinstance(record, dict):
-            raise self.error(f"{self._here} holds no JSON object: save one JSON object per line")
+            raise self.error(f"{self._here} is not a JSON object: save one JSON object per line")
         for name, value in record.items():
             if value is None or (not value and value in ([], {})) or name in self._other:
                 continue
@@ -329,7 +331,7 @@ class JSONLinesStore(Store):
                 if name != CHOICES:
                     raise self.error(
                         f"{name} holds {len(value)} values in {self._here}, but {column.width} "
-                        "before: give as many values in every line"
+                        "before: give every line the same number of values"
                     )
                 column.width = max(column.width, len(value))
 
@@ -356,8 +358,8 @@ class JSONLinesStore(Store):
     def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"it has more than {_MOST_COLUMNS:,} columns by {self._here}: give one name to the "
-                "values that belong together"
+                f"it has more than {_MOST_COLUMNS:,} columns by {self._here}: use the same names "
+                "in every line, and put many values into one list"
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:
@@ -416,8 +418,8 @@ class JSONLinesStore(Store):
             except (ValueError, TypeError, OverflowError):
                 wrong = next((i for i, cell in enumerate(cells) if not _are_numbers(cell)), 0)
                 raise self.error(
-                    f"{name} of {self.place(int(rows[wrong]))} holds a value that is no number of "
-                    "64 bits: save it as a number"
+                    f"{name} of {self.place(int(rows[wrong]))} does not fit into 64 bits: save "
+                    "it as a number"
                 ) from None
             return array
 

@@ -74,8 +74,8 @@ class ParquetStore(Store):
                 self._bounds.append(self._bounds[-1] + file.metadata.num_rows)
             if names != self._schema.names:
                 raise CovcalError(
-                    f"{own_path} has other columns than {self._files[0].name}: give files of one "
-                    "table"
+                    f"{own_path} has other columns than {self._files[0].name}: give only files "
+                    "of one table"
                 )
         self._n = self._bounds[-1]
         features = described_features(self._schema)
@@ -325,7 +325,10 @@ def find_parts(path: Path) -> list[Part]:
     by = [", ".join(part.keys) or "nothing" for part in parts]
     for other in by:
         if other != by[0]:
-            raise CovcalError(f"{path} is partitioned by {by[0]} and by {other}: give one table")
+            raise CovcalError(
+                f"{path} is partitioned by {by[0]}, but other files by {other}: give only "
+                "files of one table"
+            )
     return parts
 
 
@@ -355,8 +358,8 @@ def refuse_unnamed_parts(folder: Path) -> None:
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
             raise CovcalError(
-                f"{folder} holds Parquet files in its folder {entry.name}, whose name is no "
-                "KEY=VALUE: give that folder, or rename it"
+                f"{folder} holds Parquet files in its folder {entry.name}, which is not named "
+                "KEY=VALUE: give that folder alone, or rename it"
             )
 
 
@@ -364,8 +367,8 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
     files, partitions = sorted(folder.glob(_PATTERN)), _partitions(folder)
     if files and any(map(holds_parts, partitions)):
         raise CovcalError(
-            f"{folder} has {files[0].name} beside partitions like {partitions[0].name}: give "
-            "either the file or a folder of partitions"
+            f"{folder} has both the file {files[0].name} and partitions such as "
+            f"{partitions[0].name}: give the file alone or the partitions alone"
         )
     if keys or partitions:  # other folders may hold a million images
         refuse_unnamed_parts(folder)

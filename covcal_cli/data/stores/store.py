@@ -190,7 +190,7 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
     from PIL import Image
 
     if value is None:
-        raise ValueError("the table has no image there")
+        raise ValueError("this row of the table has no image")
     if isinstance(value, bytes):
         return Image.open(BytesIO(value))
     with open_plain(folder / value) as file:
@@ -219,8 +219,8 @@ def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise CovcalError(
-                f"{path}: a line has more than {LONGEST_LINE >> 20} million characters: save one "
-                "row a line"
+                f"{path}: a line has more than {LONGEST_LINE >> 20} million characters: write "
+                "one row per line"
             )
         yield line
 

@@ -40,12 +40,10 @@ CHOICE = "pass --phi none to keep only its logits, or --phi NAME"
 REFUSED: dict[str, Refused] = {
     "no layer": Refused(
         Graph([node("Mul", "x x", "y")]),
-        r"no matrix multiply with constant weights before output y \(trees, kernels or neigh.*"
+        r"has no linear layer before output y \(trees, kernels or neigh.*"
         "--phi input .* --phi NAME .* --phi none",
     ),
-    "a tree": Refused(
-        tree(), r"kernels or neighbours\?\), so there is no linear head: pass --phi input"
-    ),
+    "a tree": Refused(tree(), r"kernels or neighbours\?\)\. Pass --phi input"),
     "two heads": Refused(
         Graph(
             [
@@ -56,12 +54,12 @@ REFUSED: dict[str, Refused] = {
             outputs=("age", "sex"),
             constants=TWO,
         ),
-        r"2 outputs .* age \(from Gemm fc_age\), sex \(from Gemm fc_sex\): choose one with "
+        r"2 outputs .*age \(from Gemm fc_age\), sex \(from Gemm fc_sex\)\): choose one with "
         "--model-output NAME",
     ),
     "two heads and no features": Refused(
         Graph([node("Mul", "x x", "age"), node("Add", "x x", "sex")], outputs=("age", "sex")),
-        "2 outputs that could hold the classes: age, sex: choose one with --model-output NAME",
+        "2 outputs that could hold the classes (age, sex): choose one with --model-output NAME",
         {"phi": "none"},
     ),
     "with and without temperature": Refused(
@@ -74,12 +72,12 @@ REFUSED: dict[str, Refused] = {
     ),
     "the larger of two heads": Refused(
         Graph([*TWO_HEADS, node("Max", "z1 z2", "y")], constants=TWO),
-        r"2 layers feed output y \(Gemm z1, Gemm z2\), and no tensor after them is a weighted sum "
-        rf"of their scores: {CHOICE}",
+        r"output y combines 2 layers \(Gemm z1, Gemm z2\) in a way that covcal does not know: "
+        r"{CHOICE}",
     ),
     "two heads side by side": Refused(
         Graph([*TWO_HEADS, node("Concat", "z1 z2", "y", axis=1)], constants=TWO),
-        "no tensor after them is a weighted sum",
+        "in a way that covcal does not know",
     ),
     "relu after the 1x1 convolution": Refused(
         NOT_AFFINE, rf"Conv scores gives .* per row and Relu follows, so the logits .*: {CHOICE}"
@@ -93,19 +91,19 @@ REFUSED: dict[str, Refused] = {
             ],
             shape=IMAGE,
         ),
-        rf"Conv scores is the last layer .* not a 1x1 convolution.*: {CHOICE}",
+        rf"Conv scores, the last layer, .* not a 1x1 convolution.*: {CHOICE}",
     ),
     "classes along the rows for a while": Refused(
         TURNED,
-        r"output y is neither the logits of Gemm z .* \(Transpose follows them\): pass --phi none",
+        r"output y: it is not the logits of Gemm z, which Transpose changes.*: pass --phi none",
     ),
     "relu as the tail": Refused(
         Graph([*HIDDEN, GEMM, node("Relu", "z", "y")]),
-        r"output y is neither the logits of Gemm z nor .* \(Relu follows them\): pass --phi none",
+        r"output y: it is not the logits of Gemm z, which Relu changes.*: pass --phi none",
     ),
     "softmax over the rows": Refused(
         Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=0)]),
-        "neither the logits of Gemm z nor their softmax, log-softmax or sigmoids",
+        "not the logits of Gemm z, and not their softmax, log-softmax or sigmoid",
     ),
     "a bias from the input": Refused(
         Graph(
@@ -116,7 +114,7 @@ REFUSED: dict[str, Refused] = {
             ],
             constants={"wide": np.ones((D_IN, K), np.float32)},
         ),
-        f"adds a bias that depends on the input, .*: {CHOICE}",
+        f"has a bias that depends on the input, .*:  {CHOICE}",
     ),
     "quantised scores": Refused(
         Graph(
@@ -125,7 +123,7 @@ REFUSED: dict[str, Refused] = {
             types={"y": onnx.TensorProto.UINT8},
             shapes={"y": ["N", K]},
         ),
-        r"gives y \(uint8 \[N, 3\], rank 2\): y holds quantised scores, .* DequantizeLinear",
+        r"gives y \(uint8 \[N, 3\], rank 2\), but y holds quantised scores .* DequantizeLinear",
     ),
     "rank 3": Refused(
         Graph(
@@ -134,7 +132,7 @@ REFUSED: dict[str, Refused] = {
             shape=TOKEN_ROWS,
             shapes={"y": ["N", 4, K]},
         ),
-        r"not a classifier .* y \(float \[N, 4, 3\], rank 3\): .* --model-output NAME",
+        r"gives y \(float \[N, 4, 3\], rank 3\): .* --model-output NAME",
     ),
     "rank 3, undeclared": Refused(
         Graph(
@@ -154,8 +152,8 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("state", FLOAT, [2, "batch", D_IN])),
         ),
-        r"has 2 inputs \(x \[\?, 6\], state \[2, \?, 6\]\), and state has no row per example "
-        r"\(a state or a parameter\?\): export the model without it, or .* --logits",
+        r"has 2 inputs \(x \[\?, 6\], state \[2, \?, 6\]\), but state has no row per example: "
+        r"export the model without it, or .* --logits",
     ),
     "a parameter": Refused(
         Graph(
@@ -175,8 +173,8 @@ REFUSED: dict[str, Refused] = {
             outputs=("y",),
             shape=(3, 2),
         ),
-        r"declares input x as \[3, 2\], but its weights need 4 columns, so the declared shape is "
-        r"wrong: export it again with \[N, 4\]",
+        r"declares input x as \[3, 2\], but its weights need 4 columns: export the model again "
+        r"with \[N, 4\]",
     ),
     "labels without a layer": Refused(
         Graph(
@@ -198,7 +196,8 @@ REFUSED: dict[str, Refused] = {
     ),
     "maps as features": Refused(
         NOT_AFFINE,
-        r"positive holds features of shape \[N, 3, 4, 4\], not one vector per row: pass --phi NAME",
+        r"positive holds features of shape \[N, 3, 4, 4\] instead of one vector per row: pass "
+        r"--phi NAME",
         {"phi": "positive"},
     ),
     "the input of several": Refused(
@@ -207,7 +206,7 @@ REFUSED: dict[str, Refused] = {
             constants={"w7": np.ones((K, D_IN + 1), np.float32)},
             more_inputs=("more",),
         ),
-        "has 2 inputs: name the one that is phi with --phi x or --phi more",
+        "has 2 inputs: name the input to use as features with --phi x or --phi more",
         {"phi": "input"},
     ),
     "one unexplained number": Refused(
@@ -216,7 +215,7 @@ REFUSED: dict[str, Refused] = {
             constants=ROW1,
             shapes={"y": ["N", 1]},
         ),
-        "gives one number per row, from -.* to .*, and no layer before it shows what it means",
+        "gives one number per row, from -.* to .*, which may be a score of any kind",
         {"phi": "none"},
     ),
     "maps that are not pooled": Refused(
@@ -226,7 +225,7 @@ REFUSED: dict[str, Refused] = {
             shape=IMAGE,
             shapes={"y": ["N", K, 4, 4]},
         ),
-        r"not a classifier .* rank 4",
+        r"gives .* rank 4",
     ),
     "an unknown output": Refused(
         DEEPER, "has no output 'probs': choose one of y", {"output": "probs"}

@@ -60,7 +60,7 @@ def test_rows_of_another_size_than_the_first_are_refused(tmp_path: Path) -> None
     small, large = (np.ones((4, CHANNELS, side, side), np.float32) for side in (4, 5))
     classifier = open_onnx(graph.save(tmp_path), phi="input").prove({"x": small})
     assert classifier.n_features == CHANNELS * 4 * 4
-    with pytest.raises(CovcalError, match="gives 50 features per row on this batch and 32 on"):
+    with pytest.raises(CovcalError, match="gives 50 features per row on this batch but 32 on"):
         classifier.run({"x": large})
 
 
@@ -134,9 +134,7 @@ def test_probabilities_alone_become_logarithms_with_a_note(tmp_path: Path) -> No
     found = {tuple(row) for row in np.round(np.exp(logits.astype(np.float64)), 6)}
     assert found == {(0.7, 0.3, 0.0), (0.0, 0.2, 0.8)}
     assert np.isfinite(logits).all()
-    assert any(
-        "below 1e-38, the smallest float32, counts as 1e-38" in note for note in classifier.notes
-    )
+    assert any("below 1e-38 count as 1e-38" in note for note in classifier.notes)
 
 
 def test_scores_between_zero_and_one_are_read_as_logits_with_a_warning(tmp_path: Path) -> None:
@@ -174,7 +172,7 @@ def test_an_embedding_beside_the_one_logit_made_of_it_asks_which(
     graph = Graph(nodes, constants=constants, outputs=("phi", "y"), shapes=shapes)
     path = graph.save(tmp_path)
     if output is None:
-        with pytest.raises(CovcalError, match=r"y, one number per row, .* reads phi\. .*-output y"):
+        with pytest.raises(CovcalError, match=r"y gives one number per row, .*-output y"):
             open_onnx(path)
         return
     assert open_onnx(path, output=output).n_classes == (2 if output == "y" else D)

@@ -34,7 +34,9 @@ def whole() -> bytes:
     return bytes(DENSE["softmax"][0].model().SerializeToString())
 
 
-UNREADABLE = r"is cut or is not an ONNX model \(\d+ bytes\): copy or download it again, or export"
+UNREADABLE = (
+    r"is cut short or is not an ONNX model \(\d+ bytes\): copy or download it again, or export"
+)
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", r"is empty \(0 bytes\)"),
@@ -81,7 +83,9 @@ def test_a_model_cut_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CovcalError, match="does not exist: give the classifier"):
+    with pytest.raises(
+        CovcalError, match="does not exist: the first argument must be the classifier"
+    ):
         open_classifier(tmp_path / "none.onnx")
     with pytest.raises(CovcalError, match="is a folder, not a file"):
         open_classifier(tmp_path)
@@ -119,7 +123,10 @@ def external_model(folder: Path, location: str) -> Path:
 
 def test_missing_external_weights_are_named(tmp_path: Path) -> None:
     path = external_model(tmp_path, "gone.data")
-    with pytest.raises(CovcalError, match=r"needs gone\.data beside it \(weights such as 'w1'\)"):
+    with pytest.raises(
+        CovcalError,
+        match=r"needs the file gone\.data in the same folder \(it holds weights such as 'w1'\)",
+    ):
         open_classifier(path)
 
 
@@ -138,7 +145,7 @@ def test_a_tail_that_looks_right_on_small_logits_is_caught_later(tmp_path: Path)
     opened = open_classifier(graph.save(tmp_path))
     classifier = opened.prove({"x": dense_rows()})
     assert classifier.tail == "none"
-    with pytest.raises(CovcalError, match="neither the logits"):
+    with pytest.raises(CovcalError, match="not the logits"):
         classifier.run({"x": 1000 * dense_rows()})
 
 
@@ -154,13 +161,13 @@ def test_a_batch_of_another_shape_is_refused_with_both(
     batch: NDArray[np.generic], found: str, tmp_path: Path
 ) -> None:
     opened = open_classifier(DENSE["softmax"][0].save(tmp_path))
-    with pytest.raises(CovcalError, match=rf"wants float32 \[N, 6\] as x, .* {found}"):
+    with pytest.raises(CovcalError, match=rf"expects float32 \[N, 6\] as x, .* {found}"):
         opened.prove({"x": batch})
 
 
 def test_a_missing_input_is_named_with_those_given(tmp_path: Path) -> None:
     opened = open_classifier(DENSE["softmax"][0].save(tmp_path))
-    with pytest.raises(CovcalError, match=r"wants float32 \[N, 6\] as x, and the data gives image"):
+    with pytest.raises(CovcalError, match=r"expects float32 \[N, 6\] as x, but the data has image"):
         opened.prove({"image": dense_rows()})
 
 
@@ -171,7 +178,7 @@ def test_inputs_with_different_numbers_of_rows_are_refused(tmp_path: Path) -> No
         more_inputs=("more",),
     )
     batch = {"x": dense_rows(4), "more": np.zeros((3, 1), np.float32)}
-    with pytest.raises(CovcalError, match="gets 4 rows, but 3 rows of more"):
+    with pytest.raises(CovcalError, match="gets 4 rows but 3 rows of more"):
         open_classifier(graph.save(tmp_path)).prove(batch)
 
 
@@ -183,7 +190,7 @@ def test_a_batch_size_fixed_inside_the_graph_is_explained(tmp_path: Path) -> Non
         ],
         constants={"w6": np.ones((K, D_IN), np.float32)},
     )
-    with pytest.raises(CovcalError, match=r"gives .* for 13 rows: .* pass --batch 1"):
+    with pytest.raises(CovcalError, match=r"gives .* for 13 rows, .*: pass --batch 1"):
         open_classifier(graph.save(tmp_path)).prove({"x": dense_rows()})
 
 
@@ -210,13 +217,13 @@ def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "inputs", "damage"),
     [
-        ("Mul", "z", "has 1 inputs and needs 2"),
-        ("Add", "z", "has 1 inputs and needs 2"),
-        ("Sub", "", "has 0 inputs and needs 2"),
-        ("BatchNormalization", "z b b", "has 3 inputs and needs 5"),
-        ("DequantizeLinear", "z", "has 1 inputs and needs 2"),
-        ("Gather", "z", "has 1 inputs and needs 2"),
-        ("Relu", "z b", "has 2 inputs and needs 1"),
+        ("Mul", "z", "has 1 inputs but needs 2"),
+        ("Add", "z", "has 1 inputs but needs 2"),
+        ("Sub", "", "has 0 inputs but needs 2"),
+        ("BatchNormalization", "z b b", "has 3 inputs but needs 5"),
+        ("DequantizeLinear", "z", "has 1 inputs but needs 2"),
+        ("Gather", "z", "has 1 inputs but needs 2"),
+        ("Relu", "z b", "has 2 inputs but needs 1"),
     ],
 )
 def test_an_operator_without_an_input_is_damage(

@@ -136,7 +136,7 @@ def test_one_number_without_a_layer_is_refused() -> None:
     """Beyond [0, 1] it is no probability, and whose logit it is cannot be told."""
     x = {"x": 100 * rows(TENSOR).numpy()}
     classifier = open_torch(f"{ZOO}:one_relu", phi="none").prove(x)
-    with pytest.raises(CovcalError, match="no layer before it shows what it means: return one"):
+    with pytest.raises(CovcalError, match="which may be a score of any kind: return one"):
         settled(classifier, x)
 
 
@@ -192,7 +192,7 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assert assumed.notes == (
         "the input is read as x float32 [N, 3, ?, ?], by its first layer (Conv2d); it runs on "
         "224x224",
-        f"{ZOO}:images uses the weights that it sets itself; --weights loads other weights",
+        f"{ZOO}:images sets its own weights; --weights replaces them",
     )
 
 
@@ -212,9 +212,8 @@ def test_an_output_is_chosen_by_name() -> None:
     """Two heads are refused until one is named."""
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:two_answers")
-    assert str(error.value) == (
-        f"{ZOO}:two_answers has 2 outputs that could hold the classes: left (from linear head), "
-        "right (from linear second): choose one with --model-output NAME"
+    assert str(error.value).startswith(
+        f"{ZOO}:two_answers has 2 outputs that could hold the classes (left (from linear head),"
     )
     classifier = open_torch(f"{ZOO}:two_answers", output="right")
     assert classifier.logits_tensor == "linear second"
@@ -270,7 +269,9 @@ def test_phi_by_name_in_files(tmp_path: Path) -> None:
 
 def test_a_head_that_is_not_affine_still_gives_logits() -> None:
     """SqueezeNet's kind: refused with the reason, usable with --phi."""
-    with pytest.raises(CovcalError, match=r"not affine.*relu_, mean follow.*--phi none"):
+    with pytest.raises(
+        CovcalError, match=r"not the logits of conv2d head.*relu_, mean follow.*--phi none"
+    ):
         open_torch(f"{ZOO}:convolved_relu_pooled")
     x = rows(PIXELS)
     expected = torch_modules.convolved_relu_pooled().eval()(x).detach().numpy()
@@ -291,14 +292,14 @@ def test_phi_of_a_free_size_is_as_wide_as_the_first_batch_says() -> None:
     classifier, features, _ = run(open_torch(f"{ZOO}:convolved_relu_pooled", phi="input"), x)
     assert classifier.n_features == CHANNELS * SIDE * SIDE
     np.testing.assert_array_equal(features, x.flatten(1).numpy())
-    with pytest.raises(CovcalError, match="gives 300 features per row on this batch and 192 on"):
+    with pytest.raises(CovcalError, match="gives 300 features per row on this batch but 192 on"):
         classifier.run({"x": rows((CHANNELS, 10, 10)).numpy()})
 
 
 def test_a_soft_cap_is_noticed_on_the_data() -> None:
     """Small made rows cannot tell a cap from plain logits; the rows of the data can."""
     classifier = open_torch(f"{ZOO}:with_soft_cap")
-    with pytest.raises(CovcalError, match="is not the logits of linear head on every batch"):
+    with pytest.raises(CovcalError, match="is not always the logits of linear head"):
         run(classifier, 1000 * rows(TENSOR))
 
 
@@ -366,7 +367,7 @@ def test_data_parallel_and_threads() -> None:
 def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) -> None:
     """The error names the choice, and the choice works."""
     large = {"x": 30 * rows(TENSOR).numpy()}
-    with pytest.raises(CovcalError, match="on every batch: pass --phi none to read the output"):
+    with pytest.raises(CovcalError, match=": pass --phi none to read the output"):
         open_torch(f"{ZOO}:{name}").prove(large)
     classifier = open_torch(f"{ZOO}:{name}", phi="none").prove(large)
     features, logits = settled(classifier, large)

@@ -20,32 +20,31 @@ ZOO = torch_modules.__name__
 # name -> what the message says after "MODULE:NAME"
 REFUSED = {
     "convolved_relu_pooled": (
-        ": the output is neither the logits of conv2d head nor their softmax, so it is not affine "
-        "in what that layer reads (relu_, mean follow it): pass --phi NAME or input to choose the "
+        ": the output is not the logits of conv2d head and not their softmax (relu_, mean "
+        "follow it): pass --phi NAME or --phi input to choose the "
         "features, or --phi none to keep only the logits"
     ),
     "wide": (
-        ": conv2d body.0, the last layer with weights before the output, is not a plain 1x1 "
-        "convolution, so the logits are not affine in a feature vector: pass --phi"
+        ": conv2d body.0, the last layer before the output, is not a 1x1 convolution, so the "
+        "logits are not a linear function of one feature vector: pass --phi"
     ),
-    "with_square": ": the output is neither the logits of linear head nor their softmax",
+    "with_square": ": the output is not the logits of linear head and not their softmax",
     "multiplied": (
-        ": 2 layers (linear head, linear second) feed the output, which is no sum of them: pass "
-        "--phi"
+        ": the output combines 2 layers (linear head, linear second), but not as a sum: pass --phi"
     ),
-    "two_answers": " has 2 outputs that could hold the classes: left (from linear head), right",
-    "one_relu": ": the output is neither the logits of linear head nor their softmax",
-    "dice": (" gives another output for the same rows each time (relative error "),
-    "no_layer": ": its first layer does not show its input: set module.example_input",
-    "recurrent": ": its first layer does not show its input: set module.example_input",
+    "two_answers": " has 2 outputs that could hold the classes (left (from linear head), right",
+    "one_relu": ": the output is not the logits of linear head and not their softmax",
+    "dice": (" gives different outputs for the same rows (relative difference "),
+    "no_layer": ": its first layer does not show the shape of the input: set module.example_input",
+    "recurrent": ": its first layer does not show the shape of the input: set module.example_input",
     "two_unknown_inputs": ": forward takes 2 inputs (left, right): set module.example_input_array",
     "odd_sides": " does not run on [4, 3, 224, 224]: RuntimeError: mat1 and mat2 shapes cannot be ",
-    "lazy": ": 0.weight is lazy and has no shape yet: run the module once in the function",
+    "lazy": ": 0.weight is a lazy layer without a shape: run the module once inside the function",
     "meta": ": its parameters have no values (NotImplementedError: ",
-    "needs_arguments": " needs arguments (classes): give a function without arguments that calls",
+    "needs_arguments": " needs arguments (classes): write a function without arguments that calls",
     "raises": ": calling it fails (ValueError: no weights at torch_modules.py line ",
     "exits": ": calling it fails (SystemExit: bye at torch_modules.py line ",
-    "gives_a_dict": " does not return a torch.nn.Module but dict: return a module",
+    "gives_a_dict": " returns dict, not a torch.nn.Module: return a module",
     "not_a_function": " is not a function (int): give a function without arguments that returns a",
 }
 
@@ -64,8 +63,8 @@ def test_a_size_that_is_not_guessed_can_be_declared() -> None:
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:odd_sides")
     assert str(error.value).endswith(
-        ", and on 8 other shapes: set module.example_input_array to a tensor that it takes (a "
-        "tuple of tensors where it takes several)"
+        ", nor on 8 other shapes: set module.example_input_array to a tensor that the module "
+        "accepts (or a tuple of tensors for several inputs)"
     )
     assert open_torch(f"{ZOO}:declared_sides").inputs[0].shape == (None, 3, 20, 20)
 
@@ -154,7 +153,7 @@ def test_zip_files_that_torch_cannot_run(tmp_path: Path) -> None:
         archive.writestr("c/code/__torch__.py", "nonsense")
     for path, message in (
         (foreign, "is a zip file without a torch program"),
-        (compiled, "is compiled (AOTInductor), which shows no layers"),
+        (compiled, "is a compiled program (AOTInductor), so covcal cannot see its layers"),
         (damaged, f"is a TorchScript file that torch {torch.__version__} cannot load (RuntimeErr"),
     ):
         with pytest.raises(CovcalError) as error:
@@ -169,10 +168,10 @@ def test_rows_that_do_not_fit() -> None:
     with pytest.raises(CovcalError) as error:
         classifier.prove({"x": rows((4,)).numpy()})
     assert str(error.value) == (
-        f"{ZOO}:mlp wants float32 [N, 6] as x, and the data gives float32 [N, 4]: change the "
+        f"{ZOO}:mlp expects float32 [N, 6] as x, but the data has float32 [N, 4]: change the "
         "preprocessing or the array"
     )
-    with pytest.raises(CovcalError, match=r"the data gives float64 \[N, 6\]"):
+    with pytest.raises(CovcalError, match=r"the data has float64 \[N, 6\]"):
         classifier.prove({"x": rows((D_IN,)).double().numpy()})
     images = open_torch(f"{ZOO}:convolved_over_all", phi="none")
     assert images.inputs[0].shape == (None, 3, 8, 8)
@@ -185,7 +184,7 @@ def test_a_run_that_fails_on_the_data() -> None:
         classifier.prove({"x": rows((3, 0, 4)).numpy()})
     text = str(error.value)
     assert text.startswith(f"{ZOO}:images cannot run on [7, 3, 0, 4] (")
-    assert text.endswith("or pass --batch 1 if only one row at a time works")
+    assert text.endswith("pass --batch 1")
     assert "\n" not in text
 
 
@@ -194,10 +193,12 @@ def test_unknown_phi_lists_what_there_is() -> None:
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:mlp", phi="hidden")
     assert str(error.value) == (
-        f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head (its "
-        "output; add .input for what it reads)"
+        f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head. A "
+        "name means the output of the module; add .input for its input"
     )
-    with pytest.raises(CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows, not one"):
+    with pytest.raises(
+        CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows instead of one"
+    ):
         open_torch(f"{ZOO}:first_token", phi="mix")
 
 
@@ -267,7 +268,7 @@ def test_a_storage_of_another_size(member: str, size: float, tmp_path: Path) -> 
                 content = (content * 2)[: int(len(content) * size)]
             copy.writestr(name, content)
     open_program(whole, None, trusted=True)
-    with pytest.raises(CovcalError, match=rf"torn.pt is damaged: \S+{member} has \d+ bytes and n"):
+    with pytest.raises(CovcalError, match=rf"torn.pt is damaged: \S+{member} has \d+ bytes but n"):
         open_program(torn, None, trusted=True)
 
 
@@ -278,7 +279,7 @@ def test_quantised_scores_are_called_so(kind: torch.dtype, monkeypatch: pytest.M
 
     monkeypatch.setattr(torch_modules, "bytes_of", bytes_of, raising=False)
     with pytest.raises(
-        CovcalError, match=r"gives output u?int8 \[4, 3\] for 4 rows: output holds qu"
+        CovcalError, match=r"gives output u?int8 \[4, 3\] for 4 rows, but output holds qu"
     ):
         open_torch(f"{ZOO}:bytes_of")
 

@@ -47,7 +47,7 @@ def test_weights_are_found_in_checkpoints(place: str, prefix: str, tmp_path: Pat
     x = rows((D_IN,))
     _, logits = classifier.prove({"x": x.numpy()}).run({"x": x.numpy()})
     np.testing.assert_allclose(logits, expected_logits(weights, x), rtol=1e-5, atol=1e-5)
-    said = f"{path}: {prefix!r} was removed from the start of every name" in classifier.notes
+    said = f"{path}: the start {prefix!r} was removed from every name" in classifier.notes
     assert said == bool(prefix)
     assert classifier.sha256 != open_torch(f"{ZOO}:mlp").sha256
 
@@ -89,7 +89,7 @@ def test_weights_of_another_module(tmp_path: Path) -> None:
         open_torch(f"{ZOO}:mlp", weights=path)
     assert str(error.value) == (
         f"{path} does not fit the module of {ZOO}:mlp: it lacks body.bias; it adds extra; it has "
-        "head.weight [7, 5] instead of [3, 5]: give the weights that were trained with this module"
+        "head.weight [7, 5] instead of [3, 5]: give weights that were trained with this module"
     )
 
 
@@ -128,7 +128,9 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
         open_torch(f"{ZOO}:mlp", weights=path)
     for content, found in (({"epoch": 3}, "a dict of epoch"), ([1], "list")):
         torch.save(content, path)
-        with pytest.raises(CovcalError, match=f"holds no state_dict but {found}: save it with"):
+        with pytest.raises(
+            CovcalError, match=f"holds {found} instead of a state_dict: save it with"
+        ):
             open_torch(f"{ZOO}:mlp", weights=path)
     program = save(torch_modules.mlp(), "traced", tmp_path / "model.pt", rows((D_IN,)))
     with pytest.raises(CovcalError, match=r"contains its weights: leave out --weights"):
@@ -142,5 +144,5 @@ def test_weights_that_are_no_numbers(bad: float, tmp_path: Path) -> None:
     weights["body.bias"][1] = bad
     path = tmp_path / "weights.pth"
     torch.save(weights, path)
-    with pytest.raises(CovcalError, match=r"weights.pth: body.bias holds NaN or infinite numbers"):
+    with pytest.raises(CovcalError, match=r"weights.pth: body.bias holds NaN or infinity"):
         open_torch(f"{ZOO}:mlp", weights=path)

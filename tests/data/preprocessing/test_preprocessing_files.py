@@ -220,9 +220,9 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({**VIT, "do_thumbnail": True, "patch": 3}, "do_thumbnail, patch might change pixels"),
-        ({**VIT, "crop_pct": 0.9}, "crop_pct might change pixels"),
-        ({**VIT, "do_pad": True}, "do_pad might change pixels, and covcal does not know how: pass"),
+        ({**VIT, "do_thumbnail": True, "patch": 3}, "the settings do_thumbnail, patch"),
+        ({**VIT, "crop_pct": 0.9}, "the settings crop_pct"),
+        ({**VIT, "do_pad": True}, "the settings do_pad, and they might change pixels: pass"),
         ({**VIT, "size": {"longest_edge": 224}}, "size is .*it must be {height, width} or"),
         ({**VIT, "size": {"shortest_edge": 224}}, "are not cropped, so their sizes differ"),
         ({**VIT, "size": 0}, "size is 0: it must be whole numbers from 1 to 65535"),
@@ -255,7 +255,7 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
         ({"pretrained_cfg": {"input_size": [3, 64, 48]}}, "how timm resizes to 64x48 with a fixed"),
         ({"model_type": "vit", "hidden_size": 768}, "holds a model's config: pass a preprocessor"),
         ({"a": 1}, "holds no preprocessing of a known kind: pass"),
-        ([1], "holds no JSON object"),
+        ([1], "is not a JSON object"),
         ("{", "is not readable JSON"),
     ],
 )
@@ -273,12 +273,15 @@ def test_a_file_that_cannot_be_followed_is_refused_in_one_line(
     [
         ("resnet50", "does not name the weights: pass resnet50.IMAGENET1K_V1, resnet50.IMAG"),
         ("resnet50.IMAGENET1K_V9", "does not name the weights"),
-        ("resnet5.IMAGENET1K_V2", r"is no file and no preset .*\(did you mean resnet50.IMAGENET"),
+        (
+            "resnet5.IMAGENET1K_V2",
+            r"is not a file and not a known preset.*\(did you mean resnet50.IMAGENET",
+        ),
         ("gone.json", "gone.json does not exist: pass a preprocessor_config.json"),
-        ("something", "something is no file and no preset that covcal knows: pass a prepro"),
-        ("no_such_module_here:f", "there is no module no_such_module_here in this folder"),
-        ("json:nothing", "json has no nothing: check its name"),
-        ("json:decoder", "json:decoder is no function: give a function of a PIL image"),
+        ("something", "something is not a file and not a known preset: pass a prepro"),
+        ("no_such_module_here:f", "no module no_such_module_here in this folder"),
+        ("json:nothing", "json has no nothing: check the name"),
+        ("json:decoder", "json:decoder is not a function: give a function that takes a PIL image"),
     ],
 )
 def test_what_names_nothing_is_refused_with_the_choice(text: str, message: str) -> None:

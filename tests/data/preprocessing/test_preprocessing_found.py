@@ -45,7 +45,7 @@ def test_a_file_beside_the_model_is_found_and_named(tmp_path: Path) -> None:
 
 def test_a_file_beside_the_model_that_cannot_be_followed_is_an_error(tmp_path: Path) -> None:
     save({**VIT, "do_pad": True}, tmp_path)
-    with pytest.raises(CovcalError, match=r"do_pad might change pixels.*pass --preprocess none"):
+    with pytest.raises(CovcalError, match=r"the settings do_pad.*pass --preprocess none"):
         found_preprocessing({}, tmp_path / "model.onnx")
 
 

@@ -87,7 +87,7 @@ def test_sizes_that_the_model_leaves_open_are_those_of_the_function(functions: s
 @pytest.mark.parametrize(
     ("function", "dtype", "message"),
     [
-        ("wide", F4, r"returns an array of shape \[1, 5, 6\] and a row .* is \[1, 4, 4\]"),
+        ("wide", F4, r"returns an array of shape \[1, 5, 6\] but one row .* shape \[1, 4, 4\]"),
         ("batch", F4, r"shape \[1, 1, 4, 4\] .*: return one row, without the batch"),
         ("undefined", F4, "returns NaN or infinity for an image: return finite numbers"),
         ("words", F4, "returns .*: return numbers"),
@@ -95,7 +95,7 @@ def test_sizes_that_the_model_leaves_open_are_those_of_the_function(functions: s
         (
             "fails",
             F4,
-            r"failed on a RGB image of 5x6 pixels \(KeyError: 'no such thing'\): correct",
+            r"failed on an RGB image of 5x6 pixels \(KeyError: 'no such thing'\): correct",
         ),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_broken_file_is_no_fault_of_the_function(functions: str, tmp_path: Pat
 
 def test_flags_beside_a_function_are_refused(functions: str) -> None:
     asked = load_preprocessing(f"{functions}:row", metadata={})
-    with pytest.raises(CovcalError, match="does the whole preprocessing and --scale would change"):
+    with pytest.raises(CovcalError, match="does the whole preprocessing, so --scale has no effect"):
         asked.overridden_by(Preprocessing(scale=1.0))
 
 

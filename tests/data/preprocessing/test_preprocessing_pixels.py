@@ -81,7 +81,7 @@ def test_what_is_given_wins() -> None:
         ({}, (None, 512), F4, "is not an image: give its rows as x in an .npz"),
         ({}, (None, None, None, None), F4, "which axis holds the channels: pass --layout"),
         ({"layout": "NCHW"}, (None, None, 8, 8), F4, "does not show its colours: pass --color"),
-        ({}, (None, 3, None, None), F4, "leaves the image size open: pass --size"),
+        ({}, (None, 3, None, None), F4, "has no fixed image size: pass --size"),
         (
             {"size": (8, 8)},
             GREY,
@@ -107,29 +107,29 @@ def test_what_is_given_wins() -> None:
             {"size": (9, 9), "crop": (4, 4), "resize": Resize("short", short=5)},
             COLOR,
             F4,
-            "--size 9 has no meaning beside --crop 4 and a --resize with own lengths",
+            "--size 9 has no effect beside --crop 4 and a --resize with sizes",
         ),
         ({"size": (0, 4)}, COLOR, F4, "--size 0 4: give numbers above 0"),
         (
             {"layout": "NHWC"},
             COLOR,
             F4,
-            r"--layout NHWC does not fit the model's input \[\?, 3, 4, 4\], whose channels are "
-            "where NCHW has them: pass --layout NCHW or drop it",
+            r"--layout NHWC does not fit the model's input \[\?, 3, 4, 4\]: pass --layout NCHW "
+            r"or drop it",
         ),
-        ({"layout": "NCHW"}, (None, 5, 8, 8), F4, "has 5 channels and images have 1 or 3"),
+        ({"layout": "NCHW"}, (None, 5, 8, 8), F4, "has 5 channels, but images have 1 or 3"),
         (
             {"resize": Resize("letterbox", fill=(1, 2))},
             COLOR,
             F4,
-            "a border of 2 numbers and RGB has 3 channels",
+            "a border of 2 numbers but RGB has 3 channels",
         ),
         ({"color": "RGB"}, GREY, F4, "--color RGB does not fit"),
-        ({"layout": "NHW"}, GREY, F4, "has 4 axes, not those of --layout NHW"),
-        ({"mean": (1.0, 2.0)}, COLOR, F4, "--mean has 2 numbers and RGB has 3 channels"),
+        ({"layout": "NHW"}, GREY, F4, "has 4 axes, which does not fit --layout NHW"),
+        ({"mean": (1.0, 2.0)}, COLOR, F4, "--mean has 2 numbers but RGB has 3 channels"),
         ({"std": (0.0,)}, GREY, F4, "--std 0: give numbers above 0"),
         ({"scale": -1.0}, GREY, F4, "--scale -1: give numbers above 0"),
-        ({"mean": (1.0,)}, GREY, np.dtype(np.uint8), "neither scaled nor normalised"),
+        ({"mean": (1.0,)}, GREY, np.dtype(np.uint8), "must not be scaled or normalised"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -262,11 +262,11 @@ def test_no_warning_escapes_from_a_transparent_palette(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"std": (1e-320,)}, "take pixels to inf, which the model's float32 does not hold"),
-        ({"scale": 1e307}, "take pixels to inf, which"),
-        ({"mean": (1e39,)}, "take pixels to 1e+39, which"),
-        ({"std": (1e300,)}, "take pixels to 1e-300, which"),
-        ({"scale": 1e-320}, "take pixels to 2.5e-318, which"),
+        ({"std": (1e-320,)}, "make pixels as large as inf, but the model's float32 cannot hold"),
+        ({"scale": 1e307}, "make pixels as large as inf"),
+        ({"mean": (1e39,)}, "make pixels as large as 1e+39"),
+        ({"std": (1e300,)}, "make pixels as large as 1e-300"),
+        ({"scale": 1e-320}, "make pixels as large as 2.5e-318"),
         ({"scale": 1e-320, "mean": (1.0,)}, "--scale 1e-320 makes all pixels 0"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_value_that_is_not_finite_is_named(kind: str, value: float, tmp_path: 
 def test_a_width_other_than_the_models_is_refused_with_both(kind: str, tmp_path: Path) -> None:
     path = write_rows(kind, tmp_path, ROWS)
     wanted = ModelInput("input.1", (None, 5), np.dtype(np.float32))
-    with pytest.raises(CovcalError, match=r"4.* wants float32 \[N, 5\]: give"):
+    with pytest.raises(CovcalError, match=r"4.* expects float32 \[N, 5\]: give"):
         opened(path, wanted)
 
 
@@ -163,7 +163,7 @@ def test_a_missing_input_is_named(kind: str, tmp_path: Path) -> None:
     else:
         path = write_rows(kind, tmp_path, ROWS)
     wanted = [ModelInput(name, (None, 1), np.dtype(np.float32)) for name in ("x", "f0", "weight")]
-    with pytest.raises(CovcalError, match=r"the model has 3 inputs and there is no .*weight, only"):
+    with pytest.raises(CovcalError, match=r"the model has 3 inputs, but .*weight is missing"):
         opened(path, *wanted)
 
 
@@ -202,7 +202,7 @@ def test_another_kind_of_file_is_refused_with_the_way_out(
     name: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(b"something")
-    with pytest.raises(CovcalError, match=f"is no data that covcal reads: {message}"):
+    with pytest.raises(CovcalError, match=f"is not a kind of file that covcal reads: {message}"):
         opened(tmp_path / name)
 
 
@@ -214,7 +214,7 @@ def test_an_empty_or_broken_file_is_named(name: str, tmp_path: Path) -> None:
         pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
     path = tmp_path / name
     path.write_bytes(b"")
-    with pytest.raises(CovcalError, match=r"a\..* is empty \(0 bytes\): give"):
+    with pytest.raises(CovcalError, match=r"a\..* is empty \(0 bytes\): (give|save)"):
         opened(path)
     path.write_bytes(b"\xff\x00neither this nor that\n" * 40)
     with pytest.raises(CovcalError, match=r"a\.") as caught:

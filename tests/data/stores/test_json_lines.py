@@ -129,7 +129,7 @@ def test_a_missing_answer_is_less_likely_than_the_others(tmp_path: Path) -> None
     read = outputs(write(tmp_path / "rows.jsonl", records))
     assert np.argmax(logits(read)[3]) == 1
     assert logits(read)[3, 2] == logits(read)[3].min()
-    assert any("1 of 40 rows lack" in note for note in read.notes)
+    assert any("1 of 40 rows have no output" in note for note in read.notes)
 
 
 def test_empty_lines_and_missing_values(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_empty_lines_and_missing_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{'x': 1}", "line 3 is no JSON value"),
-        ("[" * 100_000, "line 3 is no JSON value"),
-        ("17", "line 3 holds no JSON object: save one JSON object per line"),
+        ("{'x': 1}", "line 3 is not valid JSON"),
+        ("[" * 100_000, "line 3 is not valid JSON"),
+        ("17", "line 3 is not a JSON object: save one JSON object per line"),
         ('{"x": "a"}', "x holds a text in line 3, but a number before: save values of one kind"),
         ('{"x": {"a": 1}}', "x holds an object of numbers in line 3, but a number before"),
         ('{"v": [1, 2, 3]}', "v holds 3 values in line 3, but 2 before"),
@@ -164,7 +164,7 @@ def test_an_error_names_the_line(line: str, message: str, tmp_path: Path) -> Non
 
 def test_a_number_beyond_float64_is_refused_by_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"x": 1}, {"x": 10**400}])
-    with pytest.raises(CovcalError, match="x of line 2 holds a value that is no number of 64 bits"):
+    with pytest.raises(CovcalError, match="x of line 2 does not fit into 64 bits"):
         JSONLinesStore(path).whole("x")
 
 
@@ -208,10 +208,10 @@ def test_a_list_is_read_as_lines_are(
     [
         ('{"x": 1}', "it holds no list of rows"),
         ("[]", "there are no rows"),
-        ('[{"x": 1}, {"x": 2', "entry 2 is no JSON value"),
-        ('[{"x": 1} {"x": 2}]', "no comma or bracket follows entry 1"),
-        ('[{"x": 1}, {"x": 2},', "entry 3 is no JSON value"),
-        ('[{"x": 1}, 7]', "entry 2 holds no JSON object"),
+        ('[{"x": 1}, {"x": 2', "entry 2 is not valid JSON"),
+        ('[{"x": 1} {"x": 2}]', "there is no comma or bracket after entry 1"),
+        ('[{"x": 1}, {"x": 2},', "entry 3 is not valid JSON"),
+        ('[{"x": 1}, 7]', "entry 2 is not a JSON object"),
     ],
 )
 def test_a_damaged_list_names_the_entry(text: str, message: str, tmp_path: Path) -> None:

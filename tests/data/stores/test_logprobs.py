@@ -153,7 +153,7 @@ def test_labels_name_the_answers_and_ids_are_the_users(tmp_path: Path) -> None:
     assert read.class_names == ("no", "yes")
     assert read.ids[:2] == ["q0", "q1"]
     np.testing.assert_allclose(rows(read)[0], [0.2, 0.8], rtol=1e-6)
-    with pytest.raises(CovcalError, match="name the answers with --choices A B C D"):
+    with pytest.raises(CovcalError, match="name the answers: --choices A B C D"):
         table(write(tmp_path / "bare.jsonl", [chat(entry("A", {"A": 1.0}))] * 3))
 
 
@@ -166,7 +166,7 @@ def test_notes_say_what_a_log_lacks(tmp_path: Path) -> None:
         chat(cut),
     ]
     notes = " ".join(table(write(tmp_path / "log.jsonl", lines), "A", "B").notes)
-    assert "50.0% of the probability is on other texts than the answers A, B" in notes
+    assert "50.0% of the probability is on texts other than A, B" in notes
     assert "1 of 3 lines do not list every answer" in notes
     assert "1 of 3 lines list none of the answers" in notes
     assert "sampled with temperature 0.7" in notes

@@ -239,17 +239,20 @@ class TestPartitions:
     @pytest.mark.parametrize(
         ("names", "message"),
         [
-            (("a=1/0", "b=1/0"), "is partitioned by a and by b: give one table"),
-            (("a=1/0", "a=2/b=1/0"), "is partitioned by a and by a, b: give one table"),
-            (("0", "a=1/0"), "has 0.parquet beside partitions like a=1: give either"),
+            (("a=1/0", "b=1/0"), "is partitioned by a, but other files by b: give"),
+            (("a=1/0", "a=2/b=1/0"), "is partitioned by a, but other files by a, b: give"),
+            (("0", "a=1/0"), "has both the file 0.parquet and partitions such as a=1: give"),
             (("a=1/a=2/0",), "two folders have the key a: rename one"),
             (
                 ("a=1/0", "raw/0"),
-                "holds Parquet files in its folder raw, whose name is no KEY=VALUE: give that "
-                "folder, or rename it",
+                "holds Parquet files in its folder raw, which is not named KEY=VALUE: give that "
+                "folder alone, or rename it",
             ),
-            (("a=1/0", "a=1/raw/0"), "a=1 holds Parquet files in its folder raw, whose name"),
-            (("train/0", "test/0"), "holds Parquet files in its folder test, whose name is no"),
+            (
+                ("a=1/0", "a=1/raw/0"),
+                "a=1 holds Parquet files in its folder raw, which is not named",
+            ),
+            (("train/0", "test/0"), "holds Parquet files in its folder test, which is not named"),
         ],
     )
     def test_what_is_no_partitioned_table_is_refused(
@@ -321,10 +324,10 @@ class TestProbabilitiesInOneColumn:
         arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
         column = self.column("sparse")
         for place, message in (
-            ({"size": 4}, "has 4 in row 11, but row 0 has 3 values"),
-            ({"indices": [0, 9]}, "sparse vectors whose indices do not fit their values"),
-            ({"indices": [0]}, "sparse vectors whose indices do not fit their values"),
-            ({"indices": [0, None]}, "sparse vectors whose indices do not fit their values"),
+            ({"size": 4}, "has 4 in row 11, but 3 values in row 0"),
+            ({"indices": [0, 9]}, "sparse vectors with wrong indices"),
+            ({"indices": [0]}, "sparse vectors with wrong indices"),
+            ({"indices": [0, None]}, "sparse vectors with wrong indices"),
         ):
             rows = column.to_pylist()
             rows[-1] |= place

@@ -91,7 +91,7 @@ class TestImageColumns:
         path = write_dataset(tmp_path / "rows.parquet", {"image": arrow.array(column)})
         found, skipped = greys(opened(path, GREY), range(5))
         assert found == [5, 9]
-        assert skipped[1] == "the table has no image there"
+        assert skipped[1] == "this row of the table has no image"
         assert skipped[2] == "not an image, or of an unknown kind"
         assert list(skipped) == [1, 2, 3]
 
@@ -144,7 +144,7 @@ class TestImageColumns:
 
     def test_an_image_model_with_several_inputs_is_refused(self, tmp_path: Path) -> None:
         path = write_dataset(tmp_path / "rows.parquet", {"image": pictures((1, 2))})
-        with pytest.raises(CovcalError, match=r"holds images, and the model has 2 inputs"):
+        with pytest.raises(CovcalError, match=r"holds images, but the model has 2 inputs"):
             opened(path, GREY, TWO)
 
     def test_large_images_come_a_few_at_a_time(
@@ -182,7 +182,7 @@ class TestClassNames:
         classes = choose_classes(None, None, [data], 3)
         assert classes.names == ("eel", "cat", "dog")
         assert data.labels(classes).tolist() == [0, 2, -1, -1, 1]
-        with pytest.raises(CovcalError, match=r"names 3 classes \(eel, cat, dog\) and the model"):
+        with pytest.raises(CovcalError, match=r"names 3 classes \(eel, cat, dog\) but the model"):
             choose_classes(None, None, [data], 4)
 
     def test_a_class_without_rows_need_not_be_one_of_the_model(self, tmp_path: Path) -> None:
@@ -194,11 +194,11 @@ class TestClassNames:
     def test_without_names_on_the_other_side_they_are_numbers(self, tmp_path: Path) -> None:
         data = self.domain(tmp_path)
         assert data.labels(numbered_classes(3)).tolist() == [0, 2, -1, -1, 1]
-        with pytest.raises(CovcalError, match=r"label in row 1 is 2 and the model has 2 classes"):
+        with pytest.raises(CovcalError, match=r"label in row 1 is 2, but the model has 2 classes"):
             data.labels(numbered_classes(2))
 
     def test_a_number_without_a_name_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(CovcalError, match=r"label in row 1 is 3 and the data names 3 classes"):
+        with pytest.raises(CovcalError, match=r"label in row 1 is 3, but there are 3 classes"):
             self.domain(tmp_path, (0, 3))
 
     def test_they_hold_for_tables_of_logits_too(self, tmp_path: Path) -> None:
