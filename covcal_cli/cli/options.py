@@ -159,9 +159,9 @@ EstimatedMetrics = Annotated[
     str | None,
     typer.Option(
         metavar="METRIC[:CLASS],...",
-        help="More metrics, of every class or of one, such as f1,recall:fraud: precision, "
-        "recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. The class macro "
-        "is the mean over classes.",
+        help="More metrics, for every class or for one, such as f1,recall:fraud. Metrics: "
+        "precision, recall, f1, specificity, auroc, balanced_accuracy, accuracy, or "
+        "all. The class macro is the mean over classes.",
     ),
 ]
 EndName = StrEnum("EndName", ["low", "middle", "high"])

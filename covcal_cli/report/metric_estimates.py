@@ -32,7 +32,7 @@ def metric_limit(text: str) -> MetricLimit:
         raise ValueError(f"a higher cost is not better: use {MOST} {shown(text)}")
     metrics = parse_metrics(left)
     if len(metrics) != 1:
-        raise ValueError(f"{shown(text)} names several metrics: repeat {LEAST} for each")
+        raise ValueError(f"{shown(text)} names several metrics: pass {LEAST} once for each")
     return metrics[0], limit_from(number, left), LEAST
 
 
@@ -45,8 +45,8 @@ def cost_limit(text: str) -> MetricLimit:
         limit = math.nan
     if left != COST or not 0 <= limit < math.inf:
         raise ValueError(
-            f"{shown(text)} is not cost=MOST with a number of at least 0: all other metrics are "
-            f"better for being higher, so use {LEAST}"
+            f"{shown(text)} must be cost=NUMBER with a number of at least 0. For all other "
+            f"metrics a higher value is better: use {LEAST}"
         )
     return (COST, None), limit, MOST
 
@@ -82,11 +82,11 @@ def metric_gate(
     text = f"{name} {'>=' if option == LEAST else '<='} {limit:g}"
     on = "" if subject == "target" else f" on {printable(subject)}"
     if estimate is None or estimate.value is None or estimate.low is None or estimate.high is None:
-        reason = "this period has no metrics, because it was joined of several files"
+        reason = "this period has no metrics, because it was joined from several files"
         if estimate is not None:
             reason = (
-                f"{name} has no number, so no gate can use it: about {estimate.rows:.1f} rows are "
-                "too few"
+                f"{name} has no number, because about {estimate.rows:.1f} rows are too few: "
+                "leave out this gate, or give more rows"
             )
         return GateResult(subject, text, f"gate {text} skipped{on}: {reason}", "skipped")
     judged_end = end or ("low" if option == LEAST else "high")
