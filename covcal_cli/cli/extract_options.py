@@ -206,8 +206,8 @@ class ExtractOptions:
         list[str] | None,
         typer.Option(
             metavar="A B C",
-            help="The answers to find in a log with token log-probabilities (JSON lines of OpenAI "
-            "or vLLM). Default: the source's labels. Give it last.",
+            help="The answers to find in a log with token log-probabilities (JSON lines of "
+            "OpenAI or vLLM). Default: the source's labels. Write this option last.",
             show_default=False,
         ),
     ] = None

@@ -297,7 +297,9 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     is_closed = all(columns.predictions is not None for columns in every)
     if any(columns.predictions is not None for columns in every) and not is_closed:
         without = next(columns for columns in every if columns.predictions is None)
-        raise without.store.error("it has no column prediction, but the other table has it: add it")
+        raise without.store.error(
+            "it has no column prediction, but the other table has one: add the column"
+        )
     if not is_closed or len(named) > _MOST_CLASSES or len(named) < 1:
         return EVENTS
     if any(columns.label is None and columns.correct is not None for columns in every):

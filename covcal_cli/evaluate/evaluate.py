@@ -270,8 +270,8 @@ def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
             )
         if file.has_one_confidence != first.has_one_confidence:
             raise CovcalError(
-                f"one of {first.path} and {file.path} holds one confidence per row, and the other "
-                "all probabilities: measure them apart"
+                f"{first.path} and {file.path} differ: one has one confidence per row, the other "
+                "has all probabilities. Evaluate them separately"
             )
 
 

@@ -295,14 +295,13 @@ class OutputEvidence:
         total, lowest = self.total or 0.0, self.lowest
         if lowest not in (0.0, *_LEAST_INTEGERS):
             return (
-                f"all values are at least {_short(lowest)}, and with {_short(-lowest)} added to "
-                f"each, every row sums to {_short(total)}, as shifted probabilities do"
+                f"with {_short(-lowest)} added to each value, every row sums to {_short(total)}, as "
+                "shifted probabilities do"
             )
         if lowest:
             return (
-                f"all values are whole numbers from {self.low:g} to {self.high:g}, and with "
-                f"{-lowest:g} added to each, every row sums to about {_short(total)}, as quantised "
-                f"scores from {lowest:g} to {-lowest - 1:g} do"
+                f"with {-lowest:g} added to each value, every row sums to about {_short(total)}, "
+                f"as quantised scores from {lowest:g} to {-lowest - 1:g} do"
             )
         least, greatest = self.sums
         if self.are_whole and least == greatest and least not in _GREATEST_INTEGERS:

@@ -150,7 +150,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
     """Return the preprocessing of an Ultralytics classifier."""
     if not _is_ultralytics(metadata):
         task = metadata.get("task")
-        reason = f"its task is {task}" if task else "it has no imgsz and task"
+        reason = "it has no imgsz or no task" if task else "it has no imgsz and task"
         raise CovcalError(
             f"the model's metadata do not describe an Ultralytics classifier ({reason}): pass "
             "another --preprocess"
