@@ -166,7 +166,7 @@ class TestArgumentTypes:
     @pytest.mark.parametrize(
         ("make", "wrong", "message"),
         [
-            (covcal.Calibrator, {"labels": 50}, "unexpected keyword argument 'labels'; its argu"),
+            (covcal.Calibrator, {"labels": 50}, "unexpected keyword argument 'labels'. Its argu"),
             (covcal.CalibrateSettings, {"sed": 0}, "CalibrateSettings: .* 'sed'. Its arguments"),
             (covcal.CalibrateSettings, {"method": 5}, "method must be a text, not 5 of type int"),
             (covcal.CalibrateSettings, {"seed": 1.5}, "seed must be a whole number, not 1.5"),

@@ -187,7 +187,7 @@ def _verdict_on_all(
     metrics = evaluation.metrics[name]
     value = metrics.value(limit.metric)
     if value is None or not math.isfinite(value):
-        raise CovcalError(f"{limit.metric} of {name} has no value, so no gate can use it")
+        raise CovcalError(f"{limit.metric} of {name} has no value: leave out this gate")
     interval = None
     if level == evaluation.level:
         interval = evaluation.intervals[name].get(limit.metric)

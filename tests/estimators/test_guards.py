@@ -97,7 +97,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.above_chance(0.2, 5),
         lambda: guards.above_chance(0.19, 5),
-        "guessing has 20.0%",
+        "guessing would give 20.0%",
     ),
     (
         lambda: guards.prior_rows(0.3),

@@ -474,7 +474,7 @@ class TestLimits:
             *("evaluate", path, "--bins", 5000, "--fail-above", "calibration=1"),
             *("--confidence", 0),
         ).error_line()
-        assert line == "calibration of none has no value, so no gate can use it"
+        assert line == "calibration of none has no value: leave out this gate"
 
     @pytest.mark.parametrize("metric", ["accuracy", "agreement", "sharpness", "correctness_auroc"])
     def test_a_metric_that_is_better_when_higher_has_no_such_limit(

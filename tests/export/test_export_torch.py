@@ -286,4 +286,4 @@ def test_the_wrong_ending(tmp_path: Path) -> None:
     """A torch model is written as .pt2."""
     case = prepared(f"{ZOO}:mlp", tmp_path, fl=False)
     done = covcal("export", f"{ZOO}:mlp", "-c", case.document, "-o", tmp_path / "out.onnx")
-    assert "a torch model is exported as .pt2: pass another -o" in done.error_line()
+    assert "a torch model is exported as .pt2: give -o a name" in done.error_line()

@@ -194,7 +194,7 @@ def test_images_beside_finished_rows_are_noted(model: Path, target: Path, tmp_pa
     x = pixels(60)[:, None].astype(np.float32) / 255
     np.savez(tmp_path / "src.npz", x=x, y=np.arange(60) % 3)
     report = extract(model, tmp_path / "src.npz", target, tmp_path / "f.h5")
-    assert any("the source is fed unchanged" in text for text in report.warnings)
+    assert any("the source is used unchanged" in text for text in report.warnings)
 
 
 def test_a_fixed_batch_gives_the_same_rows(source: Path, tmp_path: Path) -> None:

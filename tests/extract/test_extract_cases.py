@@ -179,7 +179,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "empty": (write(b""), (), r"model\.onnx is empty \(0 bytes\)"),
     "truncated": (write(WHOLE[:200]), (), r"is cut short or is not an ONNX model \(200 bytes\)"),
     "not ONNX": (write(b"hello\n" * 50), (), r"is cut short or is not an ONNX model \(300 bytes\)"),
-    "external data missing": (external, (), r"needs m\.data beside it .*w1"),
+    "external data missing": (external, (), r"needs the file m\.data .*w1"),
     "new opset": (newer, (), "opset 99|operator set 99"),
     "custom op": (custom, (), r"my\.custom"),
     "several heads": (save("two heads"), (), "choose one with --model-output NAME"),

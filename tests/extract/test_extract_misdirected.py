@@ -186,9 +186,10 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
         (
             "--probabilities",
             {"confidence": SUREST, "prediction": [0] * N},
-            "holds no probabilities, only confidence, prediction (confidence is of one class per "
-            "row: pass --confidence): name the outputs prob_NAME, one column per class (one is "
-            "enough for two classes), or give an array probabilities [n, K]",
+            "holds no probabilities (only confidence, prediction). Name the outputs prob_NAME, "
+            "one column per class (one is enough for two classes), or give an array "
+            "probabilities [n, K]. If confidence is the confidence of one class per row, pass "
+            "--confidence",
         ),
         (
             "--logits",

@@ -63,7 +63,7 @@ def test_a_column_too_many_that_numbers_nothing_is_not_blamed(
     """Whole numbers that repeat, or rising fractions: all columns are listed, as before."""
     line = extract(tmp_path, both("csv", tmp_path, visits=values)).error_line()
     assert "s.csv has 4 columns of numbers (visits, age, height, weight)" in line
-    assert "as row numbers" not in line
+    assert "like row numbers" not in line
 
 
 def test_one_of_the_right_number_of_columns_is_fed_with_a_note(tmp_path: Path) -> None:

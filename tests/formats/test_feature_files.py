@@ -137,7 +137,7 @@ def test_a_missing_mark_is_as_good_as_unfinished(features: Path) -> None:
     def change(file: Any) -> None:
         del file.attrs["complete"]
 
-    assert error_of(features, change).startswith(" was never finished")
+    assert error_of(features, change).startswith(" is not complete")
 
 
 def test_a_foreign_file_has_no_schema(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
         lambda lines: [lines[0] | {"id": "target/x.png"}, *lines[1:]],
         "the cells id and draw in line 2 do not belong together",
     ),
-    "id twice": (lambda lines: [*lines, lines[0]], "is there twice"),
+    "id twice": (lambda lines: [*lines, lines[0]], "occurs twice"),
     "rows gone": (lambda lines: lines[:-2], f"2 of the {N} picked rows are missing"),
     "rows more": (
         lambda lines: [*lines, lines[1] | {"id": "target/1.png"}],

@@ -217,7 +217,7 @@ def test_images_are_in_the_tasks(adapted: Path, tmp_path: Path) -> None:
     (first, *_) = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
     assert first["data"]["image"].startswith("data:image/png;base64,")
     assert 'value="$image"' in (tmp_path / "t.xml").read_text(encoding="utf-8")
-    assert "doccano takes texts" in covcal(*run, tmp_path / "t.jsonl").error_line()
+    assert "doccano shows texts" in covcal(*run, tmp_path / "t.jsonl").error_line()
 
 
 def test_annotators_of_one_export_are_labellers(folder: Path) -> None:
@@ -264,7 +264,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "no tasks": (lambda folder: write_json(folder / "e.json", []), "e.json holds no tasks"),
     "an object": (lambda folder: write_json(folder / "e.json", {}), "holds no list of tasks"),
-    "numbers": (lambda folder: write_json(folder / "e.json", [1, 2]), "which is no task"),
+    "numbers": (lambda folder: write_json(folder / "e.json", [1, 2]), "which is not a task"),
     "other tasks": (
         lambda folder: write_json(folder / "e.json", [{"data": {"text": "a"}}]),
         "has no column id",

@@ -151,12 +151,11 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ("signed 8 bits", "as quantised scores from -128 to 127 do"),
         (
             "probabilities less 1",
-            "at least -1, and with 1 added to each, every row sums to 1, as "
-            "shifted probabilities do",
+            "with 1 added to each value, every row sums to 1, as shifted probabilities do",
         ),
         (
             "votes less their number",
-            "with 50 added to each, every row sums to 50, as shifted probabilities do",
+            "with 50 added to each value, every row sums to 50, as shifted probabilities do",
         ),
         (
             "negated percentages",

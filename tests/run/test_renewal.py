@@ -259,7 +259,7 @@ def test_labels_are_measured_on_all_new_rows(is_labelled: bool, folder: Path) ->
     files = ("-c", "old=out/cal.1.json", "-c", "new=out/cal.json", "--split", "all", "-o", "-")
     evaluated = covcal("evaluate", "out/features.h5", *files, cwd=folder).require_success()
     metrics = json.loads(evaluated.out)["metrics"]
-    sides = f"ECE {100 * metrics['new']['ece']:.1f} for {100 * metrics['old']['ece']:.1f} %"
+    sides = f"ECE {100 * metrics['new']['ece']:.1f} instead of {100 * metrics['old']['ece']:.1f} %"
     text = " ".join(done.out.split())
     assert f"measured on {len(arrays['y'])} labels, the new one is better ({sides})" in text
 

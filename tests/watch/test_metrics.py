@@ -168,7 +168,7 @@ class TestGates:
         ("options", "code", "message"),
         [
             (["--end", "low"], 2, "--end"),
-            (["--metrics", "recal"], 2, "'recal' is not METRIC"),
+            (["--metrics", "recal"], 2, "'recal' must be METRIC"),
             (["--fail-below", "cost=3"], 2, "--fail-above"),
             (["--metrics", "recall:cat"], 1, "recall:cat names no class of the file"),
         ],
@@ -191,7 +191,7 @@ def test_the_python_class_gives_the_numbers_of_the_command(made: Path) -> None:
         (metric["metric"], metric["class"], metric["value"])
         for metric in period["measured"]["metrics"]
     ]
-    with pytest.raises(covcal.CovcalError, match="metrics: 'recal' is not METRIC"):
+    with pytest.raises(covcal.CovcalError, match="metrics: 'recal' must be METRIC"):
         covcal.Watch(made / "cal.json", metrics="recal")
 
 

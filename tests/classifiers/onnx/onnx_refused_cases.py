@@ -80,7 +80,7 @@ REFUSED: dict[str, Refused] = {
         "in a way that covcal does not know",
     ),
     "relu after the 1x1 convolution": Refused(
-        NOT_AFFINE, rf"Conv scores gives .* per row and Relu follows, so the logits .*: {CHOICE}"
+        NOT_AFFINE, rf"Conv scores gives .* per row before Relu, so the logits .*: {CHOICE}"
     ),
     "3x3 convolution": Refused(
         Graph(

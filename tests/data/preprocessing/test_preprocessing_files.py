@@ -247,7 +247,7 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
             | {"do_center_crop": True},
             "crop_size is 200: it must be 224, the size that ConvNeXT crops to",
         ),
-        ({"image_mean": 0.5, "size": 224}, "some classes read size 224 as the shorter side"),
+        ({"image_mean": 0.5, "size": 224}, "size 224 may mean the shorter side"),
         ({"image_processor_type": "XImageProcessor"}, "size is missing, and covcal does not know"),
         ({"pretrained_cfg": {"crop_mode": "top"}}, "crop_mode is 'top': it must be center, squash"),
         ({"pretrained_cfg": {"interpolation": "random"}}, "interpolation is 'random'"),
