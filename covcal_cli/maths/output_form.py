@@ -295,8 +295,8 @@ class OutputEvidence:
         total, lowest = self.total or 0.0, self.lowest
         if lowest not in (0.0, *_LEAST_INTEGERS):
             return (
-                f"with {_short(-lowest)} added to each value, every row sums to {_short(total)}, as "
-                "shifted probabilities do"
+                f"with {_short(-lowest)} added to each value, every row sums to {_short(total)}, "
+                "as shifted probabilities do"
             )
         if lowest:
             return (
