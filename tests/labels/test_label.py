@@ -204,7 +204,7 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
         lambda lines: [{k: v for k, v in line.items() if k != "draw"} for line in lines],
         "has no column draw: give the CSV file that covcal pick wrote",
     ),
-    "does not come from covcal pick": (
+    "no draw": (
         lambda lines: [lines[0] | {"draw": "by hand"}, *lines[1:]],
         "line 2 has 'by hand' in its column draw",
     ),
