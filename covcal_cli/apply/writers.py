@@ -320,7 +320,7 @@ _NUMBER = np.dtype(
     [
         ("start", "<u4"),  # the text before the digits: a comma, or ",0.0"
         ("zeros", "<u2"),  # two more zeros
-        ("first", "<u2"),  # the first digit; in the form with an exponent also the point
+        ("first", "<u2"),  # the first digit; if there is an exponent, also the point
         ("middle", "<u4"),  # four digits
         ("last", "<u4"),  # four digits
         ("exponent", "<u4"),

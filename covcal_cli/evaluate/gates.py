@@ -27,7 +27,8 @@ from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
 POWER = 0.8  # probability that a gate finds a fault
-_MOST = 20  # a suggestion of more than this many times the rows is mostly noise
+# a suggested number of rows is mostly noise if it is more than this multiple of the rows
+_MOST = 20
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 

@@ -217,8 +217,8 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
     """Return one sheet with all lines that several labellers got of one batch, without labels.
 
-    Only sheets of the batch of the first sheet are joined. If a labeller's sheet is missing, some
-    lines are missing.
+    The first sheet decides the batch; only sheets of this batch are joined. If a labeller's sheet
+    is missing, some lines are missing.
     """
     first = sheets[0]
     for sheet in sheets:

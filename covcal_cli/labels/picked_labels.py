@@ -48,7 +48,7 @@ def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
 
 
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
-    """Join the draws of several files, with their labels, as the files' rows are joined.
+    """Join the draws of several files, with their labels; their rows are joined in the same way.
 
     Batches with the same number, one from each file, become one batch of the joined file. A row
     keeps its inclusion probability. The strata of a file are numbered after the strata of earlier

@@ -122,7 +122,7 @@ def _odds(logits: Floats, log_t: float) -> Float64s:
 
 
 def _profile(frame: Floats, log_t: float) -> Float64s:
-    """Return the log odds of the middle rows of equal parts, which represent all rows.
+    """Divide the rows into equal parts, and return the log odds of the middle row of each part.
 
     These are the numbers of ``np.quantile``, bit for bit, in a seventh of its time.
     """

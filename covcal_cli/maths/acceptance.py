@@ -171,8 +171,8 @@ class Ranking:
     def threshold(self, rows: int) -> float:
         """Return the threshold above which the first `rows` lie, or fewer if scores are equal.
 
-        The threshold depends only on the score of the next row. Given that score, the rows above
-        are a random sample of all future rows above.
+        The threshold depends only on the score of the next row. Given this score, the rows above it
+        are a random sample of all rows that will ever be above it.
         """
         if rows >= len(self):
             return 0.0

@@ -322,7 +322,7 @@ def _judged(
 def acknowledgement(
     history: History, used: WatchedCalibration, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return the line that accepts the rows of the last period, and this period.
+    """Return two things: a line that accepts the rows of the last period, and this period.
 
     Return None if its alarm is not raised.
     """

@@ -130,7 +130,7 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-_SMALLEST = 0.005  # a smaller change of a share is not named
+_SMALLEST = 0.005  # a smaller change of a share is not mentioned
 
 
 def verdict_on(

@@ -110,7 +110,8 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # The layer is inside the network if another operator follows, or another number of classes.
+    # The layer is inside the network if an unknown operator follows it, or if the output has
+    # another number of classes.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):

@@ -68,7 +68,7 @@ class Setting:
 
 
 class Draws:
-    """Many draws of the same batches from a pool, and the tests of one candidate by each look."""
+    """Many draws of the same batches from a pool. After each batch, a candidate is tested."""
 
     def __init__(self, setting: Setting, batches: int, draws: int, *, pool: bool) -> None:
         """Draw; `pool` tests all rows, although labels outside the region are rarer."""
