@@ -1,4 +1,4 @@
-"""``covcal compare``: methods against each other on several shifts, as a table or a file of it."""
+"""``covcal compare``: methods against each other on several labelled shifts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,19 +10,6 @@ from covcal_cli.cli.options import Force, PresetName, Quiet, Verbose, output
 
 if TYPE_CHECKING:
     from covcal_cli.compare.compare import Comparison
-
-import csv
-import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from statistics import fmean
-
-from covcal_cli.compare.compare import HARMS, Comparison
-from covcal_cli.compare.runs import BASELINES
-from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.metrics import METRICS
-from covcal_cli.files import write_text
-from covcal_cli.report.tables import Table, TeX, latex
 
 
 def compare(
@@ -72,9 +59,9 @@ def compare(
       covcal compare shifts/*.h5 --no-adapt -o without.md
     """
     from covcal_cli.adapt.settings import AdaptSettings
-    from covcal_cli.cli.compare import require_format, write_comparison
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import ALL, CompareSettings
+    from covcal_cli.compare.tables import require_format, write_comparison
     from covcal_cli.errors import CovcalError
     from covcal_cli.files import check_output
 
@@ -118,7 +105,7 @@ def compare(
 
 def _rendered(comparison: "Comparison") -> str:
     from covcal_cli.cli import tables
-    from covcal_cli.cli.compare import caption, caption_of_auto, grids, of_auto
+    from covcal_cli.compare.tables import caption, caption_of_auto, grids, of_auto
     from covcal_cli.report.tables import Table
 
     parts = [tables.text(Table(grid.heads, grid.rows, grid.texts)) for grid in grids(comparison)]
@@ -128,269 +115,3 @@ def _rendered(comparison: "Comparison") -> str:
         table = tables.text(Table(auto.heads, auto.rows, auto.texts))
         parts += [table, caption_of_auto(comparison)]
     return "\n\n".join(parts)
-
-
-# With more shifts than this, shifts are rows of a second table instead of columns.
-_WIDE = 8
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of texts: column heads, and rows of as many cells."""
-
-    heads: list[str]
-    rows: list[list[str]]
-    texts: tuple[int, ...] = (0,)  # columns of text; all others are numbers
-
-
-def grids(
-    comparison: Comparison, *, plus_minus: str = " ± ", bold: Callable[[str], str] = str
-) -> list[Grid]:
-    """Return the comparison as one table, or as two if there are many shifts.
-
-    The table has a row per method that ran, and a column per shift. With several shifts it also has
-    the mean over shifts, the worst score, the mean rank, and the number of shifts that the method
-    harms. A method that did not run on all shifts has only the number of harmed shifts. If there
-    are many shifts, they are the rows of a second table. `bold` marks the best cell.
-    """
-    shifts = _by_shift(comparison, plus_minus, bold)
-    if len(comparison.shifts) == 1:
-        return [shifts]
-    overall = _over_shifts(comparison, bold)
-    if len(comparison.shifts) > _WIDE:
-        heads, *rows = map(list, zip(shifts.heads, *shifts.rows, strict=True))
-        return [overall, Grid(["shift", *heads[1:]], rows)]
-    rows = [row + more[1:] for row, more in zip(shifts.rows, overall.rows, strict=True)]
-    return [Grid(shifts.heads + overall.heads[1:], rows)]
-
-
-def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str]) -> Grid:
-    """Return a row per method and a column per shift."""
-    columns = []
-    for shift in comparison.shifts:
-        ranks = comparison.ranks(shift)
-        first = min(ranks.values(), default=0)  # ranks start at 1
-        texts = {m: _score(comparison, shift, m, plus_minus) for m in comparison.ran}
-        columns.append([bold(t) if ranks.get(m) == first else t for m, t in texts.items()])
-    rows = [list(row) for row in zip(comparison.ran, *columns, strict=True)]
-    return Grid(["method", *comparison.shifts], rows)
-
-
-def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
-    """Return a row per method with its numbers over all shifts."""
-    everywhere = comparison.everywhere
-    sign = 1 if comparison.metric.better == "lower" else -1
-    best = min((sign * comparison.mean(method) for method in everywhere), default=None)
-    rows = []
-    for method in comparison.ran:
-        cells = ["-", "-", "-"]
-        if method in everywhere:
-            mean = comparison.mean(method)
-            worst = comparison.score(comparison.worst(method), method)
-            cells = [
-                bold(number(comparison, mean)) if sign * mean == best else number(comparison, mean),
-                "-" if worst is None else number(comparison, worst),
-                f"{comparison.mean_rank(method):.1f}",
-            ]
-        harmed = [str(len(comparison.harmed(method, by))) for by in HARMS]
-        rows.append([method, *cells, *harmed])
-    return Grid(["method", "mean", "worst", "rank", *harm_heads(comparison)], rows)
-
-
-def harm_heads(comparison: Comparison) -> list[str]:
-    """Return the heads of columns that count harmed shifts."""
-    return [f"> {100 * by:.0f}" if percent(comparison) else f"> {by}" for by in HARMS]
-
-
-def caption(comparison: Comparison) -> str:
-    """Return the legend of the table: the meaning of its numbers, columns and method names."""
-    display = comparison.metric.report or comparison.metric.screen
-    name = comparison.metric.name if display is None else display.label
-    unit = " in percent" if percent(comparison) else ""
-    over = (
-        f", mean and standard deviation over {comparison.seeds} seeds"
-        if comparison.seeds > 1
-        else ", one seed"
-    )
-    better = "higher" if comparison.metric.better == "higher" else "lower"
-    text = f"{name}{unit} on target test rows{over}; {better} is better.{_prefixes(comparison)}"
-    if len(comparison.shifts) == 1:
-        return text
-    unit = " points" if percent(comparison) else ""
-    return (
-        f"{text} Rank: mean over shifts, 1 is best. {', '.join(harm_heads(comparison))}: number of "
-        f"shifts where a method is worse than the better of {' and '.join(BASELINES)} by more than "
-        f"that many{unit}."
-    )
-
-
-def _prefixes(comparison: Comparison) -> str:
-    """Explain the parts of method names, and name the methods that could not run."""
-    parts = {part for method in comparison.ran for part in method.split("+")}
-    meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
-    used = [meaning for part, meaning in meanings.items() if part in parts]
-    text = f" {'; '.join(used)}." if used else ""
-    left_out = [method for method in comparison.methods if method not in comparison.ran]
-    return f"{text} Could not run: {', '.join(left_out)}." if left_out else text
-
-
-def of_auto(comparison: Comparison) -> Grid | None:
-    """Return per shift the choice of auto, the estimated accuracy, and the checks that failed.
-
-    None if auto did not run, or no file allowed an estimate.
-    """
-    rows = []
-    for shift in comparison.shifts:
-        estimate, took = comparison.estimate(shift), comparison.took(shift)
-        true = comparison.shifts[shift][BASELINES[0]].means["accuracy"]
-        if estimate is None or not took:
-            continue
-        estimated = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in estimate))
-        failed = counted(comparison.failed(shift), len(comparison.records[shift]))
-        method = counted(took, len(comparison.records[shift]))
-        rows.append([shift, method, estimated, f"{100 * true:.1f}", failed or "none"])
-    heads = ["shift", "auto chose", "estimated accuracy", "true", "failed checks"]
-    return Grid(heads, rows, (0, 1, 4)) if rows else None
-
-
-def caption_of_auto(comparison: Comparison) -> str:
-    """Return the legend of `of_auto`, and the quality of the estimates."""
-    coverage = comparison.coverage()
-    text = "Accuracies in percent; the true one is measured on the labelled test rows."
-    if coverage is None:
-        return text
-    return (
-        f"{text} The estimates are off by {100 * coverage.error:.1f} points on average. Their "
-        f"ranges contain {coverage.held:.0%} of the true accuracies and are "
-        f"{100 * coverage.width:.1f} points wide."
-    )
-
-
-def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names with their numbers of seeds; a name with all seeds has no number."""
-    return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
-
-
-def _score(comparison: Comparison, shift: str, method: str, plus_minus: str) -> str:
-    entry = comparison.shifts[shift].get(method)
-    name = comparison.metric.name
-    if entry is None or name not in entry.means:
-        return "-"
-    text = number(comparison, entry.means[name])
-    deviation = entry.deviations[name]
-    return f"{text}{plus_minus}{number(comparison, deviation)}" if deviation else text
-
-
-def percent(comparison: Comparison) -> bool:
-    """Return whether the ranking metric is shown in percent."""
-    display = comparison.metric.report or comparison.metric.screen
-    return display is None or display.percent
-
-
-def number(comparison: Comparison, value: float) -> str:
-    """Return a value of the ranking metric as text."""
-    return f"{100 * value:.2f}" if percent(comparison) else f"{value:.4f}"
-
-
-# Formats of files, by suffix.
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """Return Markdown tables, the best of each shift in bold."""
-    parts = [markdown(grid) for grid in grids(comparison, bold=lambda text: f"**{text}**")]
-    parts.append(caption(comparison))
-    auto = of_auto(comparison)
-    if auto is not None:
-        parts += [markdown(auto), caption_of_auto(comparison)]
-    return "\n\n".join(parts) + "\n"
-
-
-def markdown(grid: Grid) -> str:
-    """Return one table as Markdown; numbers may have markup."""
-    rules = ["---" if i in grid.texts else "---:" for i in range(len(grid.heads))]
-    rows = [
-        [_in_markdown(cell) if i in grid.texts else cell for i, cell in enumerate(row)]
-        for row in grid.rows
-    ]
-    lines = [map(_in_markdown, grid.heads), rules, *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _in_markdown(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-def as_tex(comparison: Comparison) -> str:
-    """Return LaTeX tabulars (package booktabs), the best of each shift in bold."""
-    tables = grids(comparison, plus_minus=r" $\pm$ ", bold=lambda text: rf"\textbf{{{text}}}")
-    return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, tables))
-
-
-def _tabular(grid: Grid) -> str:
-    """Return one table as LaTeX; cells with numbers are LaTeX already."""
-    rows = [
-        [cell if index in grid.texts else TeX(cell) for index, cell in enumerate(row)]
-        for row in grid.rows
-    ]
-    return latex(Table(grid.heads, rows, grid.texts))
-
-
-def as_csv(comparison: Comparison) -> str:
-    """Return a line per shift and method, with every metric; fractions, not percent.
-
-    The estimated accuracy of a shift is repeated in each of its lines. The seconds are for the fit
-    only, without adapt.
-    """
-    page = io.StringIO()
-    writer = csv.writer(page, lineterminator="\n")
-    both = [key for name in METRICS for key in (name, f"{name}_sd")]
-    heads = ["shift", "method", "seeds", "n", "temperature", "rank", "harm", "method_used"]
-    heads += ["failed_guards", "ess_share", "seconds", "cpu_seconds"]
-    heads += ["estimated_accuracy", "estimate_low", "estimate_high"]
-    writer.writerow([*heads, *both])
-    for shift, entries in comparison.shifts.items():
-        ranks, records = comparison.ranks(shift), comparison.records[shift]
-        for method, entry in entries.items():
-            values = dict(entry.means)
-            values |= {f"{name}_sd": value for name, value in entry.deviations.items()}
-            fits = [record.fits[method] for record in records if method in record.fits]
-            shares = [fit.ess_share for fit in fits if fit.ess_share is not None]
-            spent = [record.seconds[method] for record in records if method in record.seconds]
-            writer.writerow(
-                [
-                    shift,
-                    method,
-                    len(records),
-                    records[0].n,
-                    entry.temperature,
-                    ranks.get(method, ""),
-                    comparison.harm(shift, method),
-                    counted(comparison.took(shift, method), len(records)),
-                    counted(comparison.failed(shift, method), len(records)),
-                    fmean(shares) if shares else "",
-                    fmean(duration.wall for duration in spent) if spent else "",
-                    fmean(duration.cpu for duration in spent) if spent else "",
-                    *(comparison.estimate(shift) or ("", "", "")),
-                    *(values.get(name, "") for name in both),
-                ]
-            )
-    return page.getvalue()
-
-
-FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
-
-
-def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function that renders a comparison for the path's suffix."""
-    render = FORMATS.get(path.suffix.lower())
-    if render is None:
-        raise CovcalError(
-            f"{path}: a comparison is written as {', '.join(FORMATS)}: use one of these endings"
-        )
-    return render
-
-
-def write_comparison(comparison: Comparison, path: str | Path, *, force: bool) -> None:
-    """Write a comparison in the format of the path's suffix, whole or not at all."""
-    path = Path(path)
-    write_text(path, require_format(path)(comparison), force=force)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from covcal_cli.cli.compare import as_csv, as_markdown, as_tex, grids
 from covcal_cli.compare.compare import Comparison, compare, compare_runs
 from covcal_cli.compare.runs import CompareSettings, Fit, Record, Run, finished, record_of
+from covcal_cli.compare.tables import as_csv, as_markdown, as_tex, grids
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.records import Guard, write_document

@@ -6,9 +6,9 @@ from statistics import fmean
 from benchmark.families import SHIFT_KINDS, Case
 from benchmark.labels import TRUE_ACCURACY, Results
 from covcal_cli.calibrate.methods import AUTO
-from covcal_cli.cli.compare import Grid, harm_heads
 from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
+from covcal_cli.compare.tables import Grid, harm_heads
 
 TOLERANCE = 0.03  # auto needs no warning if its ECE is this near to the better baseline
 CAPTION = (

@@ -9,8 +9,8 @@ from benchmark.harm import DISAGREE, cause_of_harm
 from benchmark.kinds import CAPTION, by_kind
 from benchmark.labels import CEILINGS, ORACLE, TRUE_ACCURACY, Results
 from covcal_cli.calibrate.methods import AUTO
-from covcal_cli.cli.compare import Grid, counted, harm_heads, markdown
 from covcal_cli.compare.compare import HARMS, Comparison, Coverage
+from covcal_cli.compare.tables import Grid, counted, harm_heads, markdown
 from covcal_cli.evaluate.metrics import METRICS
 
 # Columns of the table of families: the baselines, the paper's method, cot and auto.

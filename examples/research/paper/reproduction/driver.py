@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.cli.compare import write_comparison
 from covcal_cli.compare.compare import compare_runs
 from covcal_cli.compare.runs import CompareSettings, Run
+from covcal_cli.compare.tables import write_comparison
 from covcal_cli.files import write_text
 from covcal_cli.progress import ProgressCallback, silent
 from reproduction.batch import adapt_in_one_batch

@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from covcal_cli.adapt.settings import AdaptSettings
-from covcal_cli.cli.compare import Grid, counted
-from covcal_cli.cli.compare import markdown as drawn
 from covcal_cli.compare.compare import Comparison, Entry
 from covcal_cli.compare.runs import Record
+from covcal_cli.compare.tables import Grid, counted
+from covcal_cli.compare.tables import markdown as drawn
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from reproduction.features import Extracted
 from reproduction.shifts import METHODS, PAPER, PAPER_SECONDS, Published
