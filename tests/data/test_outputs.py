@@ -585,7 +585,7 @@ def test_a_table_of_one_domain_is_the_target(tmp_path: Path) -> None:
         ({"scores": LOGITS}, r"no logits .only scores.. .* or give an array logits \[n, K\]"),
         ({"logits": LOGITS, "y": LABELS[:5]}, r"y has shape \[5\] but there are 40 rows"),
         ({"logits": LOGITS, "features": FEATURES[:5]}, r"features has shape \[5, 2\]"),
-        ({"label": LABELS}, "holds no logits, only label: name the outputs logit_NAME, one col"),
+        ({"label": LABELS}, "holds no logits .only label.. Name the outputs logit_NAME, one col"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(

@@ -313,7 +313,7 @@ def test_a_decision_by_another_score_is_refused(folder: Path) -> None:
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     write_document(replace(decision, score="margin"), folder / "decide.json", force=True)
     done = covcal("apply", "--decide", "decide.json", "-o", "p.csv", "-q", cwd=folder)
-    assert "ranks rows by margin, which this version does not know" in done.error_line()
+    assert "ranks rows by margin, but this version does not know that score" in done.error_line()
 
 
 def test_labels_of_ties_decide_on_all_rows_or_none(tmp_path: Path) -> None:

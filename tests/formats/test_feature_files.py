@@ -100,7 +100,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     ),
     "unknown schema": (
         attribute("schema", "covcal.features/2"),
-        f" has schema 'covcal.features/2'; {KNOWN}",
+        f" has schema 'covcal.features/2', but {KNOWN}",
     ),
     "unfinished": (
         attribute("complete", 0),
@@ -145,7 +145,7 @@ def test_a_foreign_file_has_no_schema(tmp_path: Path) -> None:
     path = tmp_path / "other.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros(3)
-    assert error_of(path, lambda _: None) == f" has no schema; {KNOWN}"
+    assert error_of(path, lambda _: None) == f" has no schema, but {KNOWN}"
 
 
 # Values of the wrong kind or number of axes, which must be refused as well, never computed with.
