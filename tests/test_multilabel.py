@@ -186,7 +186,7 @@ def test_a_label_without_target_labels_is_left_out_with_a_note(
     with h5py.File(tmp_path / "features.h5", "r+") as file:
         for number in range(len(LABELS)):
             file[f"label/{number}/target/labels"][:] = -1
-    assert "evaluate needs labels" in covcal(*arguments, cwd=tmp_path).error_line()
+    assert "has a label" in covcal(*arguments, cwd=tmp_path).error_line()
 
 
 def test_labels_that_differ_by_case_have_reference_data_of_their_own(tmp_path: Path) -> None:

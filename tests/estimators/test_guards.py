@@ -117,7 +117,7 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03%"),
     (lambda: guards.above_chance(0.19998, 5), "19.998%; guessing would give 20.0%"),
     (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "49.99 effective"),
-    (lambda: guards.domain_overlap(0.09999), "0.09999 where"),
+    (lambda: guards.domain_overlap(0.09999), "0.09999, chance"),
     (lambda: guards.prior_rows(0.3334), "33.34%"),
 ]
 

@@ -53,10 +53,10 @@ def test_a_column_that_only_one_table_has_is_named(tmp_path: Path) -> None:
     save("csv", tmp_path, "s", columns("source"))
     save("csv", tmp_path, "t", {"year": [2024] * N, **columns("target")})
     line = covcal("extract", model(tmp_path), "s.csv", "t.csv", cwd=tmp_path).error_line()
-    assert "t.csv has year, which s.csv lacks: give both" in line
+    assert "t.csv has a column year, but s.csv does not have it: give both" in line
     save("csv", tmp_path, "t", {**columns("target"), "height": ["tall"] * N})
     line = covcal("extract", model(tmp_path), "s.csv", "t.csv", cwd=tmp_path).error_line()
-    assert "t.csv lacks height as numbers, which s.csv has: give both" in line
+    assert "t.csv has no column height as numbers, but s.csv has it: give both" in line
 
 
 @pytest.mark.parametrize("place", ["source", "target", "alone"])

@@ -128,8 +128,8 @@ class TestTail:
     @pytest.mark.parametrize(
         ("attribute", "value", "words"),
         [
-            ("tail", "softmax", "with softmax as the model's output, and cal.json was fitted with"),
-            ("logits_tensor", "aux", "with aux as the model's logits, and cal.json was fitted"),
+            ("tail", "softmax", "with softmax as the model's output, but cal.json was fitted with"),
+            ("logits_tensor", "aux", "with aux as the model's logits, but cal.json was fitted"),
         ],
     )
     def test_another_output_is_refused(

@@ -245,7 +245,7 @@ def test_a_sheet_of_another_file(folder: Path) -> None:
     with h5py.File(folder / "features.h5", "r+") as file:
         file["target/logits"][0] = 0
     line = covcal("label", "features.h5", "first.csv", cwd=folder).error_line()
-    assert line.startswith("first.csv was picked from other data than features.h5 holds")
+    assert line.startswith("first.csv was picked from other data than features.h5")
     done = covcal("pick", "features.h5", "--after", "first.csv", "-o", "x.csv", cwd=folder)
     assert "was picked from other data" in done.error_line()
 

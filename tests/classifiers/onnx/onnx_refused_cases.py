@@ -165,7 +165,7 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("sr", INT64, [])),
         ),
-        r"sr \(a single number\)\), and sr has no row",
+        r"sr \(a single number\)\), but sr has no row",
     ),
     "an input of another width than its weights": Refused(
         Graph(
