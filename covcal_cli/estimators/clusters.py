@@ -26,6 +26,7 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
 _STEPS = 10  # number of steps of the clustering
+_ROUNDING = 1e-8  # change of a centre, of length 1, that is only rounding of 32-bit numbers
 _MOST_OFFSET = 80.0  # the exponential of this offset still fits a float32
 _NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
 # If the cosine to one centre is larger than the K - 1 others by this much, a point belongs mostly
@@ -183,7 +184,9 @@ def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> L
         if shares is not None:
             powers *= _factors(powers, shares[centres.classes])
         powers /= powers.sum(axis=1, keepdims=True)
-        directions = _unit(powers.T @ points)
+        before, directions = directions, _unit(powers.T @ points)
+        if np.abs(directions - before).max() <= _ROUNDING:  # further steps would change nothing
+            break
     labels: Labels = centres.classes[(points @ directions.T).argmax(axis=1)]
     return labels
 
