@@ -18,7 +18,7 @@ from covcal_cli.hdf5 import File
 from tests.cli_runner import covcal
 from tests.made_files import made_domain, write_adapted, write_features
 
-FLIPS = 150
+FLIPS = 300
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -72,13 +72,14 @@ def places_of_every_kind(path: Path, rng: random.Random) -> tuple[list[int], lis
     return places, rng.choices(np.flatnonzero(between).tolist(), k=rest)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_flipped_byte_is_refused_or_changes_no_number(seed: int, tmp_path: Path) -> None:
-    """Anywhere in the file: in numbers, ids, names, types, shapes and the index of chunks."""
-    source, target = (made_domain(name, sizes=(20, 20, 20)) for name in ("source", "target"))
-    path = write_adapted(tmp_path / "a.h5", source=source, target=target)
+def test_a_flipped_byte_is_refused_or_changes_no_number(tmp_path: Path) -> None:
+    """Anywhere in the file: in numbers, ids, names, types, shapes and the index of chunks.
+
+    Among the bytes of this seed is one of the index, where reading finds no chunk and gives zeros.
+    """
+    path = write_adapted(tmp_path / "a.h5")
     whole, content = read(path), path.read_bytes()
-    rng = random.Random(seed)
+    rng = random.Random(2)
     refused = set()
     in_chunks, between = places_of_every_kind(path, rng)
     for place in in_chunks + between:
