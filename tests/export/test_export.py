@@ -62,24 +62,20 @@ class TestTheMathematics:
         assert list(after) == ["y", *ADDED]
 
     @pytest.mark.parametrize("temperature", [0.02, 400.0])
-    def test_at_any_temperature(self, temperature: float, fl: bool, tmp_path: Path) -> None:
-        """Small temperatures lose no digits, large ones keep the tails of every member."""
-        case = plain_case(tmp_path, fl=fl, temperature=temperature)
-        case.export().require_success()
-        require_right(case, 3 * rows(), phi="phi", logits="y")
-
-    @pytest.mark.parametrize("temperature", [0.02, 400.0])
     def test_class_offsets(self, temperature: float, fl: bool, tmp_path: Path) -> None:
-        """A correction for a prior is merged in; the label stays, and the metadata has it."""
+        """A correction for a prior is merged in; the label stays, and the metadata has it.
+
+        Small temperatures lose no digits, large ones keep the tails of every member.
+        """
         offsets = (-13.8, 0.4, 2.1)
         case = plain_case(tmp_path, fl=fl, temperature=temperature, offsets=offsets)
         case.export().require_success()
-        after = require_right(case, rows(), phi="phi", logits="y")
+        after = require_right(case, 3 * rows(), phi="phi", logits="y")
         assert (after["probabilities"].argmax(axis=1) != after["label"]).any()
         entries = {entry.key: entry.value for entry in onnx.load(case.output).metadata_props}
         assert json.loads(entries["covcal.class_offsets"]) == list(offsets)
 
-    @pytest.mark.parametrize("opset", [7, 13, 18, 21])
+    @pytest.mark.parametrize("opset", [7, 13, 21])
     def test_in_the_models_own_opset(self, opset: int, fl: bool, tmp_path: Path) -> None:
         """The opset stays; the nodes added are valid in it."""
         model = Graph(SOFTMAX).model()

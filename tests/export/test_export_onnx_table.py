@@ -29,9 +29,13 @@ FLOAT = (
     *("half precision", "batch fixed at 1", "tokens and a mask", "cosine scale"),
     *("the last classes alone", "head on all tokens, averaged", "mean of two heads"),
 )
+QUANTISED = (
+    *("QDQ", "QDQ, 1x1 convolution", "QGemm and QLinearSoftmax", "QLinearConv"),
+    *("dynamic, MatMul", "dynamic and fused"),
+)
 TABLE = (
     {name: (FLOAT_CASES | WIDE_CASES)[name] for name in FLOAT}
-    | QUANTISED_CASES
+    | {name: QUANTISED_CASES[name] for name in QUANTISED}
     | TABULAR_CASES
     | CHOSEN_CASES
 )

@@ -203,7 +203,8 @@ def test_changed_preprocessing_is_noticed(
         shutil.copy(folder / "digits.onnx", folder / model)
     file = folder / edited
     file.write_text(FUNCTION if file.suffix == ".py" else json.dumps(CONFIGURATION))
-    inputs = (model, "source.npz", "target.npz", "-o", "new", "--method", "temp", *options)
+    few = ("--method", "temp", "--sample", "90")
+    inputs = (model, "source.npz", "target.npz", "-o", "new", *few, *options)
 
     def makes_features() -> bool:
         done = covcal("run", *inputs, cwd=folder).require_success()
