@@ -106,7 +106,7 @@ def test_a_made_table_from_end_to_end(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = arguments(made, tmp_path, "--shifts", "M-U", "--seeds", "2")
-    monkeypatch.setattr("reproduction.figures.METHODS", METHODS[:2])  # drawing takes longest
+    monkeypatch.setattr("reproduction.figures.METHODS", METHODS[:1])  # drawing takes longest
     assert run.main(asked) == 0
     printed = capsys.readouterr()
     place = tmp_path / "default"
@@ -170,7 +170,7 @@ def test_a_made_table_from_end_to_end(
 def _check_figures(folder: Path, name: str) -> None:
     with Image.open(folder / f"{name}-reliability.png") as image:
         assert image.width == 900
-        assert image.height > 600  # two methods
+        assert 300 < image.height < 600  # one method
         colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
     bars = np.abs(colours.astype(int) - (200, 206, 214)).max(axis=1) < 12
     assert 0.01 < bars.mean() < 0.5
