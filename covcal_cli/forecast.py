@@ -1,4 +1,4 @@
-"""The forecaster whose logits a calibration scales, on every file that the calibration fits.
+"""The logits that a calibration scales, and the files for which a calibration may be used.
 
 The forecaster is the classifier, or the aligned forecaster. An adapted file holds the aligned
 logits of its own rows. For rows that were extracted later, its networks compute them from phi(x) in

@@ -232,7 +232,7 @@ class OutputTable:
         """Return outputs (m, w) without missing values, or refuse a value that is not finite.
 
         Language models list only the most probable answers. A class that a row does not list is
-        less probable than every listed class. It is also less probable than 1 minus the sum of the
+        less probable than every listed class. Its probability is also below 1 minus the sum of the
         listed classes.
         """
         with np.errstate(invalid="ignore"):

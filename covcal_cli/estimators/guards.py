@@ -276,7 +276,7 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
     )
 
 
-# Checks of a temperature and of the rows that it was fitted to.
+# Checks of a temperature and of the rows to which it was fitted.
 
 
 def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:

@@ -110,7 +110,7 @@ class Sheet:
     shows_answers: bool = False  # whether the CSV has the answers, `predicted` and `confidence`
     # the share of one labeller; None if the sheet has all rows of the batch
     share: Share | None = None
-    is_export: bool = False  # whether an annotation tool wrote it, which may leave out lines
+    is_export: bool = False  # whether an annotation tool wrote it; tools may leave out lines
 
     def __len__(self) -> int:
         return len(self.ids)

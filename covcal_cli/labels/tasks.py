@@ -36,7 +36,7 @@ class LabelTable:
 
     path: Path
     columns: Mapping[str, Sequence[str]]
-    is_export: bool = False  # whether a tool wrote it, which may leave out lines
+    is_export: bool = False  # whether a tool wrote it; tools may leave out lines
     one_line_each: bool = False  # whether every row of a CSV is one line
 
     def place(self, row: int) -> str:

@@ -76,7 +76,7 @@ class Head:
     outputs: tuple[ClassOutput, ...]  # the outputs that depend on nothing but the logits
 
 
-# The head with the features that ``--phi`` names, or with none.
+# The head with the features that ``--phi`` names, or without features.
 
 
 def choose_head(
