@@ -128,7 +128,7 @@ def class_numbers(labels: AnyArray, classes: AnyArray, name: str) -> Labels:
             f"{name} are {ours}, but the classes are {theirs} ({listed}): give {theirs}"
         )
     places = np.searchsorted(classes[order], labels).clip(0, k - 1)
-    numbers = order[places].astype(np.int64)
+    numbers: Labels = order[places].astype(np.int64)
     strange = np.flatnonzero(classes[numbers] != labels)
     if len(strange):
         raise ArgumentError(
