@@ -62,6 +62,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
         f"{evaluation.metrics[name].accuracy:.1%} of them right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
         *_compared(_changes(evaluation, name)),
+        *_overtaken(evaluation, name),
     ]
     if "ece" in evaluation.intervals.get(name, {}) and classes.n > 1:
         sentences += [_sentence(text) for text in (classes.worst, classes.count) if text]
@@ -154,6 +155,20 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
             f"({short_percent(evaluation.level)} interval). {_average(gap)}."
         )
     return sentences
+
+
+def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
+    """Return a sentence if another class has overtaken the label in some rows."""
+    metrics = evaluation.metrics[name]
+    if name == NONE or not metrics.has_all_classes or evaluation.predictions != "original":
+        return []
+    rows = round((1 - metrics.agreement) * metrics.n)
+    if rows == 0:
+        return []
+    return [
+        f"In {rows:,} of {metrics.n:,} rows, another class has a higher probability than the "
+        "label, because calibration never changes the label: use the columns label and confidence."
+    ]
 
 
 def _average(gap: MeanGap) -> str:

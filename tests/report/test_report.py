@@ -532,3 +532,24 @@ def test_it_states_how_the_classifier_does_on_its_own_data(folder: Path) -> None
         accuracy = source_accuracy(file)
     assert accuracy is not None
     assert f"The classifier gets {accuracy} right" in (folder / "read.html").read_text()
+
+
+def test_rows_whose_label_is_not_the_likeliest_class_are_counted(
+    small_files: Path, tmp_path: Path
+) -> None:
+    """An offset can make another class likelier than the label, which stays."""
+    document = tmp_path / "cal.json"
+    content = json.loads((small_files / "temp.json").read_text("utf-8"))
+    offsets = [-3.0] + [0.0] * (len(content["classes"]) - 1)
+    write_document(content | {"class_offsets": offsets}, document, force=True)
+    asked = ("--split", "all", "--bootstrap", 0, "-f", "-o", tmp_path / "r.html")
+    moved = covcal("report", small_files / "features.h5", "-c", document, *asked).require_success()
+    measured = printed_json(
+        "evaluate", small_files / "features.h5", "-c", document, "--split", "all"
+    )
+    metrics = next(values for name, values in measured["metrics"].items() if name != "none")
+    count = round((1 - metrics["agreement"]) * metrics["n"])
+    assert count > 0
+    assert f"In {count} of {metrics['n']} rows, another class has a higher" in moved.out
+    plain = covcal("report", small_files / "features.h5", "-c", small_files / "temp.json", *asked)
+    assert "another class" not in plain.require_success().out
