@@ -62,12 +62,12 @@ def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Pa
 
 @pytest.fixture(scope="session", autouse=True)
 def coarse_posterior() -> Iterator[None]:
-    """Fit to labels on a grid of a quarter of its points; test_posterior.py takes the whole grid.
+    """Fit to labels on a grid of an eighth of its points; test_posterior.py takes the whole grid.
 
     A fit to labels, with its folds, would be most of the time of the tests that make one.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("covcal_cli.labels.posterior._POINTS", (17, 13))
+        patch.setattr("covcal_cli.labels.posterior._POINTS", (11, 9))
         yield
 
 
