@@ -234,7 +234,7 @@ def test_a_step_for_one_classifier_says_what_to_do(command: tuple[str, ...], sev
 def test_an_error_names_its_label_and_an_unknown_label_is_refused(several: Path) -> None:
     """A message says which label it is about."""
     with (
-        pytest.raises(CovcalError, match=r"^label 'cow': .* only cat, dog, bird$"),
+        pytest.raises(CovcalError, match=r"^label 'cow': .* use one of cat, dog, bird$"),
         one_label("cow"),
     ):
         api.read_calibration(several / "cal.json")
