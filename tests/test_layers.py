@@ -374,6 +374,14 @@ def test_the_reader_of_target_labels_is_reached_by_three_modules_alone() -> None
     assert TARGET_LABELS in reachable("covcal_cli.cli.evaluate", all_modules())
 
 
+def test_adapt_needs_torch_alone() -> None:
+    """Whatever it imports, inside functions too: no reader of models, images or tables."""
+    modules = all_modules()
+    names = {"covcal_cli.adapt.adapt", *reachable("covcal_cli.adapt.adapt", modules)}
+    packages = {package for name in names for package in modules[name].packages}
+    assert packages & {*HOMES, "PIL", "matplotlib", "pyarrow", "scipy", "sklearn"} == {"torch"}
+
+
 def test_mathematics_knows_arrays_alone() -> None:
     """No file is read on the way to a number."""
     modules = all_modules()
