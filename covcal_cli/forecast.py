@@ -31,6 +31,7 @@ from covcal_cli.maths.networks import (
 from covcal_cli.maths.softmax import ForecasterName, Scaling, Softmax, class_major, log_mean_softmax
 from covcal_cli.maths.source_accuracy import CHECKS, SourceAccuracy
 from covcal_cli.multilabel import current_label
+from covcal_cli.records import Guard
 
 NONE = "none"  # the name of the uncalibrated classifier
 UNSCALED = Scaling("original", 1.0)  # its scaling
@@ -299,6 +300,8 @@ def scaled_logits(
 
 
 UNSEEN = ("validation", "test")
+MIN_SOURCE_ERRORS = 20
+SOURCE_ERRORS = "source errors"  # the name of the check of `enough_errors`
 
 
 def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
@@ -479,3 +482,11 @@ def setting_that_differs(actual: Any, expected: Any) -> str:
     if isinstance(reading, Mapping) and isinstance(other, Mapping):
         return f"{name}: {setting_that_differs(reading, other)}"
     return f"{name} {reading}, not {other}"
+
+
+def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
+    """Check that labelled rows hold at least 20 errors to learn from."""
+    name, least = f"{of.partition(' ')[0]} errors", MIN_SOURCE_ERRORS
+    text = f"{errors} errors among {rows} {of} (at least {least} needed)"
+    text += "" if errors >= least else f"; give more {of}"
+    return Guard(name, float(errors), float(least), errors >= least, text)

@@ -22,6 +22,7 @@ from covcal_cli.calibrate.methods import (
 )
 from covcal_cli.calibrate.problem import (
     DEFAULTS,
+    LIMITS,
     CalibrateSettings,
     EstimateSettings,
     MethodFit,
@@ -315,7 +316,7 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
     limit: Limit | None = calibration.fit["at_limit"]
     if limit is not None and not allow_limit:
         raise CovcalError(
-            f"{path}: method {calibration.method_used}: {fits.LIMITS[limit]} (T = "
+            f"{path}: method {calibration.method_used}: {LIMITS[limit]} (T = "
             f"{calibration.forecaster_temperature:.3g}). Either {_REMEDIES[limit]}, or accept "
             "this T with --force (allow_limit=True in Python)"
         )

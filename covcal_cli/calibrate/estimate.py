@@ -14,11 +14,12 @@ from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of
 from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
-from covcal_cli.estimators.guards import SOURCE_ERRORS, guards_on_weights, prior_drift
+from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.inputs import ESTIMATED, Estimate, most_rows
 from covcal_cli.estimators.metrics import MetricEstimate, Wanted, expected_metrics
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import (
+    SOURCE_ERRORS,
     UNSCALED,
     ScaledLogits,
     read_named,

@@ -43,25 +43,23 @@ from dataclasses import replace
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.calibrate.problem import MethodFit, Problem
+from covcal_cli.calibrate.problem import MethodFit, Problem, minimised, plain
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.confidences import atc
 from covcal_cli.estimators.consensus import ESTIMATE_ALONE
 from covcal_cli.estimators.guards import (
     MIN_ESS_SHARE,
     MIN_SIGMA,
-    enough_errors,
     guards_on_weights,
-    not_at_limit,
     prior_drift,
     prior_reached,
     prior_rows,
 )
 from covcal_cli.estimators.label_shift import LabelShift, label_shift
 from covcal_cli.estimators.matched_temperature import Match, match_accuracy
+from covcal_cli.forecast import enough_errors
 from covcal_cli.maths.odds import probabilities
 from covcal_cli.maths.softmax import ForecasterName, Forecasters, Scaling, scaled_by, with_offsets
-from covcal_cli.maths.temperature import MIN_ERRORS, Limit, TemperatureFit
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard, sentences_of_failed
 
@@ -69,13 +67,6 @@ _NOT_MOVED = 1e-6  # the largest change of class frequencies that counts as none
 _MIN_ESS_FIT = 100.0  # the effective sample size that a weighted fit of T_f needs
 _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01
-# The meaning of a T at a limit of its search interval.
-LIMITS: dict[Limit, str] = {
-    "lower": ("T is at its lower limit, because the fitted rows ask for more and more confidence"),
-    "upper": (
-        "T is at its upper limit, because the logits of the fitted rows do not predict their labels"
-    ),
-}
 _PRIOR_DRIFT = "prior drift"
 
 
@@ -86,16 +77,10 @@ def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     return MethodFit(scaling, loss, loss)
 
 
-def plain(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with equal weights."""
-    return _minimised(problem, forecaster, None, ())
-
-
 def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Fit T with the weights 1/g - 1/2 of Theorem 1, and compute the theorem's bound."""
     weights = problem.weights(forecaster)
-    guards = guards_on_weights(weights)
-    fit = _minimised(problem, forecaster, weights.fit_weights, guards, weights)
+    fit = _weighted(problem, forecaster, weights.fit_weights, weights)
     bound = bound_terms(
         weights.fit_weights,
         problem.validation.row_losses(fit.scaling, "brier"),
@@ -113,8 +98,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
             f"{problem.file.path}: all importance weights are 0, because no source validation "
             "row is similar to the target: choose a method without weights"
         )
-    guards = guards_on_weights(weights)
-    return _minimised(problem, forecaster, weights.weights, guards, weights)
+    return _weighted(problem, forecaster, weights.weights, weights)
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
@@ -126,7 +110,8 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
             f"{problem.file.path}: no class of the source validation rows seems to occur on the "
             "target: choose another method"
         )
-    fit = _minimised(problem, forecaster, row_weights, shift.guards)
+    failed = sentences_of_failed(shift.guards)
+    fit = minimised(problem, forecaster, row_weights, shift.guards, failed)
     return replace(fit, notes=(*fit.notes, _frequencies_in_words(shift)))
 
 
@@ -152,50 +137,16 @@ def _frequencies_in_words(shift: LabelShift) -> str:
     )
 
 
-def _minimised(
+def _weighted(
     problem: Problem,
     forecaster: ForecasterName,
-    row_weights: Float64s | None,
-    guards: tuple[Guard, ...],
-    weights: ImportanceWeights | None = None,
+    row_weights: Float64s,
+    weights: ImportanceWeights,
 ) -> MethodFit:
-    fit = problem.fit(forecaster, row_weights)
-    errors, rows = problem.errors(forecaster), len(problem.validation)
-    of_rows = enough_errors(errors, rows)
-    warnings = _warnings_on_temperature(fit, errors, rows)
-    warnings += warnings_on_weights(weights) if weights else sentences_of_failed(guards)
-    return MethodFit(
-        Scaling(forecaster, fit.temperature),
-        fit.loss,
-        fit.loss_at_one,
-        fit.at_limit,
-        guards=(
-            *guards,
-            *(() if of_rows in guards else (of_rows,)),
-            not_at_limit(fit.temperature, fit.at_limit),
-        ),
-        weights=weights,
-        notes=tuple(notes_on_weights(weights)) if weights else (),
-        warnings=tuple(warnings),
-    )
-
-
-def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
-    """Warn of a T that is kept at 1, lies at a limit, or cannot help some rows."""
-    warnings = []
-    if fit.ruled_out:
-        warnings.append(
-            f"{fit.ruled_out} of {rows} source validation rows have a label whose logit is "
-            "masked, so its probability is 0 at every T. Check the labels or the mask"
-        )
-    if fit.held_at_one:
-        warnings.append(
-            f"{errors} errors among {rows} source validation rows are too few to raise "
-            f"confidence (at least {MIN_ERRORS} needed), so T is {fit.temperature:.4g}"
-        )
-    if fit.at_limit:
-        warnings.append(f"do not trust these confidences: {LIMITS[fit.at_limit]}")
-    return warnings
+    """Fit T with row weights that come from importance weights, whose checks it adds."""
+    guards = guards_on_weights(weights)
+    fit = minimised(problem, forecaster, row_weights, guards, warnings_on_weights(weights))
+    return replace(fit, weights=weights, notes=tuple(notes_on_weights(weights)))
 
 
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:

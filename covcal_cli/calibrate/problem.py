@@ -7,7 +7,7 @@ from blocks of rows, and equals scikit-learn's ``LogisticRegression(C=1/ridge)``
 1/(2 n_domain) on the same standardised features.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -34,7 +34,7 @@ from covcal_cli.estimators.inputs import (
     read_inputs,
 )
 from covcal_cli.estimators.label_shift import target_prior
-from covcal_cli.forecast import ScaledLogits
+from covcal_cli.forecast import ScaledLogits, enough_errors
 from covcal_cli.formats.features import EVENTS, Domain, FeatureFile, SourceDomain
 from covcal_cli.maths.softmax import ForecasterName, Scaling, blocks_of, class_major, prior_offsets
 from covcal_cli.maths.temperature import (
@@ -59,6 +59,14 @@ NO_PRIOR = (
     "the class frequencies on the target: give --target-prior uniform, or a JSON file with a "
     "share per class. To estimate the shares, give bbse"
 )
+
+# The meaning of a T at a limit of its search interval.
+LIMITS: dict[Limit, str] = {
+    "lower": ("T is at its lower limit, because the fitted rows ask for more and more confidence"),
+    "upper": (
+        "T is at its upper limit, because the logits of the fitted rows do not predict their labels"
+    ),
+}
 
 
 @checked_settings
@@ -485,6 +493,62 @@ class Problem:
     def accuracy(self) -> Estimate:
         """The combined estimate of the target accuracy."""
         return self.estimates.combined
+
+
+def plain(problem: Problem, forecaster: ForecasterName) -> MethodFit:
+    """Fit T with equal weights."""
+    return minimised(problem, forecaster)
+
+
+def minimised(
+    problem: Problem,
+    forecaster: ForecasterName,
+    row_weights: Float64s | None = None,
+    guards: tuple[Guard, ...] = (),
+    warnings: Iterable[str] = (),
+) -> MethodFit:
+    """Fit T with row weights; `guards` and `warnings` are about the weights."""
+    fit = problem.fit(forecaster, row_weights)
+    errors, rows = problem.errors(forecaster), len(problem.validation)
+    of_rows = enough_errors(errors, rows)
+    return MethodFit(
+        Scaling(forecaster, fit.temperature),
+        fit.loss,
+        fit.loss_at_one,
+        fit.at_limit,
+        guards=(
+            *guards,
+            *(() if of_rows in guards else (of_rows,)),
+            not_at_limit(fit.temperature, fit.at_limit),
+        ),
+        warnings=(*_warnings_on_temperature(fit, errors, rows), *warnings),
+    )
+
+
+def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
+    """Warn of a T that is kept at 1, lies at a limit, or cannot help some rows."""
+    warnings = []
+    if fit.ruled_out:
+        warnings.append(
+            f"{fit.ruled_out} of {rows} source validation rows have a label whose logit is "
+            "masked, so its probability is 0 at every T. Check the labels or the mask"
+        )
+    if fit.held_at_one:
+        warnings.append(
+            f"{errors} errors among {rows} source validation rows are too few to raise "
+            f"confidence (at least {MIN_ERRORS} needed), so T is {fit.temperature:.4g}"
+        )
+    if fit.at_limit:
+        warnings.append(f"do not trust these confidences: {LIMITS[fit.at_limit]}")
+    return warnings
+
+
+def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
+    """Check that a fitted temperature lies inside its search interval."""
+    where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
+    text = f"the temperature {temperature:.4g} lies {where}"
+    text += "" if at_limit is None else "; the rows do not determine it"
+    return Guard("temperature limit", float(at_limit is not None), 0.0, at_limit is None, text)
 
 
 def input_of(file: FeatureFile) -> Input:

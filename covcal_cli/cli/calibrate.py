@@ -82,6 +82,7 @@ def calibrate(
       covcal calibrate adapted.h5 -o - | jq .temperatures
     """
     from covcal_cli import api
+    from covcal_cli.calibrate.calibrate import calibrate as fit_file
     from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.files import as_word, check_output
     from covcal_cli.formats.features import labels_in
@@ -103,19 +104,24 @@ def calibrate(
     to_stdout = str(output) == "-"
     if not to_stdout:
         check_output(output, force=force, inputs=[path, Path(target_prior)])
+
+    def fit() -> "Calibration":
+        # Only the API may draw rows with known labels.
+        return fit_file(path, settings) if count is None else api.calibrate(path, settings)
+
     content: Calibration | dict[str, Any]
     if labels_of_file := labels_in(path):
         from covcal_cli.cli import multilabel
         from covcal_cli.multilabel import for_each_label
         from covcal_cli.records import of_labels
 
-        calibrations = for_each_label(labels_of_file, lambda: api.calibrate(path, settings))
+        calibrations = for_each_label(labels_of_file, fit)
         content = of_labels(calibrations, Path("cal.json") if to_stdout else output)
         screen = multilabel.calibrated(calibrations)
         warnings = multilabel.gathered({name: c.warnings for name, c in calibrations.items()})
         notes = multilabel.gathered({name: c.notes for name, c in calibrations.items()})
     else:
-        content = calibration = api.calibrate(path, settings)
+        content = calibration = fit()
         screen = answer(calibration)
         screen = f"{screen}\n\n{details(calibration)}" if verbose else screen
         warnings, notes = list(calibration.warnings), list(calibration.notes)

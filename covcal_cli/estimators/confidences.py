@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Labels
-from covcal_cli.estimators.guards import above_chance, enough_errors
+from covcal_cli.estimators.guards import above_chance
 from covcal_cli.estimators.inputs import (
     Estimate,
     EstimatorInputs,
@@ -18,6 +18,7 @@ from covcal_cli.estimators.inputs import (
     from_variance,
     variance_of_mean,
 )
+from covcal_cli.forecast import enough_errors
 from covcal_cli.maths.odds import top_log_odds
 
 DOC_ASSUMPTION = "the confidence is wrong by the same amount on the target as on the source"

@@ -7,18 +7,15 @@ measured and what follows. A check never changes a result. The methods decide wh
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights, effective_sample_size
 from covcal_cli.records import Guard
 
 MIN_SIGMA = 2.0
-MIN_SOURCE_ERRORS = 20
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_PLAUSIBLE_RISE = 0.15
 FALL_IN_CONFIDENCE = "fall in confidence"  # the names of checks that the consensus reads
 SHIFT_WITHIN_CLASSES = "shift within classes"
-SOURCE_ERRORS = "source errors"  # the name of the check of `enough_errors`
 MIN_MOVE = 0.3
 MAX_STRAYS = 0.5
 MAX_SAMPLING = 0.12
@@ -138,14 +135,6 @@ def precise(half_width: float) -> Guard:
 
 
 # Checks of rows, of classes and of the estimated accuracy.
-
-
-def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
-    """Check that labelled rows hold at least 20 errors to learn from."""
-    name, least = f"{of.partition(' ')[0]} errors", MIN_SOURCE_ERRORS
-    text = f"{errors} errors among {rows} {of} (at least {least} needed)"
-    text += "" if errors >= least else f"; give more {of}"
-    return Guard(name, float(errors), float(least), errors >= least, text)
 
 
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
@@ -277,14 +266,6 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
 
 
 # Checks of a temperature and of the rows to which it was fitted.
-
-
-def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
-    """Check that a fitted temperature lies inside its search interval."""
-    where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
-    text = f"the temperature {temperature:.4g} lies {where}"
-    text += "" if at_limit is None else "; the rows do not determine it"
-    return Guard("temperature limit", float(at_limit is not None), 0.0, at_limit is None, text)
 
 
 def not_clamped(wanted: float, used: float, why: str) -> Guard:

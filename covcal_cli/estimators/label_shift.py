@@ -25,9 +25,10 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.errors import CovcalError, one_line
-from covcal_cli.estimators.guards import condition, enough_errors
+from covcal_cli.estimators.guards import condition
 from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.files import require_file
+from covcal_cli.forecast import enough_errors
 from covcal_cli.maths.odds import probabilities
 from covcal_cli.records import Guard, json_of
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covcal_cli.calibrate.problem import not_at_limit
 from covcal_cli.estimators import guards
 from covcal_cli.estimators.clusters import change_within_classes
 from covcal_cli.estimators.consensus import Estimates, combined, reason_to_keep
@@ -19,6 +20,7 @@ from covcal_cli.estimators.inputs import (
     from_variance,
     variance_of_mean,
 )
+from covcal_cli.forecast import enough_errors
 from covcal_cli.records import Guard, encoded
 from tests.estimators.made_inputs import made_inputs, made_rows
 
@@ -44,8 +46,8 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
         "do not determine the class frequencies",
     ),
     (
-        lambda: guards.not_at_limit(1.0, None),
-        lambda: guards.not_at_limit(1e-4, "lower"),
+        lambda: not_at_limit(1.0, None),
+        lambda: not_at_limit(1e-4, "lower"),
         "0.0001 lies at its lower limit",
     ),
     (
@@ -85,8 +87,8 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
         "15.0 points either way (at most 12): give more target rows",
     ),
     (
-        lambda: guards.enough_errors(20, 100),
-        lambda: guards.enough_errors(19, 100),
+        lambda: enough_errors(20, 100),
+        lambda: enough_errors(19, 100),
         "19 errors among 100",
     ),
     (
