@@ -106,8 +106,9 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     check_output(path, force=force)
     path = path.resolve()  # follow a link instead of replacing it
     with ExitStack() as stack:
-        writing = _begun(path)
-        stack.callback(writing.end)
+        with _undisturbed():  # Ctrl-C between these lines would leave the sibling
+            writing = _begun(path)
+            stack.callback(writing.end)
         try:
             yield writing.partial
             with writing.partial.open("rb+") as handle:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from covcal_cli import files
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.files import (
     as_word,
@@ -512,3 +513,23 @@ def test_a_pipe_in_the_place_of_an_input_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CovcalError, match=r"pipe is not a plain file"):
         require_file(tmp_path / "pipe", remedy="do this")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals cannot be delayed on Windows")
+def test_ctrl_c_while_the_sibling_is_created_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal waits until the sibling is sure to be removed."""
+    locked = files._locked
+
+    def interrupted(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return locked(*arguments)
+
+    monkeypatch.setattr(files, "_locked", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        atomic_output(tmp_path / "out.json", force=False) as partial,
+    ):
+        partial.write_text("never")
+    assert names(tmp_path) == []
