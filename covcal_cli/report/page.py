@@ -12,7 +12,6 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.evaluate.bins import SMALL_GROUP
 from covcal_cli.evaluate.metrics import Metrics
-from covcal_cli.report.content import ReportContent, commands
 from covcal_cli.report.tables import (
     acceptance,
     candidates_table,
@@ -25,7 +24,7 @@ from covcal_cli.report.tables import (
     safe,
     weights_table,
 )
-from covcal_cli.report.verdict import Verdict, verdict
+from covcal_cli.report.verdict import ReportContent, Verdict, commands, verdict
 
 # Colours of STYLE, which differ in light and dark.
 _OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"

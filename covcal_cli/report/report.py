@@ -14,8 +14,8 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged
-from covcal_cli.report.content import DEFAULTS, ReportContent
 from covcal_cli.report.page import page
+from covcal_cli.report.verdict import DEFAULTS, ReportContent
 
 
 def report(

@@ -20,7 +20,7 @@ from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.maths.odds import percent, short_percent
 from covcal_cli.maths.softmax import shown_temperatures
 from covcal_cli.records import Guard
-from covcal_cli.report.content import ReportContent
+from covcal_cli.report.verdict import ReportContent
 
 MAX_CLASSES = 50  # rows of the table by class
 _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
