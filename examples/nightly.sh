@@ -23,6 +23,7 @@
 #                       level, remove the file.
 #   watch.jsonl         one line per night; trend.html draws them
 #   candidate.json      the last candidate
+#   bad                 the first bad night. Once the model or the data is mended, remove the file.
 #   metrics.json, junit.xml, report.html, night.log   of the last night, good or not
 #
 # All labelled rows are judged. A gate fails if the whole 95 % interval is beyond its limit.
@@ -86,6 +87,15 @@ covcal evaluate "$features" -c "nightly=$judged" "${gates[@]}" \
   -o "$folder/metrics.json" --junit "$folder/junit.xml" || failed=$?
 if [[ "$failed" != 0 && "$failed" != 3 ]]; then exit "$failed"; fi
 
+# A bad night counts until somebody acts, because a few rows may not prove it again.
+if [[ "$off$failed" != 00 ]]; then
+  if [[ ! -e "$folder/bad" ]]; then echo "${PERIOD:-$(date +%F)}" > "$folder/bad"; fi
+elif [[ -e "$folder/bad" && "$judged" != "$candidate" ]]; then
+  failed=3
+  echo "The night $(cat "$folder/bad") was bad, and nobody has acted. Once the model or the data" \
+    "is mended, remove $folder/bad."
+fi
+
 shown=()
 if [[ "$off$failed" != 00 && "$judged" != "$candidate" ]]; then
   covcal calibrate "$features" --method "${METHOD:-auto}" -o "$candidate" --force --quiet
@@ -109,7 +119,7 @@ if [[ "$judged" == "$candidate" ]]; then
     replace "$folder/cal.json" "$folder/cal.$number.json"
   fi
   replace "$candidate" "$folder/cal.json"
-  rm -f "$folder/changed"
+  rm -f "$folder/changed" "$folder/bad"
   covcal watch "$features" -c "$folder/cal.json" --quiet > /dev/null # makes cal.reference.json
 fi
 if [[ ! -f "$folder/reference.json" ]]; then

@@ -263,6 +263,15 @@ class TestNightly:
         assert "<failure" in nights.text("junit.xml")
         assert "nightly" in nights.text("report.html")
 
+    def test_a_bad_night_counts_until_somebody_acts(self, nights: Nights) -> None:
+        """The next night fails too, however it looks, until the file ``bad`` is removed."""
+        assert nights.night(moved=1.2, method="none", most="0.05") == 3
+        first = nights.text("bad")
+        assert nights.night() == 3
+        assert nights.text("bad") == first
+        (nights.folder / "bad").unlink()
+        assert nights.night() == 0
+
     def test_a_first_night_that_fails_leaves_nothing_in_use(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)
         assert nights.night(moved=1.2, method="none", most="0.05") == 3
