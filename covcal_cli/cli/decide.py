@@ -265,7 +265,7 @@ def _answer(decision: "Decision", output: str) -> str:
         else:
             facts["Reason"] = (
                 "even among the rows with the highest confidence, more than "
-                f"{short_percent(limit)} may be wrong, at the low end of the estimated accuracy"
+                f"{short_percent(limit)} may be wrong"
             )
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)

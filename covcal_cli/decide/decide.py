@@ -1,9 +1,9 @@
 """``covcal decide``: choose target rows to accept, and sets of classes for all rows.
 
 Rows are ranked by their calibrated confidence. Without labels, `decide` accepts the largest share
-whose expected error is within the limit, computed at the low end of the estimated accuracy. With
-labels that were drawn for a decision (``covcal pick --for``), it tests thresholds by an exact
-bound, in an order that does not depend on labels (`maths.acceptance`).
+whose expected error is within the limit, with a margin of about half of its range. With labels that
+were drawn for a decision (``covcal pick --for``), it tests thresholds by an exact bound, in an
+order that does not depend on labels (`maths.acceptance`).
 
 Labels to which the calibration was fitted are not used for a promise, because the fit raised the
 confidence of rows that are known to be right. Rows of the test split are not read, and a promise
@@ -29,6 +29,7 @@ from covcal_cli.decide.thresholds import (
     largest_share,
     mean_size,
     read_costs,
+    right_excluded,
     temperature_range,
     true_scores,
 )
@@ -454,12 +455,14 @@ def _sets(
         scaled.forecast(target, rows).probabilities.T for rows in target.blocks(draw.rows, "logits")
     ]
     scores = true_scores(np.concatenate(blocks), draw.labels)
-    allowed = None
+    excluded = right_excluded(draw.rows, coverage)
     if settings.certain_sets:
         drawn = [labelled.sampling(i, -1.0) for i in labelled.used]
         level = level_of_look(settings.certainty, len(labelled.used))
-        allowed = most_wrong(population, drawn, 1 - coverage, level, these_rows=settings.these_rows)
-    cut = cut_by_labels(scores, coverage, allowed)
+        excluded = most_wrong(
+            population, drawn, 1 - coverage, level, these_rows=settings.these_rows
+        )
+    cut = cut_by_labels(scores, excluded)
     size = mean_size(sample.probabilities, cut)
     certainty = settings.certainty if settings.certain_sets else None
     return SetRule(coverage, cut, size, int(draw.labelled.sum()), certainty)

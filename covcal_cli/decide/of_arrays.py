@@ -14,6 +14,7 @@ from covcal_cli.decide.thresholds import (
     cut_without_labels,
     expected_errors,
     largest_share,
+    right_excluded,
     true_scores,
 )
 from covcal_cli.errors import CovcalError, checked
@@ -89,8 +90,8 @@ class Decision:
         labels : array of shape (m,), optional
             The class numbers of those rows.
         estimate : Estimate, optional
-            The accuracy on the target, such as `Calibrator.estimate_`. Without labels, its low end
-            decides the threshold. If it is missing, the probabilities are taken for right.
+            The accuracy on the target, such as `Calibrator.estimate_`. Without labels, it and its
+            low end decide the threshold. If it is missing, the probabilities are taken for right.
         """
         values = logits_of(logits, "logits")
         drawn, known_labels = _labelled(rows, labels, values.shape)
@@ -109,7 +110,8 @@ class Decision:
             self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
         self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
         if self.coverage is not None and len(drawn):
-            self.cut_ = cut_by_labels(true_scores(shares[drawn], known_labels), self.coverage, None)
+            excluded = right_excluded(drawn, self.coverage)
+            self.cut_ = cut_by_labels(true_scores(shares[drawn], known_labels), excluded)
         elif self.coverage is not None:
             self.cut_ = cut_without_labels(values, shares, self.coverage, estimate)
         return self

@@ -14,10 +14,10 @@ probable class, and every class whose calibrated probability is at least a cut. 
 - Without labels, the cut is as large as possible, but the classes in the sets have, on average, the
   wanted share of the probability. The probabilities for this mean have a higher temperature: their
   mean confidence is two fifths of the way from the estimated accuracy to its low end.
-- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) may exclude at
-  most floor((n + 1) (1 - C)) - 1 right classes, those with the lowest probability. The coverage is
-  then right on average over draws. With a certainty, an exact test says how many right classes may
-  be excluded.
+- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) may exclude
+  (n + 1) (1 - C) - 1 right classes, those with the lowest probability. If this is no whole number,
+  it is rounded up or down at random, so that it is right on average. The coverage is then C on
+  average over draws. With a certainty, an exact test says how many right classes may be excluded.
 """
 
 import math
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integers, Labels
+from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.matched_temperature import match_accuracy
@@ -37,8 +37,9 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import json_of
 
-# The share of the way from the estimated accuracy to its low end, chosen on half *choose*.
-_TOWARDS_LOW = 0.4
+# Chosen on the half *choose*. The share of the way from the estimated accuracy to its low end, for
+# sets, and from the expected error to its high end, for rows to accept.
+_TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 
 
 def cut_without_labels(
@@ -74,17 +75,23 @@ def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> flo
     return float(values[order[min(place, len(order) - 1)]])
 
 
-def cut_by_labels(scores: Float64s, coverage: float, allowed: int | None) -> float:
-    """Return the cut that excludes at most as many right classes of labelled rows as allowed.
+def right_excluded(rows: Rows, coverage: float) -> int:
+    """Return how many right classes of labelled rows sets may exclude; -1 for none.
 
-    `scores` are the probabilities of the right classes, shape (n,). `allowed` is the number that
-    may be excluded; by default it follows from `coverage`.
+    The numbers of the rows, which were drawn at random, say whether to round up or down.
     """
-    if allowed is None:
-        allowed = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9) - 1
-    if allowed < 0:
+    exact = (len(rows) + 1) * (1 - coverage) - 1
+    return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
+
+
+def cut_by_labels(scores: Float64s, excluded: int) -> float:
+    """Return the cut that excludes so many right classes of labelled rows.
+
+    `scores` are the probabilities of the right classes, shape (n,).
+    """
+    if excluded < 0:
         return 0.0
-    return float(np.sort(scores)[min(allowed, len(scores) - 1)])
+    return float(np.sort(scores)[min(excluded, len(scores) - 1)])
 
 
 def mean_size(probabilities: Float64s, cut: float) -> float:
@@ -177,8 +184,15 @@ def _point(share: float, error: float, best: float, worst: float) -> CurvePoint:
 
 
 def largest_share(curve: tuple[CurvePoint, ...], error: float) -> float:
-    """Return the largest share whose expected error is within the limit even at its high end."""
-    return max((point.share for point in curve if point.high <= error), default=0.0)
+    """Return the largest share whose expected error is within the limit, with a margin."""
+    return max(
+        (
+            point.share
+            for point in curve
+            if point.error + _TOWARDS_HIGH * (point.high - point.error) <= error
+        ),
+        default=0.0,
+    )
 
 
 _SHARES = 200  # shares that are compared

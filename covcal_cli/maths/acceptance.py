@@ -121,8 +121,8 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
     )
 
 
-OUTSIDE = 0.05  # inclusion of rows outside the region, divided by the inclusion of rows inside
-_FIRST_LOOK = 0.9  # share of the level for the first test
+OUTSIDE = 0.02  # inclusion of rows outside the region, divided by the inclusion of rows inside
+_FIRST_LOOK = 0.975  # share of the level for the first test
 _REGIONS = np.geomspace(0.05, 1, 16)  # shares of the rows
 _GROWTH = 1.05  # factor between the counts of wrong rows of two candidates
 _COUNTS = 400  # numbers of labels for which binomial tails are computed

@@ -20,7 +20,13 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
 from covcal_cli.decide.decide import SPLITS_READ, DecideSettings, decide
-from covcal_cli.decide.thresholds import cut_by_labels, cut_without_labels, mean_size, true_scores
+from covcal_cli.decide.thresholds import (
+    cut_by_labels,
+    cut_without_labels,
+    mean_size,
+    right_excluded,
+    true_scores,
+)
 from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FeatureFile
@@ -48,7 +54,13 @@ def accepted_in_truth(wrong: Float64s, error: float) -> float:
 
 
 def promises(
-    ranking: Ranking, wrong: Float64s, error: float, labels: int, draws: int
+    ranking: Ranking,
+    wrong: Float64s,
+    error: float,
+    labels: int,
+    draws: int,
+    *,
+    these_rows: bool = False,
 ) -> tuple[float, float]:
     """Return the mean share accepted, and the share of draws with a broken promise."""
     level, n = level_of_look(0.9, 1), len(ranking)
@@ -61,7 +73,7 @@ def promises(
         region.rows,
         lambda threshold: [sampling(p, ranking.above(threshold))],
         lambda threshold, drawn: most_wrong(
-            ranking.above(threshold), drawn, error, level, these_rows=False
+            ranking.above(threshold), drawn, error, level, these_rows=these_rows
         ),
     )
     inclusion = np.where(np.arange(n) < region.rows, p, q)
@@ -139,7 +151,7 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
     covered, sizes = [], []
     for draw in range(draws):
         rows = np.random.default_rng(draw).permutation(len(score))[:SET_LABELS]
-        cut = cut_by_labels(score[rows], COVERAGE, None)
+        cut = cut_by_labels(score[rows], right_excluded(rows, COVERAGE))
         covered.append(float((score >= cut).mean()))
         sizes.append(mean_size(probabilities, cut))
     return [*numbers, float(np.mean(covered)), float(np.mean(sizes))]
