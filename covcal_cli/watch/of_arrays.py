@@ -34,6 +34,7 @@ from covcal_cli.watch.measurement import (
     with_written_reference,
 )
 from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
+from covcal_cli.watch.promise import watched_decision
 from covcal_cli.watch.segments import segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
@@ -69,6 +70,9 @@ class Watch:
         A column whose values are judged separately, or "predicted".
     metrics : str, optional
         Metrics to estimate for every period, such as "f1,recall:fraud", as ``--metrics``.
+    decide : path, optional
+        Only with a cal.json: a decide.json that was made with it. ``promise`` of each period says
+        whether the accepted rows keep the promised error.
 
     Attributes
     ----------
@@ -102,6 +106,7 @@ class Watch:
         stable: int = 8,
         segment: str | None = None,
         metrics: str = "",
+        decide: str | Path | None = None,
     ) -> None:
         try:
             wanted = parse_metrics(metrics) if metrics else ()
@@ -116,6 +121,8 @@ class Watch:
         )
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
         if isinstance(calibration, Calibrator):
+            if decide is not None:
+                raise ArgumentError("decide needs the cal.json that the decision was made with")
             columns = source_columns, target_columns
             self._standard = _standard_of_arrays(
                 calibration,
@@ -142,6 +149,9 @@ class Watch:
                 "source_logits, source_labels, target_logits and columns are only for a "
                 "Calibrator, because a cal.json has its own reference data: leave them out"
             )
+        if decide is not None:
+            decision = watched_decision(Path(decide), Path(str(calibration)))
+            self._standard = replace(self._standard, decision=decision)
         used = self._standard = replace(self._standard, metrics=self._settings.metrics)
         self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
         self._on_disk = history is not None

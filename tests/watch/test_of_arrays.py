@@ -64,6 +64,21 @@ class TestACalibrationFile:
             assert content(judged) == period
         assert [one["alarm"]["raised"] for one in expected] == [False, False, True]
 
+    def test_the_promise_of_a_decision_is_watched_as_by_the_command(
+        self, made: Path, tmp_path: Path
+    ) -> None:
+        decision, week = tmp_path / "decide.json", rows("w1")
+        decided = command("decide", "w0.h5", "--error", 0.4, "-q", "-o", decision, cwd=made)
+        decided.require_success()
+        words = ("watch", "w1.h5", "--target-labels", "--decide", decision, "-o", "-")
+        (expected,) = json.loads(command(*words, cwd=made).require_success().out)["periods"]
+        judged = covcal.Watch(made / "cal.json", decide=decision).observe(
+            week["logits"], period="w1", features=week["features"], labels=week["labels"]
+        )
+        assert judged.promise is not None
+        assert judged.promise.labels > 0
+        assert content(judged) == without_files(expected)
+
     def test_the_command_goes_on_with_its_history(self, made: Path, tmp_path: Path) -> None:
         """The alarm of the command uses the periods that were observed in Python."""
         folder = Path(shutil.copytree(made, tmp_path / "copy"))
