@@ -371,7 +371,7 @@ for _ in range(250):
             handle.flush()
             handle.write(text[100_000:])
     except CovcalError as error:
-        assert "another process is writing" in str(error), error
+        assert "another process writes" in str(error), error
 """
 
 

@@ -102,7 +102,7 @@ def pick(
         bool,
         typer.Option(
             "--predictions",
-            help="Show the classifier's answer in the CSV. (The page shows it when you ask.)",
+            help="Show the classifier's answer in the CSV. The page shows it when you ask.",
         ),
     ] = False,
     networks: NetworksOfFeatures = None,
