@@ -266,7 +266,7 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
         assert ("matched" in line) == candidate.matched
     assert [part.partition(":\n")[0] for part in checks] == [
         "Checks",
-        r"Checks of the importance weights \(consensus does not use",
+        "Checks of the importance weights (consensus does not use these weights)",
     ]
     lines = [line for part in checks for line in part.splitlines()[1:]]
     used, unused = checks_of(found)
