@@ -270,12 +270,13 @@ class TestCalibrations:
                 "classes",
                 ["class 0", "other", "class 2"],
                 "has other class names than the calibration",
-                "extract it again with --classes cal.json",
+                "cal.json",
             ),
             (
                 "model",
                 {"name": "better.onnx", "sha256": "0" * 64},
-                "come from different models (the calibration was made for better.onnx)",
+                "and the calibration come from different models (the calibration was made for "
+                "better.onnx)",
                 AGAIN,
             ),
             (

@@ -164,7 +164,7 @@ class TestLeast:
     def test_an_error_has_no_least(self, folder: Path) -> None:
         run = covcal("evaluate", "features.h5", "--fail-below", "ece=0.1", cwd=folder)
         said = " ".join(run.usage_error().split())
-        assert "higher ece is not better: use --fail-above ece=0.1" in said
+        assert "a lower ece is better: use --fail-above ece=0.1" in said
         least = "accuracy, sharpness, agreement, correctness_auroc, coverage"
         assert f"(--fail-below takes {least})" in said
 
@@ -178,7 +178,7 @@ class TestLeast:
             *("--fail-below", "correctness_auroc=0"),
             cwd=folder,
         )
-        assert run.error_line() == ("correctness_auroc of temp has no value")
+        assert run.error_line() == ("correctness_auroc of temp has no value: leave out this gate")
 
 
 class TestGroups:
@@ -505,7 +505,7 @@ class TestSplits:
         target["labels"][300:] = -1
         write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
         run = covcal("evaluate", "features.h5", cwd=folder)
-        assert "pass --split all to use the labels of other splits" in run.error_line()
+        assert "pass --split all to use labels of other splits" in run.error_line()
         found = printed_json("evaluate", "features.h5", "--split", "all", cwd=folder)
         assert (found["n"], found["unlabelled"]) == (300, 1100)
 

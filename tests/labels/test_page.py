@@ -130,7 +130,7 @@ def test_pick_writes_it_beside_the_csv(adapted: Path, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_bytes(before)
     (tmp_path / "x.csv").unlink()
     line = covcal(*arguments, tmp_path / "x.csv").error_line()
-    assert line.endswith("x.csv is the name of both the CSV and the page")
+    assert line.endswith("x.csv is the name of both the CSV and the page: give two names")
 
 
 def test_images_of_other_rows_make_no_page(adapted: Path, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ REFUSALS: dict[str, tuple[Callable[[Lines], Lines], str]] = {
         lambda lines: [line | {"choice": "class 1"} for line in lines],
         "the columns label and choice differ",
     ),
-    "a decimal class": (changed("label", lambda _: "1.5"), "'1.5', is not a class"),
+    "a decimal class": (changed("label", lambda _: "1.5"), "the label '1.5' of"),
 }
 
 

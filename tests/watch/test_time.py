@@ -234,14 +234,14 @@ class TestLateLabels:
         watched(folder, "w0.h5", "w1.h5")
         self.sheet(folder, "w1.h5", 50)
         done = covcal("watch", "--labels", "late.csv", "--history", "h.jsonl", cwd=folder)
-        assert "in w0 and in w1: add a column period" in done.error_line()
+        assert "(in w0 and in w1): use unique ids" in done.error_line()
 
     def test_ids_that_no_period_has(self, folder: Path) -> None:
         watched(folder, "w0.h5")
         (folder / "late.csv").write_text("id,label\nnobody,class 1\n")
         arguments = ("--labels", "late.csv", "--history", "h.jsonl")
         done = covcal("watch", *arguments, cwd=folder)
-        assert r"in a watched period \(the first is 'nobody'\)" in done.error_line()
+        assert "in a watched period (the first is 'nobody')" in done.error_line()
         first = next(iter(truth(folder / "w0.h5")))
         (folder / "late.csv").write_text(f"id,label\nnobody,class 1\n{first},class 1\n")
         done = covcal("watch", *arguments, cwd=folder).require_success()
