@@ -132,7 +132,7 @@ def evaluate(
         typer.Option(
             metavar="METRIC=CHANGE",
             help="Exit with 3 if a metric is worse than in the baseline by more than this "
-            "limit and chance. Equal rows are compared in pairs. Repeats.",
+            "limit and chance. If both used the same rows, they are compared row by row. Repeats.",
         ),
     ] = None,
     junit: Junit = None,

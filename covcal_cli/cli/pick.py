@@ -156,7 +156,7 @@ def pick(
         )
     if output.suffix.lower() in (".html", ".htm"):
         raise typer.BadParameter(
-            "is a sheet, not a page: pass --page to write a page", param_hint="--output"
+            "is for the CSV: pass --page FILE.html to write a page", param_hint="--output"
         )
     console = Console(quiet=quiet, verbose=verbose)
     path = file_to_read(file, console)

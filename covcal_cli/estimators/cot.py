@@ -13,11 +13,11 @@ is the error under the given frequencies.
 
 The interval comes from the delta method. At the optimum the cost is pi . v + mean_j net_j with
 net_j = min_k (c_jk - v_k). The prices v are constant to first order (envelope theorem). So the
-contribution of a target row is net_j. The contribution of a source row is its error, minus its net
-cost and its label's price in OT_source, plus its label's price in OT_target. It has a part in
-OT_target because pi comes from source rows. If pi is given, there are no prices in it. The costs of
-single rows alone would leave out the noise of pi. A bootstrap gives the same, but solves hundreds
-of problems.
+contribution of a target row is net_j. The contribution of a source row is
+error - (net cost in OT_source + price of its label in OT_source) + price of its label in OT_target.
+It has a part in OT_target because pi comes from source rows. If pi is given, there are no prices in
+it. The costs of single rows alone would leave out the noise of pi. A bootstrap gives the same, but
+solves hundreds of problems.
 
 `transport` is exact and solves the semi-dual.
 Rows j = 1 .. n with mass r_j (by default 1/n) are assigned to classes k with mass pi_k at cost c_jk

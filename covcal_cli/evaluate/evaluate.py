@@ -147,7 +147,9 @@ def evaluate(
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
     if NONE in calibrations and calibrations[NONE].method_used != NONE:
-        raise CovcalError(f"{NONE} is the uncalibrated classifier: give the calibration a name")
+        raise CovcalError(
+            f"{NONE} is the uncalibrated classifier: give the calibration another name"
+        )
     with ExitStack() as stack:
         opened = [stack.enter_context(FeatureFile(Path(one))) for one in (path, *pooled)]
         file = opened[0]

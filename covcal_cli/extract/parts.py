@@ -226,7 +226,7 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     folder.mkdir()
     try:
         (folder / _CONFIG).write_text(json.dumps(dict(config), sort_keys=True), encoding="utf-8")
-    except OSError:  # a full disk: the caller reports it for the output
+    except OSError:  # a full disk: the caller names the output in its message
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder, note

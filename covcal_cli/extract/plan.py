@@ -61,7 +61,8 @@ _LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory at a ti
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
 NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
-# How the output is read, by the function that makes it from the logits (`Classifier.tail`).
+# In words, how the output is read. The keys are the functions that turn logits into the output
+# (`Classifier.tail`).
 _READINGS = {
     None: "no row was run, so the form of its output is not known",
     "none": "its output is read as logits",

@@ -19,7 +19,8 @@ from covcal_cli.maths.odds import wilson
 FEW_ROWS = 50  # the accuracy of fewer rows is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
-_NOISE = 0.01  # the probability below which a low accuracy does not count as chance
+# A low accuracy counts as real if chance gives one as low with a probability below this.
+_NOISE = 0.01
 # If the majority class is this large, a good classifier may nearly always answer it. So the AUROC
 # is judged too.
 _IMBALANCED = 0.7

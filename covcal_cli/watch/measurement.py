@@ -66,7 +66,7 @@ _LEAST_ROWS = 2  # fewer rows have no useful moments
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration with all data with which periods are compared."""
+    """A calibration, and all data that periods are compared with."""
 
     calibration: Calibration
     document: Path

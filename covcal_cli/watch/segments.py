@@ -52,7 +52,7 @@ class Segments:
 def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return the segments by a column, with the calibration's rows if its file exists."""
+    """Return the segments by a column, with the rows of the calibration's file if it is there."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         return Segments(column, tolerance, level, {}, {})

@@ -192,7 +192,7 @@ def compare_packages(folder: Path, rows: int, classes: int) -> None:
     """Print the temperature fit and the ECE of covcal and of installed packages."""
     features = folder / "source.h5"
     write_features(features, "source", 1, rows, classes)
-    print(f"\n{rows} x {classes} float32 logits, of the call alone")
+    print(f"\n{rows} x {classes} float32 logits; time and memory of the call alone")
     print(f"{'':24}{'value':>10}{'CPU s':>9}{'extra MB':>10}")
     for name in sorted(benchmark_temperature.CONTENDERS | MORE, reverse=True):
         package = PACKAGES.get(name.split(", ")[1])

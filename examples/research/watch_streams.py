@@ -121,7 +121,7 @@ def fog() -> Stream:
 
 
 def demand() -> Stream:
-    """Low, usual or high demand for electricity; the half-hours of Victoria in 2014."""
+    """Low, usual or high demand for electricity in Victoria: one row per half-hour of 2014."""
     frame = _table("fpp2", "elecdemand")
     number = np.arange(len(frame))
     frame = frame.assign(half_hour=number % 48)

@@ -161,7 +161,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return the tail with its kind, and with the only output that follows by this kind."""
+        """Return the tail, its kind, and the first output that this kind makes from the scores."""
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
                 if self._makes(kind, output, scores, values, limit):

@@ -198,7 +198,7 @@ def _is_answer(value: Tensor, n: int) -> bool:
         return False
     if value.ndim == 1:
         return n in (1, len(value))  # some models drop the axis of a single row
-    # [n, K] with further axes of size 1 anywhere, and [1, n, K] of a model with rows second.
+    # [n, K] with further axes of size 1 anywhere, or [1, n, K] if the rows are the second axis.
     shape = value.shape[1:] if value.ndim == 3 and value.shape[:2] == (1, n) else value.shape
     return value.ndim > 1 and shape[0] == n and sum(size != 1 for size in shape[1:]) <= 1
 

@@ -60,7 +60,7 @@ def open_store(path: Path) -> "Store":
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a path is a file of arrays by its suffix, or a folder of Parquet parts."""
+    """Return whether a path is a table: by the suffix of a file, or a folder of Parquet parts."""
     if not path.is_dir():
         return bool(_suffixes_of(path))
     from covcal_cli.data.stores.parquet import holds_parts

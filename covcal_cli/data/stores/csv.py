@@ -1,4 +1,4 @@
-"""Read ``.csv`` tables: the first pass counts rows and keeps texts, the next streams numbers.
+"""Read ``.csv`` tables. The first pass counts rows and keeps texts; the second streams numbers.
 
 The first value of a column decides its kind: numbers, true and false, or texts. A column of numbers
 is never in memory as a whole.

@@ -1,4 +1,4 @@
-"""Read ``.jsonl`` files: the first pass counts rows and keeps texts, the next streams numbers.
+"""Read ``.jsonl`` files. The first pass counts rows and keeps texts; the second streams numbers.
 
 Each line is a JSON object with the columns of one row. Lists of numbers make an array with two
 axes. Objects of numbers do too, and their keys are the class names. `json_layouts` brings the lines
