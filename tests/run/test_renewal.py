@@ -136,16 +136,22 @@ BY_LABELS, AS_ASKED = (
             (),
             False,
             True,
-            f"Put the new one in use: {BY_LABELS} is better (ECE 5.0 for 10.0 %)",
+            f"Put the new one in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 %)",
         ),
         (
             BETTER,
             (),
             True,
             True,
-            f"Put the new one in use: {BY_LABELS} is better (ECE 5.0 for 10.0 %)",
+            f"Put the new one in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 %)",
         ),
-        (WORSE, (), True, False, f"Kept the old one: {BY_LABELS} is worse (ECE 15.0 for 10.0 %)"),
+        (
+            WORSE,
+            (),
+            True,
+            False,
+            f"Kept the old one: {BY_LABELS} is worse (ECE 15.0 instead of 10.0 %)",
+        ),
         (WORSE, ("--replace",), False, False, f"Kept the old one: {BY_LABELS} is worse"),
         (WORSE, ("--force",), True, True, f"{AS_ASKED}{BY_LABELS} is worse"),
         (
@@ -153,7 +159,7 @@ BY_LABELS, AS_ASKED = (
             (),
             False,
             False,
-            "be worse (ECE 6.1 for 10.0 %, difference between -8.0 and +0.1",
+            "be worse (ECE 6.1 instead of 10.0 %, difference between -8.0 and +0.1",
         ),
         (UNDECIDED, ("--replace",), True, False, f"Kept the old one: {BY_LABELS} may be worse"),
         (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, False, "is worse"),
@@ -466,12 +472,12 @@ def other_folder(folder: Path) -> str:
 def changed_calibration(folder: Path) -> str:
     with (folder / "out" / "cal.json").open("a") as file:
         file.write("\n")
-    return "out/cal.json has changed since covcal run made it"
+    return "out/cal.json, which has changed since covcal run made it"
 
 
 def gone_features(folder: Path) -> str:
     (folder / "out" / "features.h5").unlink()
-    return "out/features.h5 is not there"
+    return "out/features.h5, which is not there"
 
 
 def gone_model(folder: Path) -> str:
