@@ -185,7 +185,7 @@ def test_it_needs_a_target(tmp_path: Path) -> None:
     target = only_rows(clusters_domain("target"), np.arange(1000) >= 800)
     path = write_features(tmp_path / "b.h5", source=clusters_domain("source"), target=target)
     line = covcal("estimate", path).error_line()
-    assert "an estimate needs 2 target training or validation rows" in line
+    assert "an estimate needs at least 2 target training or validation rows" in line
 
 
 def test_the_file_here_is_read(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_one_run_that_fails_leaves_the_others(shifts: Path) -> None:
     line = covcal(
         "compare", "near.h5", "unlabelled.h5", "--methods", "temp", "--seeds", 1, cwd=shifts
     ).error_line()
-    assert line.startswith("unlabelled.h5 has no label")
+    assert line.startswith("unlabelled.h5: none of its 200 target test rows has a label")
     assert (shifts / "covcal-compare" / "default" / "near-seed0.json").exists()
 
 
