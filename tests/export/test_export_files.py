@@ -186,7 +186,7 @@ class TestRefusals:
         """An ONNX model is written as .onnx."""
         case = plain_case(tmp_path)
         line = case.export(output="calibrated.pt2").error_line()
-        assert line.endswith("an ONNX model is exported as .onnx: give -o a name")
+        assert line.endswith("an ONNX model is exported as .onnx: give -o a name with this ending")
 
     def test_existing_files(self, tmp_path: Path) -> None:
         """An output that exists is replaced only with --force, and the model itself never."""

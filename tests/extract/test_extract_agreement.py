@@ -37,7 +37,7 @@ def test_columns_in_the_same_order_need_no_words(tmp_path: Path) -> None:
         (
             {"age": "a", "height": "b"},
             "t.csv has no column age, but s.csv has it and has a column a that the source does "
-            "not have (2 more columns differ):  ",
+            "not have (2 more columns differ): ",
         ),
     ],
 )

@@ -32,7 +32,7 @@ def extract(folder: Path, tables: list[str], *options: str) -> Outcome:
 def test_a_row_number_too_many_is_named(kind: str, values: list[int], tmp_path: Path) -> None:
     """And the remedy that the line gives works."""
     line = extract(tmp_path, both(kind, tmp_path, customer_no=values)).error_line()
-    assert f"s.{kind} has 4 columns of numbers but the model expects float32 [N, 3].  " in line
+    assert f"s.{kind} has 4 columns of numbers but the model expects float32 [N, 3]. " in line
     assert line.endswith("customer_no looks like row numbers or ids: rename it to id")
     extract(tmp_path, both(kind, tmp_path, id=values)).require_success()
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
@@ -133,7 +133,7 @@ def test_saved_twice_it_is_there_twice(tmp_path: Path) -> None:
     """The first names the rows; and a column id goes before any index."""
     twice = {"": SHUFFLED, "Unnamed: 0": COUNT}
     done = extract(tmp_path, both("csv", tmp_path, **twice)).require_success()
-    assert "s.csv: the column without a name, Unnamed: 0 not used" in done.err
+    assert "s.csv: the column without a name, Unnamed: 0 is not used" in done.err
     assert dataset(tmp_path, "source/ids")[0] == str(SHUFFLED[0]).encode()
     names = [f"r{row}" for row in range(N)]
     extract(tmp_path, both("csv", tmp_path, **twice, id=names), "-f").require_success()

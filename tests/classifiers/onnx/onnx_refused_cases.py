@@ -59,7 +59,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "two heads and no features": Refused(
         Graph([node("Mul", "x x", "age"), node("Add", "x x", "sex")], outputs=("age", "sex")),
-        "2 outputs that could hold the classes (age, sex): choose one with --model-output NAME",
+        r"2 outputs that could hold the classes \(age, sex\): choose one with --model-output NAME",
         {"phi": "none"},
     ),
     "with and without temperature": Refused(
@@ -73,7 +73,7 @@ REFUSED: dict[str, Refused] = {
     "the larger of two heads": Refused(
         Graph([*TWO_HEADS, node("Max", "z1 z2", "y")], constants=TWO),
         r"output y combines 2 layers \(Gemm z1, Gemm z2\) in a way that covcal does not know: "
-        r"{CHOICE}",
+        rf"{CHOICE}",
     ),
     "two heads side by side": Refused(
         Graph([*TWO_HEADS, node("Concat", "z1 z2", "y", axis=1)], constants=TWO),
@@ -103,7 +103,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "softmax over the rows": Refused(
         Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=0)]),
-        "not the logits of Gemm z, and not their softmax, log-softmax or sigmoid",
+        "and not their softmax, log-softmax or sigmoid",
     ),
     "a bias from the input": Refused(
         Graph(
@@ -114,7 +114,7 @@ REFUSED: dict[str, Refused] = {
             ],
             constants={"wide": np.ones((D_IN, K), np.float32)},
         ),
-        f"has a bias that depends on the input, .*:  {CHOICE}",
+        f"has a bias that depends on the input, .*: {CHOICE}",
     ),
     "quantised scores": Refused(
         Graph(
@@ -132,7 +132,7 @@ REFUSED: dict[str, Refused] = {
             shape=TOKEN_ROWS,
             shapes={"y": ["N", 4, K]},
         ),
-        r"gives y \(float \[N, 4, 3\], rank 3\): .* --model-output NAME",
+        r"gives y \(float \[N, 4, 3\], rank 3\), but .* --model-output NAME",
     ),
     "rank 3, undeclared": Refused(
         Graph(
