@@ -527,9 +527,14 @@ def test_ctrl_c_while_the_sibling_is_created_leaves_nothing(
         return locked(*arguments)
 
     monkeypatch.setattr(files, "_locked", interrupted)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        atomic_output(tmp_path / "out.json", force=False) as partial,
-    ):
-        partial.write_text("never")
+    # A shell lets jobs in the background ignore Ctrl-C, tests too.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            atomic_output(tmp_path / "out.json", force=False) as partial,
+        ):
+            partial.write_text("never")
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert names(tmp_path) == []
