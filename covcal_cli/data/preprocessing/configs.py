@@ -122,7 +122,7 @@ def _content(path: Path) -> dict[str, Any]:
             f"{path} is not readable JSON ({one_line(error)}): pass another --preprocess, or none"
         ) from error
     if not isinstance(content, dict):
-        raise CovcalError(f"{path} holds no JSON object: pass another --preprocess, or none")
+        raise CovcalError(f"{path} is not a JSON object: pass another --preprocess, or none")
     inner = content.get("image_processor")
     return inner if isinstance(inner, dict) else content
 
@@ -150,7 +150,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
     """Return the preprocessing of an Ultralytics classifier."""
     if not _is_ultralytics(metadata):
         task = metadata.get("task")
-        reason = "it has no imgsz or no task" if task else "it has no imgsz and task"
+        reason = f"its task is {task}" if task else "it has no imgsz or no task"
         raise CovcalError(
             f"the model's metadata do not describe an Ultralytics classifier ({reason}): pass "
             "another --preprocess"

@@ -292,7 +292,7 @@ def test_what_names_nothing_is_refused_with_the_choice(text: str, message: str) 
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({}, "m.onnx: the model's metadata .*it has no imgsz and task"),
+        ({}, "m.onnx: the model's metadata .*it has no imgsz or no task"),
         ({**ULTRALYTICS, "task": "detect"}, "its task is detect"),
         ({**ULTRALYTICS, "imgsz": "big"}, "the image size 'big': pass --size"),
     ],
