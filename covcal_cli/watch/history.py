@@ -191,7 +191,7 @@ def _extended(earlier: History, content: bytes) -> History:
 
 
 def _not_plain(path: Path) -> CovcalError:
-    return CovcalError(f"{path} is not a plain file: pass another --history")
+    return CovcalError(f"{path} is not a plain file (a pipe or device?): pass another --history")
 
 
 def _unwritable(path: Path, error: OSError) -> CovcalError:
