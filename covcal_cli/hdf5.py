@@ -347,7 +347,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
         _require_checksums(dataset, identifier, settings, sides)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
-            f"{where} would take {bytes_needed / 1000000000.0:.1f} GB, but the file has only "
+            f"{where} would take {bytes_needed / 1e9:.1f} GB, but the file has only "
             f"{stored} bytes for it: copy the file again or make it again"
         )
 

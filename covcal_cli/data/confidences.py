@@ -7,10 +7,13 @@ with all classes: as T grows, the confidence falls to 1/K. Code that needs more 
 and the prediction must not read such a table (`FeatureFile.has_one_confidence`).
 
 The classes are the predictions and labels of both tables. If the source says only whether a
-prediction is right, a further class stands for all other answers. The classes are `RIGHT` and 19
-wrong answers in three cases: the table has no predictions; it has too many different predictions,
-such as texts; the source says only what is right, and confidences are below chance, as in
-detections.
+prediction is right, a further class stands for all other answers. In three cases the classes are
+`RIGHT` and 19 wrong answers:
+
+- The table has no predictions.
+- It has too many different predictions, such as texts.
+- The source says only whether a prediction is right, and some confidences are below chance, as in
+  detections.
 """
 
 import re

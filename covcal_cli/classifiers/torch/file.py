@@ -129,7 +129,7 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
                 if grows_beyond_belief(member.file_size, member.compress_size):
                     raise CovcalError(
                         f"{path}: {member.filename} would take "
-                        f"{member.file_size / 1000000000.0:.1f} GB, but has only "
+                        f"{member.file_size / 1e9:.1f} GB, but has only "
                         f"{member.compress_size} bytes in the file: {remedy}"
                     )
             damaged = archive.testzip()

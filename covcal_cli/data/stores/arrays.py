@@ -102,7 +102,7 @@ class NpzStore(Store):
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
-                f"{member.filename.removesuffix('.npy')} would take {needed / 1000000000.0:.1f} "
+                f"{member.filename.removesuffix('.npy')} would take {needed / 1e9:.1f} "
                 f"GB, but the file has only {member.compress_size} bytes for it: save shorter "
                 "texts or fewer rows"
             )
