@@ -1,11 +1,11 @@
-"""The command line: a module per command, and here Ctrl-C.
+"""The command line. Each command has a module; this one handles Ctrl-C.
 
-Ctrl-C is never lost, taken for an error, or raised in a loading module. If it interrupts the
-loading of a compiled module, the module raises another error or ends the process. So Ctrl-C waits
-until the module is loaded. Other compiled code may also turn Ctrl-C into another error. So the
-error boundary asks `was_interrupted` before it reports an error. Python prints and drops an
-exception in a destructor or in the callback of a weak reference. If Ctrl-C arrives there, it is
-raised again later.
+Ctrl-C always ends the command: it is neither lost nor reported as another error. If Ctrl-C
+interrupts the loading of a compiled module, the module raises another error or ends the process. So
+the handler waits until the module is loaded. Other compiled code may also turn Ctrl-C into another
+error. So `was_interrupted` is asked before an error is reported. Python prints an exception in a
+destructor, or in the callback of a weak reference, and continues. If Ctrl-C arrives there, the
+handler raises it again shortly afterwards.
 """
 
 import _thread
@@ -15,13 +15,13 @@ import threading
 from types import FrameType
 from typing import Any
 
-_AGAIN = 0.3  # seconds until it is raised again, after the destructor has ended
+_AGAIN = 0.3  # seconds until Ctrl-C is raised again; a destructor has ended by then
 _IMPORTING = "<frozen importlib"
 _asked = threading.Event()
 
 
 def heed_interrupts() -> None:
-    """Handle Ctrl-C from here on, unless it is ignored, as in a shell's background job."""
+    """Handle Ctrl-C from here on, unless this process ignores it, as background jobs do."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _forgotten
@@ -58,7 +58,7 @@ def _forgotten(error: Any) -> None:
 def _send() -> None:
     if sys.platform == "win32":
         _thread.interrupt_main()
-    else:  # a real signal also ends a waiting system call; a signal simulated by Python does not
+    else:  # A real signal also ends a system call that waits. One that Python simulates does not.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

@@ -26,7 +26,7 @@ _COLUMNS = {
     "member": "",
     "steps": "",
     "stopped by": "",
-    "probe": "accuracy of a new linear classifier of the domains; 0.5 = indistinguishable",
+    "probe": "accuracy of a new linear classifier of source and target; 0.5 = indistinguishable",
     "rows": "effective rows of the importance weights, as a share of the source rows",
     "mean w": "mean importance weight, which should be near 1",
     "domain error": "squared error of the domain classifier; 0.25 = indistinguishable",
@@ -41,14 +41,19 @@ def adapt(
     ),
     output: Annotated[Path, output("Adapted file to write.")] = Path("adapted.h5"),
     preset: Annotated[
-        PresetName, typer.Option(help="Settings: covcal's own, or the settings of the paper.")
+        PresetName, typer.Option(help="Settings: those of covcal, or those of the paper.")
     ] = PresetName.default,
     members: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of networks to average; default: 3, paper: 1."),
+        typer.Option(
+            min=1, help="Number of networks whose outputs are averaged; default: 3, paper: 1."
+        ),
     ] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(min=0.0, help="For --preset paper only; default: 5e-4.")
+        float | None,
+        typer.Option(
+            min=0.0, help="Weight decay (L2 penalty), for --preset paper only; default: 5e-4."
+        ),
     ] = None,
     seed: Seed = 0,
     device: Device = DeviceName.auto,
@@ -123,7 +128,7 @@ def _range(values: Iterable[float], unit: str = " %") -> str:
 
 
 def _details(report: "AdaptReport") -> str:
-    """Return the settings, a table with a line per member, and its legend."""
+    """Return the settings, a table with one line per member, and a legend of its columns."""
     from covcal_cli.cli import tables
     from covcal_cli.report.tables import Table
 

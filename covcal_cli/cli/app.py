@@ -1,4 +1,4 @@
-"""The frame of the command line: its commands, and the only place that catches errors and exits."""
+"""Define the commands, catch every error, and exit."""
 
 import os
 import re
@@ -47,21 +47,22 @@ from covcal_cli.errors import (
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
 _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 _RENAMED = {"calibrate-labelled": "calibrate --labels N"}
-_COMPLETE = "_COVCAL_COMPLETE"  # environment variable with which a shell asks for completions
-_LARGEST_INTEGER = 2**31 - 1  # the largest value of an option, such as a seed or a number of rows
-_HELP_GAPS = 6  # columns for the borders and gaps of a list in help
-_LESS_MEMORY = "give less data at once, a smaller --batch or --size, or a larger machine"
+_COMPLETE = "_COVCAL_COMPLETE"  # the environment variable by which a shell asks for completions
+# the largest value that an option may have, such as a seed or a number of rows
+_LARGEST_INTEGER = 2**31 - 1
+_HELP_GAPS = 6  # columns that the borders and gaps of a list in --help take
+_LESS_MEMORY = "use less data at once (a smaller --batch or --size), or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
 class _Command(TyperCommand):
-    """A command that checks its numbers and refuses options without effect as usage errors.
+    """A command that refuses too large numbers, and options without effect.
 
     In its help, options are grouped under headings.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give ``--choices A B C`` every word up to the next option."""
+        """Give ``--choices A B C`` all words up to the next option."""
         words: list[str] = []
         is_choice = False
         for place, word in enumerate(args):
@@ -97,7 +98,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The commands in groups. The error for a command that was renamed names the new command."""
+    """The commands in groups. A command that was renamed is refused with its new name."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under their headings (``rich_help_panel``)."""
@@ -132,12 +133,12 @@ app = typer.Typer(
 def _command(
     group: str, short_help: str, name: str | None = None
 ) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that registers a function as a command, listed under `group`."""
+    """Return a decorator that registers a function as a command under the heading `group`."""
 
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # A file that cannot be read is bad input and not bad usage, so the exit code is 1,
+                # A file that cannot be read is bad input, not bad usage. The exit code is then 1,
                 # not 2.
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
@@ -151,7 +152,7 @@ _command(_STEPS, "Take every step in one folder.", name="run")(run_command)
 _command(_STEPS, "Run the classifier; write features and logits.")(extract)
 _command(_STEPS, "Fit a temperature, by default without target labels.")(calibrate)
 _command(_STEPS, "Estimate the accuracy on the target.")(estimate)
-_command(_STEPS, "Choose the rows to accept, at a promised error.")(decide)
+_command(_STEPS, "Choose the rows to accept at a given error.")(decide)
 _command(_STEPS, "Measure accuracy and calibration on labelled rows.")(evaluate)
 _command(_STEPS, "Write calibrated probabilities of every row.")(apply)
 _command(_STEPS, "Write the model with calibrated probabilities.")(export)
@@ -160,7 +161,7 @@ _command(_STEPS, "Show everything that a covcal file holds.")(inspect)
 _command(_STEPS, "Join features files of parts of the data.")(merge)
 _command(_STEPS, "Run the steps on an example that comes with covcal.")(demo)
 _command(_LABELS, "Choose the target rows to label first.")(pick)
-_command(_LABELS, "Add the labels of picked rows to their file.")(label)
+_command(_LABELS, "Add the labels of those rows to the features file.")(label)
 _command(_TIME, "Check whether a calibration still fits new data.")(watch)
 _command(_RESEARCH, "Learn features that look the same on source and target.")(adapt)
 _command(_RESEARCH, "Rank methods on several labelled shifts.")(compare)
@@ -181,7 +182,7 @@ class Shell(StrEnum):
 
 
 def _completion() -> Any:
-    """Return typer's module for completion, with its shells set up."""
+    """Return typer's module for completion, with `Shell` as its shells."""
     completion: Any = import_module("typer.completion")
     completion.completion_init()
     return completion
@@ -212,13 +213,17 @@ def covcal(
     install_completion: Annotated[
         Shell | None,
         typer.Option(
-            callback=_install_completion, is_eager=True, help="Complete commands in this shell."
+            callback=_install_completion,
+            is_eager=True,
+            help="Install completion of commands for this shell.",
         ),
     ] = None,
     show_completion: Annotated[
         Shell | None,
         typer.Option(
-            callback=_show_completion, is_eager=True, help="Print what that would install."
+            callback=_show_completion,
+            is_eager=True,
+            help="Print what --install-completion would install.",
         ),
     ] = None,
 ) -> None:
@@ -250,11 +255,11 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(args=list(arguments), prog_name="covcal", standalone_mode=False)
         sys.stdout.flush()
-        if result == INTERRUPTED:  # typer returns this after Ctrl-C
+        if result == INTERRUPTED:  # typer returns this code after Ctrl-C
             raise KeyboardInterrupt
         return result if isinstance(result, int) else OK
     except (Exception, KeyboardInterrupt) as error:
-        # Compiled code may turn Ctrl-C into any other error.
+        # After Ctrl-C, compiled code may raise any other error, which must not be reported.
         told = isinstance(error, StoppedError) or not was_interrupted()
         return _ended(error if told else KeyboardInterrupt())
 
@@ -264,7 +269,7 @@ def _ended(error: BaseException) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # The rest of the result cannot be written; Python must not report this again at exit.
+        # Nobody reads stdout any more. Without this line, Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)
@@ -276,7 +281,8 @@ def _ended(error: BaseException) -> int:
         if str(error):  # if the message is empty, the result explains the failure
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    if isinstance(error, BrokenPipeError):  # the reader (head, less) has ended
+    # the program that reads the output, such as head or less, has ended
+    if isinstance(error, BrokenPipeError):
         return ERROR
     if isinstance(error, CLICK_ERROR):
         error.message = _suggesting(error.message)
@@ -304,7 +310,7 @@ def _ended(error: BaseException) -> int:
 
 
 def _suggesting(text: str) -> str:
-    """Return a message on an option without pydantic's prefix, and with the nearest choice."""
+    """Return a message about an option: drop pydantic's prefix, and name the nearest choice."""
     text = text.removeprefix("Value error, ")
     match = re.fullmatch("'(.*)' is not one of (.*)", text)
     if match is None:
@@ -316,8 +322,8 @@ def _suggesting(text: str) -> str:
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    # This must come before NumPy is loaded. Matrix products are short here. On a busy machine, BLAS
-    # threads that wait for each other cost up to ten times more than they gain.
+    # NumPy must not be loaded yet. The matrix products of covcal are short. On a busy machine, BLAS
+    # threads that wait for each other make them up to ten times slower.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     heed_interrupts()
     code = run(sys.argv[1:])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
-_SHOWN = 6  # most labels in a line
+_SHOWN = 6  # most labels that one line names
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
 
 
@@ -99,7 +99,8 @@ def apply(
         picked = not calibration
         return file_to_judge(file, [fitted], documents, purpose="apply", picked=picked)
 
-    labels = labels_of(file, documents)  # the first calibration decides the file
+    # all calibrations are applied to the file that the first one chooses
+    labels = labels_of(file, documents)
     path, notes = next(iter(for_each_label(labels[:1], judged).values())) if labels else judged()
     if file is None:
         console.note(f"applying {document} to {path}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration, Candidate
     from covcal_cli.records import Guard
 
-_NAMES = 18  # width of the names at the start of lines
+_NAMES = 18  # width of the column of names
 _SHOWN_OFFSETS = 5
 _CLOSE = 0.01  # a smaller difference between confidence and accuracy is called about right
 
@@ -106,7 +106,7 @@ def calibrate(
         check_output(output, force=force, inputs=[path, Path(target_prior)])
 
     def fit() -> "Calibration":
-        # Only the API may draw rows with known labels.
+        # Only `api.calibrate` may draw rows whose labels are known.
         return fit_file(path, settings) if count is None else api.calibrate(path, settings)
 
     content: Calibration | dict[str, Any]
@@ -130,7 +130,8 @@ def calibrate(
             from covcal_cli.formats.lineage import notes_on_named
 
             notes = [*notes_on_named(file), *notes]
-    hint = _next(path, output)  # this reads the file, so it must come before anything is written
+    # this reads the input file, so it must come before anything is written
+    hint = _next(path, output)
     if to_stdout:
         console.result(document_text(content, Path("cal.json")))
     else:
@@ -160,7 +161,7 @@ def _next(path: Path, output: Path) -> str:
 
 
 def _count(labels: str) -> int | None:
-    """Return the number of labels that --labels asks for; None if its value is a word."""
+    """Return the number of labels that --labels asks for, or None if its value is a word."""
     from covcal_cli.calibrate.methods import LABELS
 
     if labels in LABELS:
@@ -225,7 +226,7 @@ def details(calibration: "Calibration") -> str:
 
 
 def _listed(heading: str, guards: Sequence["Guard"]) -> str:
-    """Return a line per check: its result, its name and its sentence."""
+    """Return one line per check: whether it passed, its name, and its sentence."""
     from covcal_cli.cli import tables
 
     names = {f"{'passed' if guard.passed else 'failed'}  {guard.name}": guard for guard in guards}
@@ -255,7 +256,7 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 
 def _confidence(calibration: "Calibration") -> str:
-    """Return the mean confidence before and after, and its distance from the accuracy."""
+    """Return the mean confidence before and after, and how far it was from the accuracy."""
     from covcal_cli.maths.odds import in_percent
 
     before, after = calibration.target_confidence
@@ -302,7 +303,7 @@ def _fit(calibration: "Calibration") -> str:
 
 
 def _offsets(calibration: "Calibration") -> str:
-    """Return the class offsets; with many classes, only the largest."""
+    """Return the class offsets as text; of many classes, only those with the largest offsets."""
     pairs = zip(calibration.classes, calibration.class_offsets, strict=True)
     largest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     text = ", ".join(f"{name} {value:+.2f}" for name, value in largest[:_SHOWN_OFFSETS])
@@ -335,7 +336,7 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _candidates(candidates: Sequence["Candidate"]) -> str:
-    """Return auto's candidates as a table, with the choice and the reasons."""
+    """Return auto's candidates as a table: which was chosen, and why each was chosen or not."""
     from covcal_cli.cli import tables
     from covcal_cli.maths.odds import percent
     from covcal_cli.maths.softmax import shown_temperatures

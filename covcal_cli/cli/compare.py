@@ -1,4 +1,4 @@
-"""``covcal compare``: methods against each other on several labelled shifts."""
+"""``covcal compare``: rank methods on several labelled shifts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,13 +29,16 @@ def compare(
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="Metric of evaluate that ranks the methods.")
     ] = "ece",
-    preset: Annotated[PresetName, typer.Option(help="Preset of adapt.")] = PresetName.default,
+    preset: Annotated[
+        PresetName, typer.Option(help="Settings of adapt: those of covcal, or those of the paper.")
+    ] = PresetName.default,
     no_adapt: Annotated[
         bool,
         typer.Option("--no-adapt", help="Do not adapt the features files. This is much faster."),
     ] = False,
     jobs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of processes at a time.")
+        int,
+        typer.Option(min=1, metavar="N", help="Number of processes that work at the same time."),
     ] = 1,
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for adapted files and finished runs.")
@@ -46,10 +49,11 @@ def compare(
 ) -> None:
     """Adapt, calibrate and evaluate several files with several seeds.
 
-    Prints one table: mean and deviation over seeds, mean rank, and the number of shifts that a
-    method harms. A second table shows the choice of auto, its estimate of the accuracy beside the
-    true one, and the checks that failed. If interrupted, the same command continues with the first
-    unfinished run. Target labels are used only to measure; no method reads them.
+    Prints one table: the mean and the standard deviation over the seeds, the mean rank, and the
+    number of shifts on which a method makes the metric worse. A second table shows the choice of
+    auto, its estimated accuracy beside the true accuracy, and the checks that failed. If
+    interrupted, the same command continues with the first unfinished run. Target labels are used
+    only to measure; no method reads them.
 
     \b
     Examples:
@@ -69,8 +73,7 @@ def compare(
     with usage():
         if no_adapt and preset != PresetName.default:
             raise CovcalError(
-                "--preset is a setting of adapt, but --no-adapt does not run adapt: use only "
-                "one of them"
+                "--preset is a setting of adapt, and --no-adapt skips adapt: use only one of them"
             )
         settings = CompareSettings(
             methods=names,

@@ -1,7 +1,7 @@
-"""The two streams of a command: its result on stdout; progress, notes and warnings on stderr.
+"""Print a command's result to stdout, and its progress, notes and warnings to stderr.
 
-Tables always fit 80 columns. On a terminal, sentences are wrapped to 80 columns and failures are in
-colour; elsewhere a sentence is one plain line. Output for programs is written unchanged.
+Tables always fit 80 columns. On a terminal, sentences are wrapped at 80 columns and failures are in
+colour; elsewhere each sentence is one plain line. Output for programs is written unchanged.
 """
 
 import codecs
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-# The name at the start of a line, and the gap after it.
+# A line such as "Reason  text": the name at its start, and the gap after the name.
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
-_SECONDS = 30.0  # seconds between two lines of progress if there is no terminal
-_BAR, _BESIDE = 20, 38  # width of the bar; width of everything beside it
+_SECONDS = 30.0  # without a terminal: seconds between two lines of progress
+_BAR, _BESIDE = 20, 38  # columns of the progress bar, and of the text beside it
 
 
 class Console:
-    """The two streams of one command."""
+    """The streams stdout and stderr of one command."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
-        self.quiet = quiet  # print no progress, notes or hints; warnings stay
+        self.quiet = quiet  # Print no progress, notes or hints, only warnings and errors.
         self.verbose = verbose  # print details too
 
     def result(self, text: str) -> None:
@@ -69,7 +69,7 @@ class Console:
             _to_stderr(message(text))
 
     def warn(self, texts: Iterable[str]) -> None:
-        """Print warnings to stderr, also with --quiet; equal warnings once, with a count."""
+        """Print warnings to stderr, also with --quiet. Print equal warnings once, with a count."""
         for text, count in Counter(texts).items():
             say("warning", text if count == 1 else f"{text} ({count} times)")
 
@@ -87,7 +87,7 @@ class Console:
 
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:
-        """Yield a callback that shows progress: a bar on a terminal, else a line at intervals."""
+        """Yield a callback that shows progress: a bar on a terminal, else lines."""
         if self.quiet:
             yield silent
         elif sys.stderr.isatty():
@@ -99,7 +99,7 @@ class Console:
 
 @contextmanager
 def _bars() -> Iterator[ProgressCallback]:
-    """Yield a callback that shows a bar per stage, with its share, its time and some numbers."""
+    """Yield a callback that shows one bar per stage, with its share, its time and some numbers."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -157,7 +157,7 @@ def _numbers(step: Progress, room: int) -> str:
 
 
 def say(kind: str, text: str) -> None:
-    """Print a message to stderr, with its kind in front: ``note``, ``warning`` or ``error``."""
+    """Print a message to stderr, after the word ``note``, ``warning`` or ``error``."""
     colour = {"warning": _YELLOW, "error": _RED, "FAILED": _RED}.get(kind)
     line = _wrapped(f"{kind}: {message(text)}", sys.stderr)
     if colour is not None and _coloured(sys.stderr):
@@ -166,7 +166,7 @@ def say(kind: str, text: str) -> None:
 
 
 def _wrapped(line: str, stream: TextIO) -> str:
-    """Wrap a line at `WIDTH` columns; if it begins with a name, further lines are indented."""
+    """Wrap a line at `WIDTH` columns. If it begins with a name, its further lines are indented."""
     if len(line) <= WIDTH or not stream.isatty():
         return line
     named = _NAMED.match(line)
@@ -182,9 +182,9 @@ def _wrapped(line: str, stream: TextIO) -> str:
 
 
 def prepare_streams() -> None:
-    """Make printing work even if the stream's encoding lacks a character."""
+    """Make printing work even if the encoding of a stream lacks a character."""
     codecs.register_error("covcal", _spelled)
-    # A closed stream is None. Replace it by a stream that fails at the first write.
+    # Python sets a closed stream to None. Use a stream whose first write fails instead.
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if sys.stderr is None:
@@ -195,7 +195,7 @@ def prepare_streams() -> None:
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters by ASCII: lines of tables by hyphens, others by JSON escapes."""
+    """Replace characters by ASCII: the rules of tables by hyphens, others by JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -227,7 +227,7 @@ def file_to_read(file: Path | None, console: Console) -> Path:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Turn an error of settings that are made from options into a usage error."""
+    """Report settings that contradict each other as a usage error."""
     try:
         yield
     except CovcalError as error:
@@ -240,9 +240,9 @@ def _to_stderr(text: str) -> None:
 
 
 def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
-    """Return the number of passed checks, and each failed check with its consequence.
+    """Return how many checks passed, and a warning for each failed check that says what follows.
 
-    If a failed check has its own warning, only its name is shown.
+    A failed check that has its own warning is only named.
     """
     if not guards:
         return ""

@@ -1,4 +1,4 @@
-"""``covcal decide``: the rows that can be accepted, and their error."""
+"""``covcal decide``: which target rows can be accepted, and how many of them are wrong."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
 
-_FEW = 20  # with fewer accepted rows, the error of a group is mostly noise
+_FEW = 20  # if fewer rows of a group are accepted, its error is mostly noise
 
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
@@ -55,7 +55,8 @@ def decide(
         typer.Option(
             "--cost",
             metavar="COSTS.JSON",
-            help="Accept the rows for which this costs less than a review. Example of the file: "
+            help="Accept the rows that cost less if accepted than if a person reviews them. "
+            "Example of the file: "
             '{"review": 1, "wrong": 10, "pairs": [{"true": "a", "predicted": "b", "cost": 50}]}.',
         ),
     ] = None,
@@ -63,8 +64,8 @@ def decide(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Certainty of a promise. Default: 0.9. With --set, the coverage gets a "
-            "certainty only if you pass this.",
+            help="Certainty of a promise. Default: 0.9. With --set, the promise has no certainty "
+            "unless you give one: the coverage is then a mean over repeated draws.",
         ),
     ] = None,
     these_rows: Annotated[
@@ -97,9 +98,9 @@ def decide(
     """Decide which target rows to accept, and which a person should review.
 
     Without labels the result is an estimate. With labels of rows that covcal pick --for drew, it is
-    a promise: with the certainty, no more than the error of the accepted rows is wrong. The promise
-    holds for every classifier and shift, because it rests on the random draw alone. Target test
-    rows are not used: covcal evaluate measures on them.
+    a promise: with the given certainty, at most --error of the accepted rows are wrong. The promise
+    is valid for every classifier and shift, because it rests only on the random draw of the rows.
+    Target test rows are not used, so that covcal evaluate can measure the result on them.
 
     \b
     Examples:
@@ -154,7 +155,8 @@ def decide(
 
         if coverage is not None:
             raise typer.BadParameter(
-                "a row can have several labels here, and a set holds the classes of one answer",
+                "each row of this file can have several labels, but --set is for files where "
+                "each row has one class",
                 param_hint="--set",
             )
         of_label = for_each_label(labels_of_file, decided)
@@ -186,7 +188,7 @@ def decide(
 
 
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
-    """Return the estimated accuracy without labels, or None if it cannot be estimated."""
+    """Return the estimated accuracy without labels, or None if no estimate is possible."""
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import TooFewRowsError
@@ -204,12 +206,12 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
             ),
         ).estimates[0]
     except TooFewRowsError as error:
-        console.note(f"no range of the expected error: {error}")
+        console.note(f"the expected error has no range: {error}")
         return None
 
 
 def _is_of_use(decision: "Decision") -> bool:
-    """Return whether a decision accepts a row or makes sets."""
+    """Return whether a decision accepts any row or makes sets."""
     return decision.threshold is not None or decision.sets is not None
 
 
@@ -256,7 +258,7 @@ def _answer(decision: "Decision", output: str) -> str:
                 allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
                 facts["Reason"] = (
                     f"{use.wrong} of the {use.labels} labelled rows with the highest confidence "
-                    f"are wrong; {promise} allows {allowed}"
+                    f"are wrong, but {promise} allows {allowed} of them"
                 )
             else:
                 facts["Reason"] = (
@@ -264,8 +266,8 @@ def _answer(decision: "Decision", output: str) -> str:
                 )
         else:
             facts["Reason"] = (
-                "even among the rows with the highest confidence, more than "
-                f"{short_percent(limit)} may be wrong"
+                f"more than {short_percent(limit)} may be wrong even among the rows with the "
+                "highest confidence"
             )
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)
@@ -299,7 +301,7 @@ def _groups(decision: "Decision") -> str:
                 cells[1] = "too few rows"
         rows.append([group.name, str(group.rows), *cells])
     table = Table([decision.by or "", "rows", "accepted", "expected to be wrong"], rows)
-    note = "These are estimates. A promise is about all accepted rows together."
+    note = "Each error is an estimate. A promise is about all accepted rows together."
     return f"\n\n{text(table)}\n{note}"
 
 

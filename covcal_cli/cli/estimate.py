@@ -62,8 +62,8 @@ def estimate(
         typer.Option(
             "--cost",
             metavar="COSTS.JSON",
-            help="Add the mean cost of a row if every row is accepted. covcal decide --cost reads "
-            "the same file.",
+            help="Add the mean cost of a row if every row is accepted. The file has the format of "
+            "covcal decide --cost.",
         ),
     ] = None,
     target_prior: TargetPrior = "source",
@@ -105,17 +105,19 @@ def estimate(
 ) -> None:
     """Estimate accuracy on the target, without labels or with a few.
 
-    No target label is read, except those of rows you labelled (covcal label). The range is a rule
-    of thumb and grows with the estimated fall in accuracy. Without labels, no number can show that
-    the task itself has changed. With -v, the command shows every estimator with its assumption.
+    No target label is read, except those of rows you labelled (covcal label). The printed range is
+    a rule of thumb: the further the estimate is below the source accuracy, the wider it is. Without
+    labels, no number can show that the right label of the same input has changed. With -v, the
+    command shows every estimator with its assumption.
 
-    With -c, the missing options --max-weight, --seed and --target-prior come from the calibrations.
-    If the estimate is right, the ECE of a calibration is at least the difference of its mean
-    confidence and the estimated accuracy. With labels, the ECE by labels is shown too.
+    With -c, --max-weight, --seed and --target-prior are by default those of the calibrations. If
+    the estimate is right, the ECE of a calibration is at least the distance between its mean
+    confidence and the estimated accuracy. If you labelled rows, the ECE measured on them is shown
+    too.
 
-    --metrics estimates precision, recall and others for each class, from the probabilities of the
-    classes at the estimated accuracy. Their ranges are wide: they allow for classes that become
-    rarer or more frequent.
+    --metrics estimates precision, recall and other metrics of each class, from the class
+    probabilities after they are calibrated to the estimated accuracy. Their ranges are wide,
+    because classes may have become rarer or more frequent.
 
     \b
     Examples:
@@ -236,7 +238,7 @@ def estimate(
 
 
 def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
-    """Return the result of a gate, with the failed checks of the estimate."""
+    """Return whether a limit is kept, with the failed checks of the estimate."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate
@@ -249,7 +251,7 @@ def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -
 
 
 def _further(expectation: "Expectation") -> "list[Table]":
-    """Return the tables of metrics by class and of calibrations, if they have rows."""
+    """Return the tables of metrics by class and of calibrations. Empty tables are left out."""
     from covcal_cli.report.metric_estimates import metric_table
 
     estimation = expectation.estimation
@@ -281,7 +283,10 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
         if metrics.rows:
             legend = []
             if any(ALL_CLASSES in row for row in metrics.rows):
-                legend.append("All classes: the mean of the classes, except for accuracy and cost.")
+                legend.append(
+                    'The rows "all classes" hold the mean of the classes, except for accuracy '
+                    "and cost."
+                )
             if is_short and len(estimation.classes) > MOST_CLASSES:
                 legend.append(f"The {MOST_CLASSES} lowest classes are shown; -v shows all.")
             lines = [" ".join(legend), estimation.metrics[0].interval]
@@ -326,7 +331,7 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
-    # Leave out the last column, the assumptions, which is too long for a table on a terminal.
+    # The column of assumptions is too long for a table on a terminal.
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(
@@ -366,7 +371,7 @@ def _estimates(estimation: "Estimation") -> "Table":
 
 
 def _trust(estimate: "Estimate") -> str:
-    """Return ``yes``, the failed checks, or a text for an estimate without checks."""
+    """Return ``yes``, the failed checks, or a text that no check is available."""
     if not estimate.checked:
         return "no check available"
     return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"

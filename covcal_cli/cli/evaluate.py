@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
 
 
-_MOST_ANSWERED = 3  # most calibrations in the answer above the tables
+_MOST_ANSWERED = 3  # the most calibrations that have a line above the tables
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
@@ -46,8 +46,8 @@ def evaluate(
         list[Path] | None,
         typer.Argument(
             metavar="FILE...",
-            help="Features or adapted files, whose rows are measured together: such as those of "
-            "the last seven nights. Default: the file that the calibration was fitted on.",
+            help="Features or adapted files whose rows are measured together, for example those "
+            "of the last seven nights. Default: the file that the calibration was fitted on.",
             show_default=False,
         ),
     ] = None,
@@ -67,8 +67,8 @@ def evaluate(
     predictions: Annotated[
         PredictionsName,
         typer.Option(
-            help="Whose labels the confidence is for: the classifier's own, or the "
-            "calibrated forecaster's."
+            help="The labels whose confidence is measured: the classifier's own, or those of the "
+            "calibrated forecaster."
         ),
     ] = PredictionsName.original,
     metrics: Annotated[
@@ -78,7 +78,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="COLUMN|class|predicted",
-            help="Show groups of rows too: by a column of the file, by true class, or by "
+            help="Also show groups of rows: by a column of the file, by true class, or by "
             "predicted class.",
         ),
     ] = None,
@@ -96,9 +96,9 @@ def evaluate(
         typer.Option(
             min=0,
             max=0.9999,
-            help="Confidence level of the intervals. A gate fails only if the whole interval "
-            "is beyond the limit; 0 compares the plain value. All gates of a job share "
-            "the level.",
+            help="Confidence level of the intervals. A gate fails only if the whole interval is "
+            "beyond the limit. With 0, the metric itself is compared. All gates of a command "
+            "together have this confidence level.",
         ),
     ] = 0.95,
     seed: Seed = 0,
@@ -131,8 +131,9 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is worse than in the baseline by more than this "
-            "limit and chance. If both used the same rows, they are compared row by row. Repeats.",
+            help="Exit with 3 if a metric is worse than in the baseline by more than this, and by "
+            "more than chance explains. If both used the same rows, they are compared row by "
+            "row. Repeats.",
         ),
     ] = None,
     junit: Junit = None,
@@ -149,10 +150,9 @@ def evaluate(
 ) -> None:
     """Measure whether the confidence is right, where target labels are known.
 
-    Groups are a column of the file, class (the true one) or predicted. A gate whose
-    interval contains the limit does not fail: it is not proved, and its sentence says
-    how many rows would decide. -v adds a reliability diagram in text.
-    --format github also appends the tables to the job's summary (GITHUB_STEP_SUMMARY).
+    Groups are a column of the file, class (the true one) or predicted. If the interval of a metric
+    contains the limit, the gate does not fail: it is "not proved", and its sentence says how many
+    rows would decide.
 
     \b
     Examples:
@@ -196,7 +196,7 @@ def evaluate(
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    # Leave out metrics that are not shown: they would take most of the time.
+    # Metrics that are not shown would take most of the time.
     every_metric = metrics is MetricsName.all
     to_json = report.document is not None or report.prints_json or format is TexFormatName.json
     settings = EvaluateSettings(
@@ -243,7 +243,9 @@ def evaluate(
         return
     evaluation = assessment.evaluation
     if file is not None and not calibration and decision is None:
-        console.note("no -c given: only the uncalibrated classifier was measured")
+        console.note(
+            "no calibration was given with -c, so only the uncalibrated classifier was measured"
+        )
 
     def write() -> None:
         if report.document is not None:
@@ -269,7 +271,7 @@ def evaluate(
 
 
 def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
-    """Return the next command: use a calibration that is proved right, else inspect it further."""
+    """Return the next command: apply or export a calibration that is proved right, else report."""
     from covcal_cli.files import as_word
     from covcal_cli.report.verdict import measured_action
 
@@ -289,11 +291,12 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 
 @dataclass(frozen=True)
 class _Extras:
-    """The parts of the result beside the usual metrics."""
+    """What the result shows besides the usual metrics."""
 
-    every_metric: bool = False  # False: only the main metrics
-    intervals: bool = True  # False: intervals for gates appear only in the gates' sentences
-    diagram: bool = False  # the reliability diagram in text
+    every_metric: bool = False  # all metrics, not only the main ones
+    # a table of intervals; without it, only the gates' sentences have intervals
+    intervals: bool = True
+    diagram: bool = False  # the reliability diagram as text
 
 
 def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras = _Extras()) -> str:
@@ -329,9 +332,10 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return sentences on what the rows prove about the confidence, by subject.
+    """Return what the rows prove about the confidence: sentences by subject.
 
-    One calibration has a verdict and a line on classes. Several have one line each.
+    A single calibration has a verdict and a line on classes. Several calibrations have one line
+    each.
     """
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.claims import ClassGaps, percent
@@ -405,7 +409,7 @@ def _one_decimal(share: float) -> str:
 
 
 def _promise(evaluation: "Evaluation", name: str) -> str:
-    """Return the promised and the measured accuracy of a calibration, and what they prove."""
+    """Return the accuracy that a calibration promises, the measured one, and what follows."""
     from covcal_cli.evaluate.claims import MeanGap, ece_sentence, percent
 
     metrics = evaluation.metrics[name]
@@ -419,7 +423,7 @@ def _promise(evaluation: "Evaluation", name: str) -> str:
 
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:
-    """Name the scores that prove a calibration better or worse than no calibration."""
+    """Return which scores prove a calibration better or worse than no calibration."""
     from covcal_cli.forecast import NONE
 
     labels = {"brier": "Brier score", "nll": "log loss", "ece": "ECE"}
@@ -442,7 +446,7 @@ def _listed(answer: "Mapping[str, str]") -> str:
 
 
 def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
-    """Return the tables with their titles; the first table has no title."""
+    """Return the tables with their titles. The first table has no title."""
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
@@ -465,7 +469,7 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
 
 
 def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
-    """Return a table of the main metrics with temperature and rows, or of all other metrics."""
+    """Return a table of metrics: the main ones with temperature and rows, or all others."""
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 
@@ -499,7 +503,7 @@ def _intervals(evaluation: "Evaluation", extras: _Extras) -> "Table":
 
 
 def _differences(evaluation: "Evaluation", extras: _Extras) -> "Table":
-    """Return a table of the paired differences, and what each difference proves."""
+    """Return a table of differences between calibrations on the same rows, and what each proves."""
     from covcal_cli.evaluate.metrics import METRICS
     from covcal_cli.report.tables import Table
 
@@ -553,7 +557,7 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
         ]
         for name, groups in evaluation.groups.items()
         for group in groups
-        if group.n  # a class that is never predicted has no row
+        if group.n  # without rows, as for a class that is never predicted, there is nothing to show
     ]
     return Table(columns, rows, texts=(0, 1))
 

@@ -1,4 +1,4 @@
-"""``covcal export``: the same model with calibrated probabilities inside."""
+"""``covcal export``: write the same model with calibrated probabilities."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def export(
         ),
     ],
     calibration: Annotated[
-        Path | None, calibration("Calibration to merge; default: cal.json.")
+        Path | None, calibration("Calibration to build into the model; default: cal.json.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -44,7 +44,9 @@ def export(
         Path | None,
         typer.Option(metavar="FILE", help="Weights of the module that module:function returns."),
     ] = None,
-    decision: Annotated[Path | None, decision("Add the output accept, by this decision.")] = None,
+    decision: Annotated[
+        Path | None, decision("Add the output accept: whether this decision accepts the row.")
+    ] = None,
     networks: Networks = None,
     model_output: ModelOutput = None,
     trust_model: TrustModel = False,
@@ -107,7 +109,7 @@ def export(
 
 
 def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
-    """Return the warning that the most probable class is not always the label, if it applies."""
+    """Return a warning if the most probable class is not always the label."""
     probabilities, label, confidence, *_ = added
     rows = "some rows"
     if agreement.stored_rows:

@@ -1,4 +1,4 @@
-"""``covcal extract``: run a classifier over both domains and keep features and logits."""
+"""``covcal extract``: run a classifier on source and target, and keep features and logits."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +21,7 @@ from covcal_cli.cli.options import ExpectedAccuracy, Force, Quiet, Verbose, outp
 from covcal_cli.cli.tables import aligned
 from covcal_cli.errors import LimitExceededError, StoppedError
 
-if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
+if TYPE_CHECKING:  # These modules import NumPy and Pillow, which --help does not need.
     from covcal_cli.extract.domain import DomainReport
     from covcal_cli.extract.extract import DryRun, ExtractReport
 
@@ -35,7 +35,7 @@ def extract(
     source: Source = None,
     target: Target = None,
     target_only: Annotated[
-        Path | None, typer.Option("--target", help="The new data, if you give no source.")
+        Path | None, typer.Option("--target", help="The new data, if there is no source.")
     ] = None,
     output: Annotated[Path, output("Features file to write.")] = Path("features.h5"),
     logits: Logits = False,
@@ -85,7 +85,7 @@ def extract(
     console = Console(quiet=quiet, verbose=verbose)
     tables_alone = typed.model is None and typed.source is None and target_only is None
     if expect_accuracy is not None and (dry_run or (typed.source is None and not tables_alone)):
-        why = "--dry-run measures no accuracy" if dry_run else "give a source as well"
+        why = "--dry-run measures no accuracy" if dry_run else "give a source too"
         raise typer.BadParameter(why, param_hint="--expect-accuracy")
     alone = typed.target if tables_alone else None
     inputs = (typed.model, typed.source, typed.target)
@@ -130,7 +130,8 @@ def extract(
         try:
             require_accuracy(report.source_accuracy, expect_accuracy, output)
         except LimitExceededError:
-            console.wrote(output)  # no next command, because the error says what to do
+            # the next command is not printed here, because the error below says what to do
+            console.wrote(output)
             raise
     console.wrote(output, f"covcal {_following(report, options.shard)}")
 
@@ -146,7 +147,7 @@ def _show(report: "ExtractReport", console: Console) -> None:
 
 
 def _skipped(domain: "DomainReport") -> str | None:
-    """Return a warning that names the first few unreadable files."""
+    """Return a warning that names the first few files that could not be read."""
     if not domain.skipped:
         return None
     named = "; ".join(f"{name} ({reason})" for name, reason in domain.skipped[:_SHOWN_FILES])
@@ -182,7 +183,7 @@ def _note_on_one_table(table: Path | None, domains: list[str], console: Console)
 
 
 def _dry_run_summary(plan: "DryRun") -> str:
-    """Describe what ``covcal extract`` would do."""
+    """Return what ``covcal extract`` would do, as text."""
     from covcal_cli.extract.plan import class_list
 
     seconds = "unknown" if plan.seconds is None else _duration(plan.seconds)

@@ -1,4 +1,4 @@
-"""The options that ``covcal extract`` and ``covcal run`` share, and the parsers of their texts."""
+"""Define the options that ``covcal extract`` and ``covcal run`` share, and read their values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from covcal_cli.classifiers import MODEL_HELP
 from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
 from covcal_cli.data.stores import SUFFIXES, is_table
 
-if TYPE_CHECKING:  # these import NumPy and Pillow, which --help does not need
+if TYPE_CHECKING:  # These modules import NumPy and Pillow, which --help does not need.
     from covcal_cli.data.output_columns import OutputKind
     from covcal_cli.data.preprocessing.settings import Preprocessing
     from covcal_cli.extract.settings import ExtractSettings
@@ -38,7 +38,7 @@ ResampleName = StrEnum(
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
 _TABLES = "Table options"
-# The headings in ``--help``, and the options under each; all other options come first.
+# The options under each heading of ``--help``. All other options come first.
 _HEADINGS = {
     "Model options": (
         *("weights", "trust_model", "model_output", "phi", "providers", "classes"),
@@ -52,7 +52,7 @@ _HEADINGS = {
     "Row options": ("fractions", "sample", "limit", "shard", "seed"),
 }
 
-# The arguments. MODEL is left out when the data are tables of outputs.
+# The arguments. There is no MODEL if the data are tables of outputs.
 
 Model = Annotated[
     str | None,
@@ -80,15 +80,17 @@ Logits = Annotated[
     typer.Option(
         "--logits",
         rich_help_panel=_TABLES,
-        help="Read tables of logits instead of running a MODEL. Without such an option, the "
-        "names of the columns decide. One table with a column named domain may hold "
-        "both SOURCE and TARGET.",
+        help="SOURCE and TARGET are tables of logits, and there is no MODEL. Without this option, "
+        "--probabilities or --confidence, the column names tell what a table holds. One "
+        "table with a column named domain may hold both SOURCE and TARGET.",
     ),
 ]
 Probabilities = Annotated[
     bool,
     typer.Option(
-        "--probabilities", rich_help_panel=_TABLES, help="Read tables of probabilities instead."
+        "--probabilities",
+        rich_help_panel=_TABLES,
+        help="SOURCE and TARGET are tables of probabilities.",
     ),
 ]
 Confidence = Annotated[
@@ -96,8 +98,8 @@ Confidence = Annotated[
     typer.Option(
         "--confidence",
         rich_help_panel=_TABLES,
-        help="Read tables with one confidence per row instead: columns confidence and prediction, "
-        "and in the source correct (1 or 0) or label.",
+        help="SOURCE and TARGET are tables with one confidence per row: columns confidence and "
+        "prediction, and in the source also correct (1 or 0) or label.",
     ),
 ]
 
@@ -106,10 +108,10 @@ Confidence = Annotated[
 class Inputs:
     """The model and the data as the user typed them."""
 
-    model: str | None  # None if the data are tables of a classifier's outputs
+    model: str | None  # None if the data are tables of outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # the kind of outputs in tables, if the user gives it
+    outputs: "OutputKind | None" = None  # what the tables hold, if the user says it
 
     @classmethod
     def read(
@@ -123,7 +125,7 @@ class Inputs:
         probabilities: bool,
         confidence: bool,
     ) -> "Inputs":
-        """Sort the arguments. Without a model, the first argument is a table."""
+        """Return the arguments in their roles. Without a model, the first argument is a table."""
         kinds: dict[OutputKind, bool] = {
             "logits": logits,
             "probabilities": probabilities,
@@ -132,7 +134,11 @@ class Inputs:
         asked = [kind for kind, is_asked in kinds.items() if is_asked]
         if len(asked) > 1:
             hint = " / ".join(f"--{kind}" for kind in asked)
-            raise typer.BadParameter("give only one of them", param_hint=hint)
+            raise typer.BadParameter(
+                "--logits, --probabilities and --confidence exclude each other: give only one of "
+                "them",
+                param_hint=hint,
+            )
         tables = [Path(path) for path in (model, source, target) if path is not None]
         if asked:
             return cls._of_tables(tables, target_only, asked[0])
@@ -143,7 +149,8 @@ class Inputs:
             raise typer.BadParameter("give MODEL, SOURCE and TARGET", param_hint="MODEL")
         if target_only is not None and (source is not None or target is not None):
             raise typer.BadParameter(
-                "give only one of SOURCE TARGET and --target TARGET", param_hint="--target"
+                "TARGET is given twice: give either SOURCE TARGET or --target TARGET",
+                param_hint="--target",
             )
         only = target if target is not None else target_only
         if only is None:
@@ -159,11 +166,14 @@ class Inputs:
         if target_only is not None:
             if tables:
                 raise typer.BadParameter(
-                    "give only one of [SOURCE] TARGET and --target TARGET", param_hint="--target"
+                    "TARGET is given twice: give either [SOURCE] TARGET or --target TARGET",
+                    param_hint="--target",
                 )
             return cls(None, None, target_only, outputs)
         if len(tables) not in (1, 2):
-            raise typer.BadParameter("give [SOURCE] TARGET and no MODEL", param_hint="TARGET")
+            raise typer.BadParameter(
+                "tables need no model: give only [SOURCE] TARGET", param_hint="TARGET"
+            )
         return cls(None, tables[0] if len(tables) == 2 else None, tables[-1], outputs)
 
 
@@ -198,8 +208,8 @@ class ExtractOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Class names in the order of the logits: JSON, or one per line. Default: the "
-            "model's own names, else the source's folders.",
+            help="File with the class names in the order of the logits: JSON, or one name per "
+            "line. Default: the model's own names, else the source's folders.",
         ),
     ] = None
     choices: Annotated[
@@ -215,9 +225,9 @@ class ExtractOptions:
         bool,
         typer.Option(
             "--multilabel",
-            help="Each row may have several labels, with one sigmoid or logit per label. "
-            "Truth: columns label_NAME of 1 and 0, or a column label with lists such as "
-            "cat;dog.",
+            help="Each row may have several labels, with one sigmoid or logit per label. True "
+            "labels come from columns label_NAME of 1 and 0, or from a column label with "
+            "lists such as cat;dog.",
         ),
     ] = False
     preprocess: Annotated[
@@ -266,9 +276,9 @@ class ExtractOptions:
         str | None,
         typer.Option(
             metavar="TRAIN,VAL,TEST",
-            help="Shares of rows per split, if the data has no train, val and test folders. "
-            "Default: 0.6,0.4,0 for the source (0,1,0 without features), 0.6,0.2,0.2 for the "
-            "target.",
+            help="Shares of rows in the train, validation and test splits, if the data has no "
+            "folders train, val and test. Default: 0.6,0.4,0 for the source (0,1,0 without "
+            "features), 0.6,0.2,0.2 for the target.",
         ),
     ] = None
     sample: Annotated[
@@ -287,16 +297,17 @@ class ExtractOptions:
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column of a table to keep for covcal pick and --by; repeats. Columns that "
-            "are not features are kept anyway, but texts of more than 256 characters "
-            "are not kept with a MODEL.",
+            help="Column of a table to keep for covcal pick and --by; repeats. Columns that are "
+            "not features are kept without this option; with a MODEL, only if their texts "
+            "have at most 256 characters.",
         ),
     ] = None
     seed: Seed = 0
     batch: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Rows per run of the model. Default: chosen by the size of the rows."
+            min=1,
+            help="Rows that the model processes at a time. Default: chosen by the size of a row.",
         ),
     ] = None
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all cores.")] = (
@@ -312,7 +323,7 @@ class ExtractOptions:
 
     @classmethod
     def of(cls, options: Sequence[str]) -> "ExtractOptions":
-        """Read options that a features file stores; raise ValueError for an unknown option."""
+        """Read options that a features file stores. Raises ValueError for an unknown option."""
         hints = get_type_hints(cls)
         values: dict[str, Any] = {}
         for option in options:
@@ -328,11 +339,13 @@ class ExtractOptions:
         return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Return the settings; `outputs` is the kind of numbers in tables, if the user gives it."""
+        """Return the settings. `outputs` is what the tables hold, if the user says it."""
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
-            raise typer.BadParameter("give only one of them", param_hint="--sample / --limit")
+            raise typer.BadParameter(
+                "both options choose rows: give only one of them", param_hint="--sample / --limit"
+            )
         try:
             shard = None if self.shard is None else Shard.parse(self.shard)
         except ValueError:
@@ -363,7 +376,10 @@ class ExtractOptions:
     def _choices(self, outputs: "OutputKind | None") -> tuple[str, ...]:
         choices = tuple(self.choices or ())
         if choices and outputs not in (None, "probabilities"):
-            raise typer.BadParameter(f"leave out --{outputs}", param_hint="--choices")
+            raise typer.BadParameter(
+                f"reads a log of token log-probabilities: leave out --{outputs}",
+                param_hint="--choices",
+            )
         if len(choices) == 1 or len(set(choices)) < len(choices) or "" in choices:
             raise typer.BadParameter(
                 "give at least two answers, each once: --choices A B C D", param_hint="--choices"
@@ -395,8 +411,8 @@ class ExtractOptions:
 def takes_extract_options(*without: str) -> Callable[[Command], Command]:
     """Replace a command's parameter ``options`` by one parameter per field of `ExtractOptions`.
 
-    typer reads the options of a command from its signature, so the signature is extended. Fields
-    named in `without` are left out.
+    typer reads a command's options from its signature, so the signature gets one parameter per
+    field. Fields named in `without` are left out.
     """
     hints = get_type_hints(ExtractOptions, include_extras=True)
     shared = [
@@ -428,7 +444,7 @@ def takes_extract_options(*without: str) -> Callable[[Command], Command]:
 
 
 def _under_heading(name: str, annotation: Any) -> Any:
-    """Return the annotation of an option with its heading in help."""
+    """Return the annotation of an option with the heading under which --help shows it."""
     kind, information = get_args(annotation)
     information = copy(information)
     headings = (heading for heading, names in _HEADINGS.items() if name in names)

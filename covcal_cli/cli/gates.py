@@ -1,8 +1,8 @@
-"""The shared part of commands with gates: options, outputs in every format, exit code.
+"""What all commands with gates share: options, output formats, and the exit code.
 
-A gate is a limit for a result. A command computes its result and a `GateResult` for each gate.
-`GatedOutput` does the rest: it checks the options, writes the files, prints the result in the
-format asked for, and ends the command with exit code 3 if a gate failed.
+A gate is a limit that a result must keep. A command computes its result, and a `GateResult` for
+each gate. `GatedOutput` checks the options, writes the files and prints the result. If a gate
+failed, it ends the command with exit code 3.
 """
 
 import os
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# JUnit's element for each outcome, and the attribute that counts these elements. JUnit counts "not
-# proved" neither as a pass nor as a failure.
+# The XML element of JUnit for each outcome, and the attribute that holds the number of such
+# elements. The outcome "not proved" is neither a pass nor a failure, so JUnit gets it as skipped.
 _ELEMENTS = {
     "failed": "failure",
     "not proved": "skipped",
@@ -37,7 +37,7 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parsed(texts: Sequence[str] | None, parse: Callable[[str], T], option: str) -> list[T]:
-    """Return the parsed values of a repeated option; a value that `parse` refuses is bad usage."""
+    """Parse the values of a repeated option. A value that `parse` refuses is a usage error."""
     try:
         return [parse(text) for text in texts or []]
     except ValueError as error:
@@ -46,9 +46,9 @@ def parsed(texts: Sequence[str] | None, parse: Callable[[str], T], option: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedOutput:
-    """The files and the format in which one command reports its result and its gates.
+    """The files that a command writes, and the format in which it prints its result and gates.
 
-    Raises `typer.BadParameter` for options that contradict each other.
+    Options that contradict each other raise `typer.BadParameter`.
     """
 
     command: str
@@ -56,14 +56,14 @@ class GatedOutput:
     format: StrEnum
     junit: Path | None
     force: bool
-    has_gates: bool  # whether the user asked for a gate
-    gate_options: str  # such as "--fail-on", named in the message that --junit needs a gate
-    more: Mapping[str, Path | None] = field(default_factory=dict)  # other outputs, by option
-    # Files to append to, by option.
+    has_gates: bool  # whether the user set a gate
+    gate_options: str  # such as "--fail-on": the message "--junit needs a gate" names these options
+    more: Mapping[str, Path | None] = field(default_factory=dict)  # files that other options name
+    # Files to append to, by the option that names them.
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the options against each other."""
+        """Refuse options that contradict each other."""
         if self.prints_json and self.format not in ("table", "json"):
             raise typer.BadParameter(
                 "-o - prints JSON: leave out this option", param_hint="--format"
@@ -96,7 +96,7 @@ class GatedOutput:
         return {**files, **self.appended}
 
     def check(self, inputs: Sequence[Path]) -> None:
-        """Refuse outputs that exist already or are inputs, before the work starts."""
+        """Refuse outputs that exist already, or that are inputs."""
         from covcal_cli.files import check_output
 
         for path in (self.document, *self.more.values(), self.junit):
@@ -105,10 +105,11 @@ class GatedOutput:
 
     @contextmanager
     def errors_in_report(self) -> Iterator[None]:
-        """Report a `CovcalError` of the block in the JUnit report, so that no old success remains.
+        """If the block raises a `CovcalError`, write the error into the JUnit report.
 
-        An existing file is replaced only if it is a report and `force` allows it, because the block
-        may fail before covcal knows which files are inputs.
+        Otherwise an earlier report of success would remain. An existing file is replaced only if
+        `force` allows it and the file is a JUnit report, because an error may come before covcal
+        knows which files are inputs.
         """
         from covcal_cli.errors import CovcalError
         from covcal_cli.files import write_text
@@ -131,11 +132,11 @@ class GatedOutput:
     ) -> None:
         """Write all files, print the result with its gates, and name the written files.
 
-        - `render`: returns the result as ``table``, ``json``, ``markdown``, ``github`` or
-          ``latex``.
-        - `write`: writes the files of the command, except the JUnit report.
+        - `render`: returns the result in the format ``table``, ``json``, ``markdown``, ``github``
+          or ``latex``.
+        - `write`: writes the files of the command except the JUnit report.
 
-        Raises `LimitExceededError` if a gate failed; the result is printed in full before.
+        Raises `LimitExceededError` if a gate failed, after everything is written and printed.
         """
         from covcal_cli.errors import LimitExceededError
         from covcal_cli.files import moved_together, write_text
@@ -157,7 +158,7 @@ class GatedOutput:
 
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
-    """Return a sentence per gate and the rendered result; JSON already contains the gates."""
+    """Put one sentence per gate above the result. JSON already contains the gates."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
 
@@ -173,7 +174,7 @@ def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
 
 
 def _annotations(gates: "Iterable[GateResult]") -> list[str]:
-    """Return GitHub's annotation lines for every gate that did not pass."""
+    """Return lines that make GitHub show each gate that did not pass as an annotation."""
     from covcal_cli.errors import printable
 
     return [
@@ -184,7 +185,7 @@ def _annotations(gates: "Iterable[GateResult]") -> list[str]:
 
 
 def _append_to_step_summary(text: str) -> None:
-    """Append Markdown to the summary of a GitHub job, if this is a GitHub job."""
+    """In a GitHub job, append Markdown to the job's summary."""
     from covcal_cli.errors import CovcalError
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -200,11 +201,12 @@ def _append_to_step_summary(text: str) -> None:
         ) from error
 
 
-# The JUnit report, which GitLab, Jenkins and others show. It holds no times and no host name.
+# The JUnit report, which GitLab, Jenkins and other CI systems show. It contains no times and no
+# host name, so equal results give equal files.
 
 
 def junit_report(gates: "Sequence[GateResult]", command: str = "evaluate") -> str:
-    """Return the XML of a command: one suite, and one test case per gate."""
+    """Return the XML for a command: one suite, with one test case per gate."""
     return _junit(
         ((f"{gate.subject}: {gate.gate}", gate.outcome, gate.sentence) for gate in gates), command
     )
@@ -220,7 +222,7 @@ def _may_be_written(path: Path, *, force: bool) -> bool:
 
 
 def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
-    """Return the XML of test cases: the name, the outcome and the sentence of each."""
+    """Return the XML of test cases, each with its name, outcome and sentence."""
     import xml.etree.ElementTree as ET
 
     counts = dict.fromkeys(("tests", *_COUNTERS.values()), 0)
@@ -245,5 +247,5 @@ def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Return a text without the characters that XML cannot hold: file names may have any."""
+    """Remove the characters that XML does not allow. File names can contain them."""
     return _NOT_XML.sub("\ufffd", text)

@@ -14,7 +14,7 @@ def inspect(
         Path, typer.Argument(metavar="FILE", help="Any file that covcal wrote.", show_default=False)
     ],
 ) -> None:
-    """Show everything that a covcal file holds, the answer first.
+    """Show everything that a covcal file contains, the answer first.
 
     It reads the files of every command, the CSV of covcal pick, the rows of covcal apply, and
     models that covcal exported.

@@ -1,4 +1,4 @@
-"""``covcal label``: put the labels of picked rows into their file."""
+"""``covcal label``: add the labels of picked rows to their file."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -22,8 +22,9 @@ def label(
         list[Path] | None,
         typer.Argument(
             metavar="CSV...",
-            help='The CSV from covcal pick with the column "label" filled in, or what Label Studio '
-            "(JSON, CSV) or doccano (.jsonl) exports of its tasks. Default: to-label.csv.",
+            help='The CSV from covcal pick with the column "label" filled in, or the labelled '
+            "tasks that Label Studio (JSON, CSV) or doccano (.jsonl) exports. Default: "
+            "to-label.csv.",
             show_default=False,
         ),
     ] = None,
@@ -33,14 +34,14 @@ def label(
         typer.Option(
             "--partial",
             help="Accept rows without a label. Until their labels follow, the labelled rows are "
-            "treated as a random part of their batch.",
+            "assumed to be a random part of their batch.",
         ),
     ] = False,
     resolve: Annotated[
         ResolveName | None,
         typer.Option(
-            help="Which label to use where two people disagree; drop means no label. Without "
-            "this option, a disagreement is an error.",
+            help="Which label to use if two people disagree; drop uses neither. Without this "
+            "option, a disagreement is an error.",
             show_default=False,
         ),
     ] = None,
@@ -53,14 +54,14 @@ def label(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Put the labels of picked rows into their file. No model runs again.
+    """Add the labels of picked rows to their file. No model runs again.
 
-    Either all labels are added or none. They are for calibrate, estimate and watch; evaluate does
-    not read them. Calibrations and adapted files that were made before still belong to the file.
+    Either all labels are added, or none. They are for calibrate, estimate and watch; evaluate does
+    not read them. Adapted files and calibrations that were made earlier stay valid.
 
-    Several CSV files of the same rows complete each other. The command prints how far people agree
-    (Cohen's kappa, or Fleiss' for more than two). If they label a row differently, it names the
-    row, and --resolve decides.
+    Several CSV files may hold labels of different rows, or of the same rows by different people.
+    The command prints how far people agree (Cohen's kappa, or Fleiss' for more than two). If they
+    label a row differently, it names the row, and --resolve decides.
 
     \b
     Examples:
@@ -97,17 +98,17 @@ def label(
         console.warn(
             [
                 f"{labelling.empty} row{' has' if is_single else 's have'} no label yet. Until "
-                "then the labelled rows are treated as a random part of their batch, but "
+                "then the labelled rows are assumed to be a random part of their batch, but "
                 "nothing checks this"
             ]
         )
     written = output or path
-    # A calibration of this folder, if there is one, was fitted without these labels.
+    # A calibration in this folder was fitted without these labels.
     replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
     following = f"covcal calibrate {as_word(written)}{replace}"
-    if not labelling.has_source:  # a period of covcal watch
+    if not labelling.has_source:  # without a source, the file is a period of covcal watch
         following = f"covcal watch {as_word(written)} -c cal.json, with the --history as before"
-    # a calibration with these labels would make them useless for a promise
+    # a calibration that used these labels could not make a promise with them
     if labelling.for_decision:
         following = f"covcal decide {as_word(written)} --force, with the --error as before"
     console.wrote(written, following)

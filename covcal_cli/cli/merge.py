@@ -1,4 +1,4 @@
-"""``covcal merge``: join shards, or a source and a target, into one features file."""
+"""``covcal merge``: join the shards of a run, or source and target, into one features file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +26,7 @@ def merge(
 ) -> None:
     """Join features files of parts of the data into one file.
 
-    The result is the same as from one run over all data. All parts must come from the same model,
+    The result is the same as if one run had read all data. All parts must come from the same model,
     with the same classes, preprocessing, fractions and seed.
 
     \b

@@ -1,4 +1,4 @@
-"""The screens of commands on files with several independent labels."""
+"""Screens for files whose rows can have several labels."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
     from covcal_cli.watch.period import Watched
 
-_SHOWN = 4  # names of labels in a sentence
-# the remedy `covcal pick` in a message
+_SHOWN = 4  # most labels that a sentence names
+# the advice to use `covcal pick`, as messages give it
 _PICK = re.compile(r"(?: with|:) covcal pick(?: FILE -n 50)?")
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the texts of all labels, each once, with the names of its labels in front.
+    """Return the different texts, each with the names of the labels that it is about.
 
-    The texts do not name `covcal pick`, which cannot read files with several labels.
+    The advice to use `covcal pick` is removed, because pick cannot read files with several labels.
     """
     labels_of: dict[str, list[str]] = {}
     for label, of_label in texts.items():
@@ -40,17 +40,17 @@ def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def named(labels: Sequence[str]) -> str:
-    """Return the first few labels, and the number of the others."""
+    """Return the names of the first labels, and how many more there are."""
     rest = len(labels) - _SHOWN
     more = f" and {rest} more label{'' if rest == 1 else 's'}" if rest > 0 else ""
     return ", ".join(labels[:_SHOWN]) + more
 
 
-# covcal calibrate.
+# Screen of covcal calibrate.
 
 
 def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool = False) -> str:
-    """Return the answer on the calibrations of all labels, and a line per label."""
+    """Return the answer for all labels together, then a table with one line per label."""
     from covcal_cli.calibrate.methods import checks_of
     from covcal_cli.cli import tables
     from covcal_cli.maths.odds import percent
@@ -101,7 +101,7 @@ def _off(gap: float) -> str:
     )
 
 
-# covcal evaluate.
+# Screen of covcal evaluate.
 
 
 def publish(
@@ -110,7 +110,7 @@ def publish(
     console: "Console",
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
 ) -> None:
-    """Show a table of all labels with the mean and the worst, then `more` tables per label."""
+    """Show a table of all labels with the mean and the worst, then more tables per label."""
     from covcal_cli.records import write_document
 
     for note in result.notes:
@@ -154,7 +154,7 @@ def _rendered(
 
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
-    """Return the labels that can be trusted, and the calibration error before and after."""
+    """Return which labels can be trusted, and the calibration errors before and after."""
     from covcal_cli.maths.odds import percent
     from covcal_cli.report.verdict import measured_action
 
@@ -180,7 +180,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
 
 
 def _accepted(result: "LabelAssessments") -> "Table":
-    """Return the share of accepted rows and of the wrong rows among them, for every label."""
+    """Return for each label the share of accepted rows, and how many of these are wrong."""
     from covcal_cli.maths.odds import percent
     from covcal_cli.report.tables import Table
 
@@ -236,11 +236,11 @@ def _metrics(result: "LabelAssessments") -> "Table":
     return Table(headings, rows, texts=(0, 1))
 
 
-# covcal decide.
+# Screen of covcal decide.
 
 
 def decided(decisions: "Mapping[str, Decision]") -> str:
-    """Return for every label the share of rows in which it is accepted."""
+    """Return for each label the share of rows whose prediction is accepted."""
     from covcal_cli.cli import tables
     from covcal_cli.maths.odds import in_percent, interval, short_percent
     from covcal_cli.report.tables import Table
@@ -262,13 +262,13 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
     facts = {
         "Accept": f"{in_percent(fmean(shares.values()))} % of the rows on average over the labels; "
         f"the fewest for {least}",
-        "Expect": "the errors below, which are estimates and no promises",
+        "Expect": "the errors below; they are estimates, not promises",
     }
     columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")
     return f"{tables.aligned(facts)}\n\n{tables.text(Table(columns, rows))}"
 
 
-# covcal estimate.
+# Screen of covcal estimate.
 
 
 def publish_expectations(
@@ -278,7 +278,7 @@ def publish_expectations(
     console: "Console",
     more: "Callable[[Expectation], list[Table]]",
 ) -> None:
-    """Show the estimated accuracy of every label in one table, then `more` tables per label."""
+    """Show the estimated accuracy of each label in one table, then more tables per label."""
     from covcal_cli.calibrate.estimate import expectation_document
     from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
@@ -336,11 +336,11 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
     return Table(columns, rows, texts=(0, 4))
 
 
-# covcal watch.
+# Screen of covcal watch.
 
 
 def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:
-    """Accept the changed rows of every label with an alarm; return what changed."""
+    """For each label with an alarm, accept the changed rows as normal. Return what had changed."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.multilabel import one_label
 
@@ -363,7 +363,7 @@ def publish_watched(
     console: "Console",
     draw: Callable[[Any, str], str],
 ) -> None:
-    """Show the verdict on every label in the last period, then all periods of each label."""
+    """Show the verdict for each label in the last period, then all periods of each label."""
     from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
     from covcal_cli.records import document_text, of_labels, write_document

@@ -1,4 +1,4 @@
-"""The options that several commands share, each defined once; typer reads the annotations."""
+"""Define the options that several commands share. typer reads the annotations."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,9 +10,9 @@ from covcal_cli.calibrate.methods import AUTO, METHODS
 
 
 def output(text: str, *, printed: bool = False) -> Any:
-    """Return the option ``-o/--output`` with a command's own help text.
+    """Return the option ``-o/--output`` with the help text of a command.
 
-    With `printed`, ``-o -`` prints the result; other commands refuse it.
+    With `printed`, ``-o -`` prints the result; without it, ``-o -`` is refused.
     """
     return typer.Option("--output", "-o", help=text, callback=None if printed else _named)
 
@@ -24,28 +24,28 @@ def _named(output: Path | None) -> Path | None:
 
 
 def calibration(text: str) -> Any:
-    """Return the option ``-c/--calibration`` with a command's own help text."""
+    """Return the option ``-c/--calibration`` with the help text of a command."""
     return typer.Option("--calibration", "-c", metavar="CAL.JSON", help=text)
 
 
 def calibrations(text: str) -> Any:
-    """Return the option ``-c/--calibration`` of a command that takes several, each with a name."""
+    """Return the option ``-c/--calibration`` of a command that takes several calibrations."""
     return typer.Option("--calibration", "-c", metavar="[NAME=]CAL.JSON", help=text)
 
 
 def decision(text: str) -> Any:
-    """Return the option ``--decide`` with a command's own help text."""
+    """Return the option ``--decide`` with the help text of a command."""
     return typer.Option("--decide", metavar="DECIDE.JSON", help=text)
 
 
 def interval_end(default: str) -> Any:
-    """Return the option ``--end`` with a command's own default."""
+    """Return the option ``--end`` with the default of a command."""
     return typer.Option(
         help=f"The end of the interval that gates compare with the limit. {default}"
     )
 
 
-# Files.
+# Options that name input files.
 
 InputFile = Annotated[
     Path | None,
@@ -66,7 +66,8 @@ JudgedFile = Annotated[
 Networks = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="The adapted file with the networks of an fl method, if it has moved."
+        metavar="FILE",
+        help="For an fl method whose adapted file has moved: the adapted file with its networks.",
     ),
 ]
 NetworksOfFeatures = Annotated[
@@ -91,11 +92,13 @@ ModelOutput = Annotated[
 ]
 TrustModel = Annotated[
     bool,
-    typer.Option("--trust-model", help="Open a .pt or .pt2 file, which can run any code."),
+    typer.Option(
+        "--trust-model", help="Allow a .pt or .pt2 file, although such a file can run any code."
+    ),
 ]
 
 
-# Options on the fit and its rows.
+# Options of the fit, and of the rows that it uses.
 
 
 class MethodName(StrEnum):
@@ -107,21 +110,23 @@ class MethodName(StrEnum):
         vars()[name] = name
 
 
-# A dict maps the words to literals, so that a type checker knows their values.
+# The dict gives the type checker the possible values.
 LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
 PresetName = StrEnum("PresetName", ["default", "paper"])
 SplitName = StrEnum("SplitName", ["train", "validation", "test", "all"])
 
 Method = Annotated[
-    MethodName, typer.Option(metavar="METHOD", help=f"What to fit: {', '.join(MethodName)}.")
+    MethodName,
+    typer.Option(metavar="METHOD", help=f"Method of calibration: {', '.join(MethodName)}."),
 ]
-Loss = Annotated[LossName, typer.Option(help="What T minimises.")]
+Loss = Annotated[LossName, typer.Option(help="Loss that T minimises.")]
 Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
 JudgedSplit = Annotated[
     SplitName,
     typer.Option(
-        help="Target rows to measure on. Rows whose labels calibrate --labels used are left out."
+        help="Target rows to measure on: those of one split, or all. Rows whose labels calibrate "
+        "--labels used are always left out."
     ),
 ]
 MaxWeight = Annotated[
@@ -142,17 +147,17 @@ ExpectedAccuracy = Annotated[
         min=0.0,
         max=1.0,
         metavar="SHARE",
-        help="Accuracy that you expect on labelled source rows, such as 0.96. Exit with 3 if it is "
-        "lower by more than sampling noise explains.",
+        help="The accuracy that you expect on labelled source rows, such as 0.96. Exit with 3 if "
+        "it is lower by more than sampling noise explains.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
 
 
-# Options on the result and its output.
+# Options of the result and its output.
 
 FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
-# Formats of results that papers print.
+# For results that papers print, also LaTeX.
 TexFormatName = StrEnum("TexFormatName", ["table", "json", "markdown", "github", "latex"])
 TexFormat = Annotated[TexFormatName, typer.Option("--format", help="Format of the result.")]
 EstimatedMetrics = Annotated[
@@ -165,14 +170,20 @@ EstimatedMetrics = Annotated[
     ),
 ]
 EndName = StrEnum("EndName", ["low", "middle", "high"])
-Junit = Annotated[Path | None, typer.Option(help="Write the gates' results as a JUnit report.")]
+Junit = Annotated[
+    Path | None, typer.Option(help="Also write the results of the gates as a JUnit report (XML).")
+]
 ResultFormat = Annotated[FormatName, typer.Option("--format", help="Format of the result.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 ForceLimit = Annotated[
     bool,
     typer.Option(
-        "--force", "-f", help="Replace the output if it exists, and accept a T at its limit."
+        "--force",
+        "-f",
+        help="Replace the output if it exists, and accept a T at the limit of its range.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, warnings and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More detail on stderr.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only the result, warnings and errors.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more details.")]

@@ -1,4 +1,4 @@
-"""``covcal pick``: target rows for a person to label."""
+"""``covcal pick``: draw target rows for a person to label."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +36,7 @@ def pick(
     calibration: Annotated[
         Path | None,
         calibration(
-            "Calibration whose confidence shows which rows are doubtful. Default: a temperature "
+            "Calibration whose confidence tells which rows are doubtful. Default: a temperature "
             "fitted to the source."
         ),
     ] = None,
@@ -44,7 +44,8 @@ def pick(
         list[Path] | None,
         typer.Option(
             metavar="CSV",
-            help="An earlier CSV from covcal pick whose labels are not in FILE yet; repeats.",
+            help="An earlier CSV from covcal pick whose labels are not in FILE yet: its rows are "
+            "not drawn again; repeats.",
         ),
     ] = None,
     page: Annotated[
@@ -58,8 +59,8 @@ def pick(
         Path | None,
         typer.Option(
             metavar="TARGET",
-            help="The target images that you gave to extract, for the page and for a column of "
-            "paths.",
+            help="The target images that you gave to extract: the page shows them, and the CSV "
+            "gets a column with their paths.",
         ),
     ] = None,
     split: Annotated[
@@ -75,7 +76,7 @@ def pick(
         typer.Option(
             "--for",
             metavar="DECIDE.JSON",
-            help="Draw the rows that best help to make the promise of this decision.",
+            help="Draw the rows that best help to prove the promise of this decision.",
         ),
     ] = None,
     labellers: Annotated[
@@ -102,7 +103,8 @@ def pick(
         bool,
         typer.Option(
             "--predictions",
-            help="Show the classifier's answer in the CSV. The page shows it when you ask.",
+            help="Show the classifier's answer in the CSV. The page shows it only when the reader "
+            "asks.",
         ),
     ] = False,
     networks: NetworksOfFeatures = None,
@@ -113,10 +115,10 @@ def pick(
 ) -> None:
     """Pick the target rows whose labels are most useful. No target label is read.
 
-    Rows are drawn at random, doubtful rows more often than sure rows. The CSV also holds the
-    probabilities, which make estimates from the labels unbiased, and the texts and columns that
-    extract kept. Fill in the column "label" and run covcal label. Rows of earlier draws are not
-    drawn again.
+    Rows are drawn at random; the less sure the classifier is of a row, the more often the row is
+    drawn. The CSV also holds the probabilities of the draw, which make estimates from the labels
+    unbiased, and the texts and columns that extract kept. Fill in the column "label", and run
+    covcal label. Rows of earlier draws are not drawn again.
 
     The page works offline and on a phone: open it in any browser, label the rows, save the CSV.
     The CSV and the page do not show the classifier's answer unless you ask for it, because people
@@ -145,7 +147,10 @@ def pick(
     if people > 1 and str(output) == "-":
         raise typer.BadParameter("several CSV files cannot be printed", param_hint="--labellers")
     if overlap and people == 1:
-        raise typer.BadParameter("give at least --labellers 2", param_hint="--overlap")
+        raise typer.BadParameter(
+            "one labeller has no overlap with others: give at least --labellers 2",
+            param_hint="--overlap",
+        )
     with usage():
         settings = PickSettings(
             rows=count,
@@ -181,7 +186,9 @@ def pick(
     else:
         files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
         console.screen(_summary(picked, " and ".join(files)))
-        console.detail(f"the probabilities follow the {picked.sheet.batch.score}; seed {seed}")
+        console.detail(
+            f"the probabilities of the draw follow the {picked.sheet.batch.score}; seed {seed}"
+        )
     console.warn(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
     )
@@ -222,7 +229,7 @@ def pick(
 
 
 def _summary(picked: "PickReport", where: str) -> str:
-    """Return the next step, and the expected precision of the accuracy."""
+    """Return the next step, and how precisely these labels will tell the accuracy."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable
     from covcal_cli.labels.score import region_of

@@ -21,7 +21,7 @@ from covcal_cli.cli.options import (
     output,
 )
 
-_SENTENCES = 5  # most sentences on the screen without --verbose
+_SENTENCES = 5  # most sentences that the screen shows without --verbose
 
 
 def report(
@@ -41,7 +41,9 @@ def report(
     ] = 1000,
     decision: Annotated[
         Path | None,
-        decision("Draw the error against the share of rows that this decision accepts."),
+        decision(
+            "Draw how the error grows with the share of accepted rows, with this decision marked."
+        ),
     ] = None,
     networks: Networks = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,

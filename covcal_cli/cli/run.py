@@ -1,4 +1,4 @@
-"""``covcal run``: take every step in one command; reuse results if nothing has changed."""
+"""``covcal run``: take every step in one command, and keep results that are still valid."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport, Step
 
-_STEPS = 5  # extract, calibrate, evaluate, export or apply, report; without adapt and compare
+_STEPS = 5  # extract, calibrate, evaluate, export or apply, report; no adapt or compare
 
 
 Earlier = Annotated[
@@ -96,8 +96,9 @@ def run(
         typer.Option(
             "--force",
             "-f",
-            help="Make every result again, also in the folder of another project. With "
-            "--from: use the new calibration even if the labels do not prove it better.",
+            help="Make every result again, even if the folder holds the results of another "
+            "project. With --from: use the new calibration even if the labels do not prove "
+            "it better.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -105,13 +106,13 @@ def run(
 ) -> None:
     """Run all steps in one folder: extract, calibrate, evaluate, export and report.
 
-    A result is made again only if its settings or inputs have changed, so the same command
+    A result is made again only if its settings or inputs have changed. So the same command
     continues an interrupted run. Without target labels there is no metrics.json, and the report
     shows estimates. For tables of outputs, probs.csv holds the calibrated probabilities, since
     there is no model to export.
 
-    With --from the folder's calibration is compared with a new one on the new data. The new
-    calibration is used only if labels prove it better, or with --replace.
+    With --from, a new calibration is fitted to the new data and compared with that of the folder.
+    The new calibration is used only if labels prove it better, or with --replace.
 
     \b
     Examples:
@@ -130,7 +131,10 @@ def run(
     if earlier is not None:
         _require_only(context, _RENEWING)
         if model is None or source is not None or target is not None:
-            raise typer.BadParameter("give NEWTARGET alone with --from", param_hint="NEWTARGET")
+            raise typer.BadParameter(
+                "give NEWTARGET alone with --from",
+                param_hint="NEWTARGET",
+            )
         folder, request = earlier, _earlier(context, earlier, options)
     else:
         for name, has_value in (("history", history is not None), ("replace", replace_unproved)):
@@ -201,7 +205,7 @@ def run(
 
 @dataclass
 class _ProgressLines:
-    """The progress lines of the steps."""
+    """The lines on stderr that say which step runs."""
 
     console: Console
     steps: int  # number of all steps
@@ -211,7 +215,7 @@ class _ProgressLines:
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        # The line appears with the first row, so that bad input prints only the error.
+        # For extract, the line waits for the first row, so that bad input prints only the error.
         if step != "extract":
             self.print_begun()
 
@@ -246,12 +250,12 @@ class _Request:
     adapt: bool = False
 
 
-# Options that do not change rows. Runs do not record these options.
+# Options that do not change the rows, so runs do not record them. Runs do not record these options.
 _RENEWING = ("batch", "threads", "trust_model")
 
 
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
-    """Refuse options of the extraction, because the earlier run has set them."""
+    """Refuse options that the earlier run has set."""
     decided = {entry.name for entry in fields(ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities", "confidence"}):
         source = context.get_parameter_source(name)
@@ -263,7 +267,7 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
 
 
 def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
-    """Return the request of an earlier run, with the options that the user may give again."""
+    """Return the request of an earlier run, with the options that the user may set anew."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.run.renewal import earlier_run
 
@@ -289,7 +293,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
 
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
-    """Return lines on the calibration that is now used, with the reason and the numbers."""
+    """Return which calibration is now used, the reason, and the numbers."""
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
@@ -314,7 +318,7 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
 
 
 def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
-    """Return the first line: the calibration that is now used, and the reason."""
+    """Return the first line: which calibration is now used, and the reason."""
     labels = comparison.by_labels
     first = "Put the new one in use" if renewal.is_in_use else "Kept the old one"
     if labels is None:

@@ -1,4 +1,4 @@
-"""Render tables and lines as text for a terminal, and tables as Markdown."""
+"""Draw tables and lines as text for a terminal, and tables as Markdown."""
 
 import re
 import textwrap
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from covcal_cli.cli.console import WIDTH
 from covcal_cli.errors import printable
 
-if TYPE_CHECKING:  # it needs NumPy, and --help does not
+if TYPE_CHECKING:  # This module imports NumPy, which --help does not need.
     from covcal_cli.report.tables import Table
 
 _GAP = "  "
-_LONGEST_NAME, _LEAST_TEXT = 30, 20  # columns
+_LONGEST_NAME, _LEAST_TEXT = 30, 20  # widths in columns of the terminal
 
-_MARKS = re.compile(r"[\\`*_\[\]|~]")  # characters that begin markup within a cell
+_MARKS = re.compile(r"[\\`*_\[\]|~]")  # characters that Markdown would read as markup
 _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def aligned(facts: Mapping[str, str]) -> str:
-    """Return a line per fact: its name, and its text; all texts begin in the same column."""
+    """Return one line per fact: its name and its text. The texts begin in the same column."""
     lines = [(printable(name), printable(text)) for name, text in facts.items()]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
@@ -30,9 +30,9 @@ def aligned(facts: Mapping[str, str]) -> str:
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
-    If the table is wider, headings are broken between words, and then the longest column of text.
-    If it is still too wide, columns are moved into further tables, and each table repeats the first
-    columns of text.
+    If the table is wider, its headings are broken between words, and the longest column of text is
+    narrowed. If it is still too wide, it becomes several tables. Each repeats the first columns of
+    text.
     """
     lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
@@ -43,7 +43,7 @@ def text(table: "Table") -> str:
         narrow = _narrowed(columns, [i for i in table.texts if leading <= i < len(columns)])
         columns = narrow if _total(narrow) <= WIDTH else columns
     rest, parts = range(leading, len(columns)), [list(range(leading))]
-    for count in range(1, len(rest) + 1):  # the number of tables
+    for count in range(1, len(rest) + 1):  # try one table, then two, and so on
         size = -(-len(rest) // count)
         parts = [[*range(leading), *rest[start:][:size]] for start in range(0, len(rest), size)]
         if all(_total([columns[index] for index in part]) <= WIDTH for part in parts):
@@ -55,7 +55,7 @@ def text(table: "Table") -> str:
 
 
 def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
-    """Return columns with headings broken between words, and the longest text column narrowed."""
+    """Return columns with headings broken between words, and with narrower text if needed."""
     narrowed = []
     for heading, *cells in columns:
         widest = max(map(len, [*heading.split(), *cells]))
@@ -68,7 +68,7 @@ def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[li
 
 
 def _drawn(columns: Sequence[Sequence[str]], left: Sequence[bool]) -> str:
-    """Return one table: the headings, a rule, and one or more lines per row."""
+    """Return one table: its headings, a rule, and its rows. A row can take several lines."""
     widths = [_width(column) for column in columns]
     rows = []
     for cells in zip(*columns, strict=True):
@@ -87,7 +87,7 @@ def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text on a terminal; some characters take two columns."""
+    """Return the width of a text on a terminal, where some characters take two columns."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
@@ -115,6 +115,6 @@ def markdown(table: "Table") -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Return any text escaped for a Markdown cell: no markup, no HTML, no new cell."""
+    """Escape a text for a Markdown cell, so that it is neither markup nor HTML nor a new cell."""
     escaped = _MARKS.sub(r"\\\g<0>", printable(text))
     return _TAG.sub("&lt;", _ENTITY.sub("&amp;", escaped))

@@ -56,7 +56,8 @@ def watch(
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="Append new periods to this file. Alarm and labels also use its earlier periods.",
+            help="Append new periods to this file. Its earlier periods count too, for the alarm "
+            "and for the labels.",
         ),
     ] = None,
     by: Annotated[
@@ -69,8 +70,9 @@ def watch(
         str,
         typer.Option(
             metavar="LENGTH",
-            help="Length of a period: day, week, month, quarter, year, or a number of rows. "
-            "A number counts rows in the order of the file, or of the dates with --by.",
+            help="Length of a period: day, week, month, quarter, year, or a number of rows. A "
+            "number counts rows in the order of the file; with --by, in the order of the "
+            "dates.",
         ),
     ] = "week",
     segment: Annotated[
@@ -86,8 +88,9 @@ def watch(
         Path | None,
         typer.Option(
             metavar="LABELS.CSV",
-            help="Labels that arrived late, with the columns id and label (and period, if ids are "
-            "repeated). Without files they are joined to the files of the history.",
+            help="CSV with labels that came after their period: the columns id and label, and "
+            "period if ids are repeated. Without NEW.H5, the labels are added to the periods "
+            "of the history.",
         ),
     ] = None,
     target_labels: Annotated[
@@ -97,28 +100,28 @@ def watch(
     decide: Annotated[
         Path | None,
         decision(
-            "Also check whether the rows that this decision (from covcal decide) accepts keep "
-            "the promised error."
+            "Also check the promise of this decision (from covcal decide): whether the accepted "
+            "rows are wrong more often than promised."
         ),
     ] = None,
     join: Annotated[
         bool,
-        typer.Option("--join", help="Add further rows of a period to those that it has already."),
+        typer.Option("--join", help="If the history already has a period, add these rows to it."),
     ] = False,
     stable: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=0,
-            help="End an alarm after this number of periods without another change; 0: never.",
+            help="An alarm ends after this many periods without another change; 0: never.",
         ),
     ] = 8,
     acknowledge: Annotated[
         str | None,
         typer.Option(
             metavar="REASON",
-            help="Accept the changed rows of the last period as normal, which ends the "
-            "alarm. The history keeps this reason.",
+            help="Accept the rows since the change as normal, which ends the alarm. The history "
+            "records the reason.",
         ),
     ] = None,
     tolerance: Annotated[
@@ -127,19 +130,22 @@ def watch(
             metavar="POINTS",
             min=0.1,
             max=99,
-            help="How many points the mean confidence may differ from the accuracy.",
+            help="How many points the mean confidence may be above or below the accuracy.",
         ),
     ] = 5,
     false_alarms: Annotated[
         float,
         typer.Option(
-            min=1e-6, max=1, help="Maximum number of false alarms per year (changed rows)."
+            min=1e-6,
+            max=1,
+            help="The most false alarms per year that you accept. A false alarm says that rows "
+            "changed, although they did not.",
         ),
     ] = 0.05,
     fail_on: Annotated[
         list[FailOnName] | None,
         typer.Option(
-            help="Exit with 3 if the confidence is off, if that is not known, if the rows "
+            help="Exit with 3 if the confidence is off, if the verdict is not known, if the rows "
             "changed, or if the promise of --decide is broken. May be repeated."
         ),
     ] = None,
@@ -155,7 +161,10 @@ def watch(
     junit: Junit = None,
     output: Annotated[
         Path | None,
-        output("Write the periods as JSON to this file; - prints the JSON instead.", printed=True),
+        output(
+            "Write the results of the periods as JSON to this file; - prints the JSON instead.",
+            printed=True,
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -171,30 +180,33 @@ def watch(
         typer.Option(
             "--force",
             "-f",
-            help="Replace outputs, and let new rows replace the rows of an existing period.",
+            help="Replace outputs. If the history already has a period, replace its rows.",
         ),
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tell whether the confidence is still right on later rows; needs no labels.
+    """Tell whether the confidence is still right on later rows, even without labels.
 
     The verdict compares the mean confidence with the accuracy. The accuracy is estimated, or comes
-    from the labels of this period and of earlier ones since the rows changed. "holds": they differ
-    by at most --tolerance points. "off": they differ by more. "not known": the interval allows
-    both, so label some rows.
+    from labels: those of this period, and those of earlier periods since the rows last changed. The
+    verdict is "holds" if the two differ by at most --tolerance points. It is "off" if they differ
+    by more. It is "not known" if the interval of the accuracy allows both: then label some rows.
 
-    Apart from this, an alarm tells whether the rows changed, since when and by what. Most changes
-    do not matter. There are at most --false-alarms false alarms per year, however often you look.
-    An alarm ends with --acknowledge, or after --stable periods without another change.
+    A separate alarm tells whether the rows themselves changed, since when, and what changed most.
+    Most changes leave the confidence right. On average there are at most --false-alarms false
+    alarms per year, however often you look. An alarm ends with --acknowledge, or after --stable
+    periods without another change.
 
-    --metrics estimates precision, recall and others for every period, as covcal estimate does; by
-    the labels of the period where it has any.
+    --metrics estimates precision, recall and other metrics for every period, as covcal estimate
+    does. If rows of the period have labels, these are used.
 
-    If the files keep columns (covcal extract --keep), the column that drifted most is named too: by
-    PSI, and by a KS or chi-square test. -v lists all.
+    If the files contain columns (covcal extract --keep), the column whose values changed most is
+    named too. The changes are measured by PSI, and by a KS or chi-square test. -v lists all
+    columns.
 
-    A file may grow: its new periods are added, and known ones with the same rows are left alone.
+    A file may grow: watch adds its new periods, and leaves earlier periods with the same rows
+    unchanged.
 
     The first watch writes the calibration's reference data beside it (cal.reference.json), from the
     features file that it was fitted on. Later watches do not need the features file.
@@ -269,7 +281,10 @@ def watch(
     if decide is None and any(name.value == "promise" for name in fail_on or []):
         raise typer.BadParameter("promise needs --decide", param_hint="--fail-on")
     if target_labels and labels is not None:
-        raise typer.BadParameter("use only one of this and --labels", param_hint="--target-labels")
+        raise typer.BadParameter(
+            "use only one of this and --labels",
+            param_hint="--target-labels",
+        )
     if not files and (labels is None or history is None):
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
     (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
@@ -280,7 +295,7 @@ def watch(
         settings = WatchSettings(
             by=by,
             every=every,
-            # all labels together have the allowed number
+            # the allowed number of false alarms is for all labels together
             false_alarms=false_alarms / max(1, len(names)),
             tolerance=tolerance / 100,
             stable=stable,
