@@ -1,7 +1,7 @@
 """The program ``covcal``, also as ``python -m covcal_cli``.
 
-Loading the commands takes a moment, and Ctrl-C must end in one line during this time too. So only
-the handler of Ctrl-C is imported first.
+Ctrl-C must end the program in one line, also while its modules are still being loaded. So the
+handler of Ctrl-C is installed before anything else is imported.
 """
 
 import sys

@@ -17,9 +17,9 @@
     watch = covcal.Watch("cal.json", history="watch.jsonl")
     print(watch.observe(new_logits, period="2026-11-29").answer)
 
-The names in `__all__` are public and keep their meaning within a major version; results may gain
-fields. Everything else in the package is private and may change. Importing this module is fast,
-because the packages of a name are loaded when it is first used. A wrong argument raises a
+The names in `__all__` are public. They keep their meaning within a major version, but results may
+get more fields. All other names in the package are private and may change. To make this import
+fast, the module of a public name is loaded when the name is first used. A wrong argument raises a
 `CovcalError` that names the argument.
 """
 
@@ -132,7 +132,7 @@ def calibrate(
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 
-    No target label is read, except labels of ``covcal label``, or the number of labels that
+    No target label is read, except labels from ``covcal label``, or the number of labels that
     ``CalibrateSettings(labels=50)`` asks for.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Read arrays that users of the Python API pass, or raise `ArgumentError` with their name."""
+"""Read arrays that users of the Python API pass. Errors name the argument."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# If this many rows lie within [0, 1], they are not logits. The numbers are for several columns and
-# for one column.
+# At least this many rows within [0, 1] are not logits, but probabilities. The first number is for
+# rows of several columns, the second for a single column.
 _FEW_BOUNDED = {True: 8, False: 50}
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
 
 def array_of(values: Any, name: str) -> AnyArray:
-    """Return a NumPy array of an array, a list, a data frame, or a torch tensor with gradients."""
+    """Return a list, a data frame, a torch tensor or an array as a NumPy array."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if "bfloat16" in str(values.dtype):
             values = values.float()
     try:
         array: AnyArray = np.asarray(values)
-    except (TypeError, ValueError) as error:  # rows of different lengths, for example
+    except (TypeError, ValueError) as error:  # for example, rows of different lengths
         raise ArgumentError(f"{name} must be an array ({error})") from error
     return array
 
@@ -50,7 +50,7 @@ def whole_numbers_of(values: Any, name: str) -> Labels:
 
 
 def form_of(rows: Float64s) -> OutputEvidence:
-    """Return the form of rows of logits: logits, or a kind of probabilities."""
+    """Return whether rows hold logits or a kind of probabilities."""
     evidence = OutputEvidence()
     if len(rows):
         evidence.add(rows)
@@ -58,9 +58,9 @@ def form_of(rows: Float64s) -> OutputEvidence:
 
 
 def logits_of(values: Any, name: str) -> Float64s:
-    """Return logits as (n, K) float64; a single number z per row becomes the logits 0 and z.
+    """Return logits as (n, K) float64. A single number z per row becomes the logits 0 and z.
 
-    Probabilities in any form are refused, by the same rules as in ``covcal extract``.
+    Probabilities are refused, by the same rules as in ``covcal extract``.
     """
     rows = numbers_of(values, name)
     single = rows.ndim == 1
@@ -79,7 +79,8 @@ def logits_of(values: Any, name: str) -> Float64s:
 def _require_logits(rows: Float64s, name: str) -> None:
     evidence = form_of(rows)
     form, fact = evidence.form, evidence.fact
-    if form != "probabilities" and rows.min() == rows.max():  # equal logits do not show the form
+    # if all numbers are equal, they may be logits or probabilities
+    if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:
         scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
@@ -101,7 +102,7 @@ def _require_logits(rows: Float64s, name: str) -> None:
 
 
 def labels_of(values: Any, name: str, n: int) -> AnyArray:
-    """Return the labels of n rows: class names or numbers; whole numbers become int64."""
+    """Return the labels of n rows, which are class names or class numbers."""
     labels = array_of(values, name)
     if labels.shape != (n,):
         raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}")

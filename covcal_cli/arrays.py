@@ -1,4 +1,4 @@
-"""Names for the kinds of arrays that covcal uses, and constants about them."""
+"""Names for the types of arrays that covcal uses, and constants for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]  # any precision: logits of a file or a model
+Floats = NDArray[np.floating[Any]]  # any precision, for logits of a file or a model
 Float32s = NDArray[np.float32]  # logits and features in files
-Float64s = NDArray[np.float64]  # used in mathematics: class-major logits, weights, losses
-Integers = NDArray[np.int64]  # counts, or numbers of bins, groups or cells
+Float64s = NDArray[np.float64]  # for computations: class-major logits (K, n), weights, losses
+Integers = NDArray[np.int64]  # counts, or indexes of bins, groups or cells
 Labels = NDArray[np.int64]  # classes 0 .. K-1; `UNKNOWN_LABEL` if there is no label
 Splits = NDArray[np.uint8]  # the split of each row: 0 train, 1 validation, 2 test
 Rows = NDArray[np.int64]  # row numbers of a domain, ascending
@@ -18,12 +18,13 @@ Booleans = NDArray[np.bool_]
 AnyArray = NDArray[Any]  # any type: inputs and outputs of a model, or data
 Inputs = Mapping[str, AnyArray]  # inputs of a model, shape (m, ...), by input name
 
-UNKNOWN_LABEL = -1  # in `Labels`: the label is not known
-# The smallest float32 with full precision. It replaces 0 before a logarithm is taken.
+UNKNOWN_LABEL = -1  # the class number of a row without a label
+# The smallest float32 with full precision. It replaces a probability of 0 before a logarithm is
+# taken.
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
-# The inputs that a model declares; data are converted to them.
+# The inputs that a model declares.
 
 Shape = tuple[int | None, ...]
 
@@ -35,7 +36,7 @@ class ModelInput:
     name: str
     shape: Shape  # batch first; None for a free size
     dtype: np.dtype[np.generic]
-    takes_missing: bool = False  # whether NaN is a valid value, as for decision trees
+    takes_missing: bool = False  # whether the model accepts NaN, as decision trees do
 
     def describe(self) -> str:
         """Return dtype and shape of a row, such as ``float32 [N, 1, 28, 28]``."""

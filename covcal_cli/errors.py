@@ -1,10 +1,11 @@
-"""The errors that a user can cause, and the check of arguments that raises them.
+"""Errors that a user can cause, and a check of arguments that raises such errors.
 
-The arguments of the public functions and settings are checked against their annotations. `checked`
-wraps a function, and `checked_settings` a class of settings. A wrong, missing or unknown argument
-raises an `ArgumentError`, which names the argument and what it must be. A system error about a file
-becomes a `CovcalError`. The functions and settings themselves check ranges. If no argument names a
-file, an error in a value is an `ArgumentError` too.
+The arguments of public functions and of settings must have the types of their annotations.
+`checked` checks the arguments of a function, `checked_settings` those of a class of settings. A
+wrong, missing or unknown argument raises an `ArgumentError`, which names the argument and what it
+must be. An error of the operating system about a file becomes a `CovcalError`. Only types are
+checked here. The functions and settings check themselves whether a number is in its range. For a
+function without files, a ValueError from inside becomes an `ArgumentError` too.
 """
 
 import errno
@@ -20,16 +21,16 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-# The remedy for a model that covcal cannot open or run, such as a pickle or a model that reads
+# The advice for a model that covcal cannot open or run, such as a pickle or a model that reads
 # texts.
 OUTPUTS_AS_TABLE = (
     "save the output of its predict_proba as tables (prob_NAME per class, and label), and give "
     "them instead of a model"
 )
-# Invisible characters that change the direction of the text after them.
+# Invisible characters that reverse the direction of the text after them.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
-_LONGEST = 1000  # characters in a message
+_LONGEST = 1000  # the most characters of a message
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -43,9 +44,8 @@ _REMEDIES = {
 def printable(text: str) -> str:
     r"""Return any text as one line that is safe to show on a terminal or in a log.
 
-    Control characters, line breaks, marks that change the direction of writing and halves of
-    characters are written as in Python, such as ``\x1b``. So a name cannot move the cursor or begin
-    a line.
+    Control characters, line breaks, marks that change the direction of writing, and invalid Unicode
+    are escaped as in Python, such as ``\x1b``. So a name cannot move the cursor or begin a line.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -60,7 +60,7 @@ def printable(text: str) -> str:
 def message(text: str) -> str:
     """Return any text as part of a message: printable, and not too long.
 
-    A long text keeps its beginning, and its end because the remedy is there.
+    Of a long text, the beginning and the end remain, because the remedy is at the end.
     """
     text = printable(text)
     if len(text) <= _LONGEST:
@@ -72,7 +72,7 @@ class CovcalError(Exception):
     """An error that the user can fix: bad input, a missing file, an existing output.
 
     The message is one line that names the file, the problem and the remedy. The command line prints
-    it and exits with code 1. The library raises it and does not change existing files.
+    it and exits with code 1. The library raises it before it changes any existing file.
     """
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class OutputExistsError(CovcalError):
 
 
 class TooFewRowsError(CovcalError):
-    """A file lacks rows: a domain, rows of a split, labelled rows, or has too few rows."""
+    """A file has too few rows: a domain or a split is missing or small, or labels are missing."""
 
 
 class UnlabelledError(CovcalError):
@@ -93,7 +93,7 @@ class UnlabelledError(CovcalError):
 
 
 class UnusedOptionError(CovcalError):
-    """The user gave an option without effect; the command line exits with code 2."""
+    """The user gave an option that has no effect; the command line exits with code 2."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")
@@ -101,15 +101,15 @@ class UnusedOptionError(CovcalError):
 
 
 class LimitExceededError(Exception):
-    """A result is beyond a limit of the user; the command line exits with code 3."""
+    """A result exceeds a limit that the user set; the command line exits with code 3."""
 
 
 class StoppedError(Exception):
-    """Ctrl-C after results were saved, which the message names; the command line exits with 130."""
+    """Ctrl-C came after results were saved. The message names them; the exit code is 130."""
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a foreign value in quotes for a message, cut to `limit` characters."""
+    """Return a value from a user or file in quotes, cut to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
@@ -121,7 +121,7 @@ def one_line(error: BaseException, limit: int | None = None) -> str:
 
 
 def explained(error: OSError) -> str:
-    """Return the message of an error of the system: the file, what is wrong, and the remedy."""
+    """Return the message of a system error about a file: the problem and the remedy."""
     reason = (error.strerror or str(error)).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
@@ -158,7 +158,7 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checked_settings(kind: Settings) -> Settings:
-    """Check the arguments of a class of settings whenever an instance is made."""
+    """Check the arguments whenever an instance of the class of settings is made."""
     kind.__init__ = _wrapped(kind.__init__, checks_types=True, is_of_settings=True)  # type: ignore[misc]
     return kind
 
@@ -168,7 +168,7 @@ def _wrapped(
 ) -> Callable[P, R]:
     signature = inspect.signature(function)
     annotations = [str(parameter.annotation) for parameter in signature.parameters.values()]
-    # Without a file, every error is about an argument.
+    # If no argument can be a file, every ValueError is about an argument.
     reads_no_file = is_of_settings or not any("Path" in text for text in annotations)
 
     @wraps(function)
@@ -186,7 +186,7 @@ def _wrapped(
         try:
             return function(*bound.args, **bound.kwargs)
         except OSError as error:
-            if error.filename is None:  # the error is not about a file
+            if error.filename is None:  # only errors about a file have a file name
                 raise
             raise CovcalError(explained(error)) from error
         except CovcalError as error:
@@ -202,7 +202,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function by argument, without arguments that are arrays."""
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
-    for name in getattr(module, "__all__", ()):  # the API loads its names when they are used
+    # names in ``__all__`` of `api` are loaded only when they are used
+    for name in getattr(module, "__all__", ()):
         names[name] = getattr(module, name)
     hints = get_type_hints(function, names)
     arrays = [name for name, kind in hints.items() if "_typing._array_like" in str(kind)]
@@ -210,9 +211,10 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: Any, name: str) -> Any:
-    """Return an argument with its annotation's type: lists as tuples, NumPy's numbers as Python's.
+    """Return an argument in the type of its annotation.
 
-    Raises `ArgumentError` if the argument has another type.
+    Lists become tuples, and NumPy's numbers become Python's. Raises `ArgumentError` for other
+    types.
     """
     if get_origin(kind) is tuple and isinstance(value, list):
         value = tuple(value)
@@ -221,7 +223,9 @@ def _converted(kind: Any, value: Any, name: str) -> Any:
             f"{name} must be {_described(kind)}, not {shown(value)} of type {type(value).__name__}"
         )
     if isinstance(value, str | PathLike) and not _is_text(value):
-        raise ArgumentError(f"{name} has a character that no file name can have: {shown(value)}")
+        raise ArgumentError(
+            f"{name} contains a character that no file name can have: {shown(value)}"
+        )
     if isinstance(value, Integral) and not isinstance(value, int):
         return int(value)
     if isinstance(value, Real) and not isinstance(value, int | float):
@@ -232,7 +236,7 @@ def _converted(kind: Any, value: Any, name: str) -> Any:
 
 
 def _is_text(value: str | PathLike[str]) -> bool:
-    """Return whether a text can be printed and written, and can be the name of a file."""
+    """Return whether a text can be printed, and can be a file name."""
     try:
         return b"\0" not in os.fsencode(value)
     except UnicodeEncodeError:
@@ -257,7 +261,8 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is IO:
         return hasattr(value, "write")
     if origin is Literal:
-        return isinstance(value, str)  # the function's own message lists the allowed texts
+        # if the text is not allowed, the function's own message lists the allowed texts
+        return isinstance(value, str)
     if kind is Any or isinstance(kind, TypeVar):
         return True
     if _is(origin, Callable):  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""Output files that appear whole or not at all, and the hashes that name inputs.
+"""Write output files whole or not at all, and compute the sha256 of input files.
 
-An output is written to a hidden sibling (``.NAME.partial``) and renamed when it is complete, so a
-crash, a full disk or ``kill -9`` leaves the old file untouched. The sibling's name is fixed, so the
-next run removes a sibling that a killed run left. The sibling is locked until it is renamed, so a
-second process that writes the same file is refused. Outputs that belong together are renamed
-together.
+An output is written under a temporary name in its folder (``.NAME.partial``, its "hidden sibling")
+and renamed when it is complete. So a crash, a full disk or ``kill -9`` leaves the old file
+untouched. A killed run may leave its hidden sibling behind. The sibling's name is always the same,
+so the next run finds and removes it. The sibling is locked until it is renamed, so no second
+process can write the same file. Outputs that belong together are renamed together.
 """
 
 import errno
@@ -28,23 +28,23 @@ if sys.platform != "win32":
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
-_LONGEST_NAME = 255  # bytes
-# The largest plausible ratio of memory to disk size of compressed values. Deflate reaches 1030 for
-# zeros, real data about 20.
+_LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
+# The largest plausible ratio of size in memory to size in the file. Compression by Deflate reaches
+# 1030 for zeros, and about 20 for real data.
 _LARGEST_GROWTH = 200
-_SMALL = 1 << 30  # bytes; smaller arrays may have any ratio
+_SMALL = 1 << 30  # bytes; arrays that are smaller in memory may have any ratio
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
 def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
-    """Refuse an output that cannot or must not be written, before any work starts.
+    """Refuse an output that cannot be written, or that must not be replaced.
 
     Raises `OutputExistsError` if `path` exists and `force` is false. Raises `CovcalError` if `path`
     is not a plain file, is one of `inputs`, or its folder does not exist.
     """
     try:
         path.resolve()
-    except (RuntimeError, OSError) as error:  # the exception differs between Python versions
+    except (RuntimeError, OSError) as error:  # which exception it is depends on the Python version
         raise CovcalError(f"{path} is a link that leads to itself: pass another -o") from error
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: give -o a file name")
@@ -60,15 +60,15 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
 
 @dataclass(frozen=True)
 class _Writing:
-    """An output that is being written, and the lock on its sibling."""
+    """An output that is being written, and the lock on its hidden sibling."""
 
-    path: Path  # the final path
+    path: Path  # where the output will be
     partial: Path
-    # Descriptor of the sibling; None on Windows, where an open file cannot be renamed.
+    # Descriptor of the open sibling. None on Windows, where an open file cannot be renamed.
     lock: int | None
 
     def is_at(self, path: Path) -> bool:
-        """Return whether `path` is the file that was created and locked."""
+        """Return whether `path` still is the file that was created and locked."""
         try:
             status = path.lstat()
         except OSError:
@@ -79,7 +79,7 @@ class _Writing:
 
     def end(self) -> None:
         """Remove the sibling unless it was renamed, and release the lock."""
-        # After the renaming, another process may have created a sibling with the same name.
+        # After our sibling was renamed, another process may have created its own under this name.
         if self.is_at(self.partial):
             self.partial.unlink(missing_ok=True)
         if self.lock is not None:
@@ -88,7 +88,7 @@ class _Writing:
 
 @dataclass
 class _Together:
-    """Outputs that wait to be renamed together."""
+    """Outputs that are complete, and wait to be renamed together."""
 
     whole: list[_Writing] = field(default_factory=list)
 
@@ -98,15 +98,15 @@ _TOGETHER: ContextVar[_Together | None] = ContextVar("together", default=None)
 
 @contextmanager
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
-    """Yield a temporary sibling of `path` for writing; rename it to `path` if the block succeeds.
+    """Yield a temporary path to write to, and rename it to `path` if the block succeeds.
 
-    It makes the checks of `check_output`, and refuses a `path` that another process is writing. The
-    new file gets the permissions of the file that it replaces.
+    A `path` that `check_output` refuses, or that another process is writing, is refused. The new
+    file gets the permissions of the file that it replaces.
     """
     check_output(path, force=force)
-    path = path.resolve()  # follow a link instead of replacing it
+    path = path.resolve()  # if the path is a link, replace the file that it leads to
     with ExitStack() as stack:
-        with _undisturbed():  # Ctrl-C between these lines would leave the sibling
+        with _undisturbed():  # Ctrl-C between these lines would leave the sibling behind
             writing = _begun(path)
             stack.callback(writing.end)
         try:
@@ -125,11 +125,11 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 
 @contextmanager
 def moved_together() -> Iterator[None]:
-    """Rename the outputs of a block only when all of them are complete.
+    """Rename all outputs of a block together, when all of them are complete.
 
-    First all old outputs except the first are removed. Then the first is replaced, and the other
-    new outputs follow. If the process is killed during this, some outputs are missing, but old and
-    new outputs are never mixed.
+    First all old outputs but one are removed. Then the new outputs take their places, beginning
+    with that one. If the process is killed meanwhile, outputs may be missing, but a new output
+    never stands beside an old one.
     """
     together = _Together()
     before = _TOGETHER.set(together)
@@ -145,13 +145,13 @@ def moved_together() -> Iterator[None]:
 
 
 def _rename(whole: Sequence[_Writing]) -> None:
-    """Rename outputs that belong together; if the system refuses one, put the old ones back."""
+    """Rename outputs that belong together. If a renaming fails, put the old outputs back."""
     left = {writing.path: hidden_sibling(writing.path, "before") for writing in whole}
     placed: list[Path] = []
     with _undisturbed():
         try:
             for path, old in left.items():
-                old.unlink(missing_ok=True)  # left by a process that was killed
+                old.unlink(missing_ok=True)  # a killed process may have left this file
                 if path.exists():
                     _set_aside(path, old, stays=path == whole[0].path)
             for writing in whole:
@@ -163,7 +163,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
             for path, old in left.items():
                 if old.exists():
                     old.replace(path)
-                    # Renaming does nothing if both are names of the same file.
+                    # If both names are of the same file, renaming does nothing and both remain.
                     old.unlink(missing_ok=True)
             raise
         for old in left.values():
@@ -175,7 +175,7 @@ def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
     if stays:
         try:
             old.hardlink_to(path)
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no hard links
             pass
         else:
             return
@@ -204,7 +204,7 @@ def hidden_sibling(path: Path, ending: str) -> Path:
 
 
 def _begun(path: Path) -> _Writing:
-    """Create the sibling of `path`, locked; remove a sibling that a killed process left."""
+    """Create and lock the sibling of `path`. Remove a sibling that a killed process left."""
     partial = hidden_sibling(path, "partial")
     while True:
         try:
@@ -231,24 +231,25 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         mode = path.stat().st_mode & 0o777
         if sys.platform == "win32":
             partial.chmod(mode)
-        else:  # before the lock is taken, another process may remove the name, but not the file
+        else:  # before the lock was taken, another process may have removed this file's name
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
-    if not writing.is_at(partial):  # another process took it for a leftover of a killed run
+    # the file's name is gone: another process took it for a leftover
+    if not writing.is_at(partial):
         writing.end()
         return None
     return writing
 
 
 def _clear(path: Path, partial: Path, how: int) -> None:
-    """Remove a sibling that a killed process left; raise `CovcalError` if it is in use."""
-    # Do not follow a link or wait for a pipe, because anybody may have put it there.
+    """Remove a sibling that a killed process left. Raises `CovcalError` if it is in use."""
+    # The file may be from anybody: do not follow a link, and do not wait for a pipe.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         if not stat.S_ISREG(partial.lstat().st_mode):
             raise CovcalError(f"{partial} is in the way and is not a plain file: remove it")
         descriptor = os.open(partial, how | careful)
-    except FileNotFoundError:  # it was renamed just now
+    except FileNotFoundError:  # the other process has just renamed it
         return
     _locked(path, partial, descriptor).end()
 
@@ -266,20 +267,20 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
             raise CovcalError(
                 f"another process writes {path} now: wait for it, or pass another -o"
             ) from error
-        # Some network file systems have no locks.
+        # Without a lock on some network file systems, writing goes on.
     return _Writing(path, partial, descriptor)
 
 
 def _explained(error: OSError, path: Path) -> Exception:
-    """Return an error with the remedy, or the error itself if no remedy is known."""
-    # HDF5 writes errno only into its message, so the text is searched too.
+    """Return the error with a remedy if covcal knows one, else the error itself."""
+    # HDF5 gives the error number only in its text.
     text = str(error)
     codes = {code for code in _DISK_FULL if f"errno = {code}," in text}
     if error.errno in _DISK_FULL or codes:
         return CovcalError(f"no space left to write {path}: free some space, or pass another -o")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return CovcalError(f"no permission to write {path}: pass another -o")
-    if error.filename is not None:  # the name of the sibling, which the user does not know
+    if error.filename is not None:  # this would be the sibling, whose name the user does not know
         error.filename = str(path)
     return error
 
@@ -300,7 +301,7 @@ def sha256_of(path: Path) -> str:
 
 
 def open_plain(path: str | Path) -> FileIO:
-    """Open a plain file to read; raise ValueError for a pipe or device, which may never end."""
+    """Open a plain file for reading; raise ValueError for a pipe or device."""
     handle = FileIO(path, opener=lambda name, how: os.open(name, how | _WITHOUT_WAITING))
     if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         handle.close()
@@ -314,7 +315,7 @@ def grows_beyond_belief(needed: int, stored: int) -> bool:
 
 
 def require_file(path: Path, *, remedy: str) -> None:
-    """Refuse a path that is not a file or is empty; the error names the problem and `remedy`."""
+    """Refuse a path that is not a plain file, or is empty. The message ends with `remedy`."""
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: {remedy}")
     if not path.exists():
@@ -332,11 +333,11 @@ def require_file(path: Path, *, remedy: str) -> None:
 
 
 def as_word(path: str | Path) -> str:
-    """Return a path as an argument of a shell command: quoted, and never read as an option."""
+    """Return a path as one argument of a shell command, which no command reads as an option."""
     text = f"./{path}" if str(path).startswith("-") else str(path)
     if text.isprintable():
         return shlex.quote(text)
-    # Such a name cannot be printed, but a shell reads its bytes in $'...'.
+    # Bytes that are not text cannot be printed, but a shell reads them in $'...'.
     return f"$'{''.join(map(_shell_byte, os.fsencode(text)))}'"
 
 

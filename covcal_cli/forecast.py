@@ -1,13 +1,13 @@
-"""The logits that a calibration scales, and the files for which a calibration may be used.
+"""Apply calibrations to files, and refuse files that a calibration does not fit.
 
-The forecaster is the classifier, or the aligned forecaster. An adapted file holds the aligned
-logits of its own rows. For rows that were extracted later, its networks compute them from phi(x) in
-NumPy; `networks_for` returns these networks. `read_named` reads several calibrations, and
-`scaled_logits` applies them to one file. `source_accuracy` is the classifier's accuracy on labelled
-source rows that it was not trained on.
+These logits come from the "forecaster". It is the classifier itself, or the network that covcal
+adapt trained ("aligned"). An adapted file contains the aligned logits of its own rows. For later
+rows, `networks_for` returns the networks that compute them from the features phi(x), with NumPy.
+`read_named` reads several calibrations, and `scaled_logits` applies them to one file.
+`source_accuracy` is the classifier's accuracy on labelled source rows that it was not trained on.
 
-A calibration and a file that it fits have the same model, classes, columns of a table, and reading
-of the model: the tail of its output and the preprocessing of images.
+A calibration fits a file if both have the same model, classes and feature columns, and if both read
+the model in the same way: the same output tensors, and images preprocessed in the same way.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from covcal_cli.multilabel import current_label
 from covcal_cli.records import Guard
 
 NONE = "none"  # the name of the uncalibrated classifier
-UNSCALED = Scaling("original", 1.0)  # its scaling
+UNSCALED = Scaling("original", 1.0)  # its logits are not scaled
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,26 @@ class AlignedNetworks:
     """The networks of an adapted file."""
 
     path: Path  # the adapted file
-    sha256: str  # hash of the arrays, equal to a calibration's ``networks_sha256``
+    sha256: str  # hash of the arrays; a calibration stores it as ``networks_sha256``
     arrays: Networks
 
     @property
     def n_features(self) -> int:
-        """Width d of the features that the networks take."""
+        """The number of features d that the networks take."""
         return len(self.arrays["projection/mean"])
 
     @property
     def n_members(self) -> int:
-        """Members M of the forecaster."""
+        """The number of members M of the ensemble."""
         return len(self.arrays["psi/weight_0"])
 
     def aligned_logits(self, domain: Domain, rows: Rows) -> Float32s:
-        """Return the logits of every member, shape (M, m, K), of rows of `require_features`."""
+        """Return the logits of every member for rows of features, shape (M, m, K)."""
         self.require_features(domain)
         return aligned_logits(self.arrays, domain.features(rows))
 
     def require_features(self, domain: Domain) -> None:
-        """Refuse a domain without features, or with features of another width."""
+        """Refuse a domain without features, or with another number of features."""
         if domain.n_features is None:
             raise CovcalError(
                 f"{domain.path}: /{domain.name}/features is missing, but the aligned networks "
@@ -76,7 +76,7 @@ class AlignedNetworks:
 
 
 def read_aligned_networks(path: Path) -> AlignedNetworks:
-    """Read the networks of an adapted file, refusing any other."""
+    """Read the networks of an adapted file."""
     with FeatureFile(path) as file:
         if not file.is_adapted:
             raise CovcalError(f"{path} holds no networks: name the file that covcal adapt made")
@@ -96,15 +96,15 @@ def forecaster_logits(
 ) -> Floats:
     """Return a forecaster's logits of `rows`, shape (m, K).
 
-    The logits of the aligned forecaster are stored in the file, or `networks` compute them from its
-    features.
+    The logits of the aligned forecaster are in an adapted file; for another file, `networks`
+    compute them from its features.
     """
     if networks is None or forecaster == "original":
         return domain.forecaster_logits(rows, forecaster)
     return log_mean_softmax(networks.aligned_logits(domain, rows)).T
 
 
-# The networks of a calibration, on files that it fits.
+# The networks that a calibration needs for a file.
 
 
 def networks_for(
@@ -117,10 +117,10 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that compute the aligned logits of `file`, or None if it needs none.
 
-    A calibration of the classifier's own logits needs no networks. An adapted file holds its
-    aligned logits, so it needs none either. The networks come from the adapted file `networks`, or
-    from the file that cal.json (`document`) names. Other networks are refused, and so is a file
-    that the calibration does not fit (`require_fitting`).
+    A calibration that scales the classifier's own logits needs no networks. An adapted file holds
+    its aligned logits, so it needs none either. The networks come from the adapted file `networks`,
+    or from the file that cal.json (`document`) names. Networks that do not belong to the
+    calibration are refused. So is a file that the calibration does not fit (`require_fitting`).
     """
     require_fitting(
         calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
@@ -139,7 +139,7 @@ def networks_for(
 def fitted_networks(
     calibration: Calibration, document: Path, networks: Path | None = None
 ) -> AlignedNetworks:
-    """Return the networks that a calibration of aligned logits was fitted with."""
+    """Return the networks of the adapted file that a calibration was fitted on."""
     path = networks or calibration.inputs[0].path
     if networks is None and calibration.inputs[0].is_outside:
         raise CovcalError(
@@ -160,46 +160,46 @@ def fitted_networks(
     return networks_read
 
 
-# Several calibrations: their names, and the logits that each scales.
+# Several calibrations: their names, and the logits that each of them scales.
 
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """The scaling of a file's logits, with the networks for aligned logits that it lacks."""
+    """The logits of a file scaled by a calibration, and the networks for aligned logits."""
 
     scaling: Scaling
     networks: AlignedNetworks | None = None
 
     @property
     def reads(self) -> set[str]:
-        """The datasets of a file that are read."""
+        """The datasets that are read from a file."""
         aligned = "aligned_logits" if self.networks is None else "features"
         return {"logits" if name == "original" else aligned for name in self.scaling.temperatures}
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """The scaled forecasters in order; different logits have different keys."""
+        """One key per forecaster whose logits are scaled. Equal keys mean equal logits."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}
 
     def prepared(self, domain: Domain, rows: Rows) -> tuple[Float64s, float]:
-        """Return logits, (K, m), and the T whose softmax is the distribution of a domain's rows."""
+        """Return the logits (K, m) of rows, and the T by which softmax makes them probabilities."""
         return self.scaling.prepared(self._blocks(domain, rows))
 
     def forecast(self, domain: Domain, rows: Rows) -> Softmax:
-        """Return the calibrated distribution of a domain's rows, a block of them."""
+        """Return the calibrated probabilities of a block of rows."""
         return self.scaling.forecast(self._blocks(domain, rows))
 
     def confidences(self, domain: Domain, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
-        """Yield the classifier's labels and their calibrated probabilities, block by block."""
+        """Yield predicted labels and their calibrated probabilities, in blocks."""
         for block in domain.blocks(rows, "logits", *self.reads):
             logits = domain.logits(block)
             labels = logits.argmax(axis=1)
             yield labels, self.scaling.confidence(self._blocks(domain, block, logits), labels)
 
     def mean_confidence(self, domain: Domain, *splits: str) -> float:
-        """Return the mean calibrated probability of the classifier's labels on rows of `splits`."""
+        """Return the mean calibrated confidence of the rows in `splits`."""
         total = sum(
             float(values.sum())
             for rows in domain.split_blocks(*splits)
@@ -208,7 +208,7 @@ class ScaledLogits:
         return total / domain.count(*splits)
 
     def _blocks(self, domain: Domain, rows: Rows, logits: Floats | None = None) -> list[Float64s]:
-        """Return the logits of every scaled forecaster; `logits` are of the classifier, if read."""
+        """Return the logits of every scaled forecaster; `logits` are the classifier's."""
         return [
             class_major(
                 logits
@@ -220,9 +220,10 @@ class ScaledLogits:
 
 
 def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files of calibrations from arguments ``FILE`` or ``NAME=FILE``, and their names.
+    """Split arguments ``FILE`` or ``NAME=FILE`` into files of calibrations and their names.
 
-    A calibration without a name has an empty name. An argument that is an existing file is a file.
+    A calibration without a name has an empty name. An argument that is the name of an existing file
+    is not split.
     """
     files, names = [], []
     for argument in arguments:
@@ -238,8 +239,8 @@ def read_named(
 ) -> dict[str, Calibration]:
     """Read calibrations under their `names`.
 
-    A calibration with an empty name gets the name of its method. It gets the name of its file if
-    two have the same method, or if files hold several labels. A calibration by method none is
+    A calibration without a name gets the name of its method. If two have the same method, or files
+    hold several labels, it gets the name of its file. A calibration by the method none is always
     called ``none``.
 
     Raises
@@ -257,7 +258,7 @@ def read_named(
     for path, given, method, calibration in zip(
         documents, names or [""] * len(documents), methods, calibrations, strict=True
     ):
-        # With several labels, one calibration may use another method for each label.
+        # With several labels, a calibration file may have another method for each label.
         is_unclear = methods.count(method) > 1 or current_label() is not None
         name = given or (path.stem if is_unclear and method != NONE else method)
         if name in by_name or (name == NONE and method != NONE):
@@ -277,10 +278,10 @@ def scaled_logits(
     *,
     allow_other_preprocessing: bool = False,
 ) -> dict[str, ScaledLogits]:
-    """Return the scaled logits of every calibration; each must fit the file (`require_fitting`).
+    """Return the scaled logits of every calibration. Each calibration must fit the file.
 
     `documents` are the files of the calibrations, in the same order. `networks` is the adapted file
-    for aligned logits, if it is not where the calibrations say.
+    with the networks, if it has moved.
     """
     scaled = {}
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -301,11 +302,11 @@ def scaled_logits(
 
 UNSEEN = ("validation", "test")
 MIN_SOURCE_ERRORS = 20
-SOURCE_ERRORS = "source errors"  # the name of the check of `enough_errors`
+SOURCE_ERRORS = "source errors"  # the name of the check that `enough_errors` returns
 
 
 def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
-    """Return the accuracy on an open file's unseen source rows; None without labels."""
+    """Return the accuracy on labelled source rows outside the train split; None without labels."""
     source = file.source
     if source is None:
         return None
@@ -323,7 +324,7 @@ def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
 
 
 def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Path) -> None:
-    """Refuse an accuracy below the expected accuracy, unless noise explains it.
+    """Refuse an accuracy that is lower than expected by more than sampling noise explains.
 
     `path` is the features file, for messages.
 
@@ -332,12 +333,12 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
     CovcalError
         If no accuracy is known.
     LimitExceededError
-        If the accuracy is below.
+        If the accuracy is too low.
     """
     if accuracy is None:
         raise CovcalError(
-            f"{path} has no labelled source rows in its validation and test splits, so it shows "
-            "no accuracy: pass other --fractions, or leave out --expect-accuracy"
+            f"{path} has no labelled source rows in its validation and test splits, so its "
+            "accuracy is not known: pass other --fractions, or leave out --expect-accuracy"
         )
     if accuracy.is_below(expected):
         raise LimitExceededError(
@@ -360,11 +361,11 @@ def require_fitting(
     Raises
     ------
     CovcalError
-        If its model, classes, columns or the reading of its model differ. Another preprocessing of
-        images can be allowed.
+        If its model, classes, feature columns or tensors differ, or its images were preprocessed
+        differently. `allow_other_preprocessing` accepts other preprocessing.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # Compare classes first: a message with class names is clearer than one with two sha256.
+    # This comes first, because a message with class names is clearer than one with two hashes.
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -393,8 +394,8 @@ def _require_same_classes(
         names = "other class names than the calibration"
         if same_model and sorted(classes) == sorted(expected):
             names = "the classes of the calibration in another order"
-        # The outputs of a model have one order, whatever the names. With a table the model is
-        # unknown, so other names mean other classes, unless they are only numbers.
+        # The outputs of one model keep their order, so class names may differ. The model of a table
+        # is unknown. So other names mean other classes, except if the names are only numbers.
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
@@ -403,12 +404,12 @@ def _require_same_classes(
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Return whether the classes are called 0 .. K-1, as classes without names are."""
+    """Return whether the class names are 0 .. K-1, as for a model that names no classes."""
     return list(names) == [str(number) for number in range(len(names))]
 
 
 def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table with other feature columns, because the model reads them by position."""
+    """Refuse a table with other columns, or in another order: the model reads them by position."""
     columns, expected = file.feature_columns, calibration.feature_columns
     if not columns or not expected or columns == expected:
         return
@@ -431,16 +432,17 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
-    """Refuse a file whose logits or features are other tensors of the model, or read differently.
+    """Refuse a file whose logits or features come from other tensors of the model.
 
-    Without features (``--phi none``) the names of the logits need not agree.
+    Without features (``--phi none``), only the kind of the output must agree, not the names of
+    tensors.
     """
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]
     names = ["tail"]
     if all(features):
         names.append("logits_tensor")
-        if calibration.scaling.reads_aligned:  # its networks read the features
+        if calibration.scaling.reads_aligned:  # aligned logits are computed from the features
             names.append("features_tensor")
     for name in names:
         if name in actual and name in expected and actual[name] != expected[name]:
@@ -467,13 +469,13 @@ def _require_same_preprocessing(
 
 
 def setting_that_differs(actual: Any, expected: Any) -> str:
-    """Return the first setting of preprocessing that differs, with both values."""
+    """Return the first setting of the preprocessing that differs, with both values."""
     if not (isinstance(actual, Mapping) and isinstance(expected, Mapping)):
         has, had = (
             "none" if reading is None else "that of images" for reading in (actual, expected)
         )
         return f"{has}, not {had}"
-    unsaid = "not given"  # a missing value differs from null
+    unsaid = "not given"  # a setting that is missing differs from a setting that is null
     pairs = (
         (name, actual.get(name, unsaid), expected.get(name, unsaid))
         for name in sorted({*actual, *expected})
@@ -485,7 +487,7 @@ def setting_that_differs(actual: Any, expected: Any) -> str:
 
 
 def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
-    """Check that labelled rows hold at least 20 errors to learn from."""
+    """Check that labelled rows contain at least 20 errors of the classifier."""
     name, least = f"{of.partition(' ')[0]} errors", MIN_SOURCE_ERRORS
     text = f"{errors} errors among {rows} {of} (at least {least} needed)"
     text += "" if errors >= least else f"; give more {of}"

@@ -1,14 +1,15 @@
-"""Read untrusted HDF5 files, and refuse files whose numbers cannot be trusted.
+"""Read HDF5 files that may come from anybody, and refuse files whose numbers may be wrong.
 
 An HDF5 file can refer to other files (links, external storage, virtual datasets). If these are
-missing, HDF5 reads zeros without an error. A file can also list arrays that were never written, or
-that need far more memory than the file has bytes. Therefore every file is examined when it is
-opened, and refused in all these cases.
+missing, HDF5 reads zeros without an error. A file can also name arrays that were never written, or
+arrays that would need far more memory than the file has bytes. So every file is examined when it is
+opened, and refused in these cases.
 
-Chunks with a checksum (fletcher32) are checked by HDF5 whenever they are read. This module checks
-that each such chunk exists, and that no chunk has its checksum switched off.
+A chunk is a part of an array that is stored in one piece. Where chunks have checksums (fletcher32),
+HDF5 compares them whenever it reads. But a chunk may be missing, or its checksum switched off. This
+module refuses such files.
 
-Damage is reported in one line; h5py's exceptions never leave this module.
+Every damage is reported in one line; exceptions of h5py never leave this module.
 """
 
 import errno
@@ -27,7 +28,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import grows_beyond_belief, require_file
 
 Plain = str | int | float
-_CHECKSUM_BYTES = 4  # size of the checksum of a chunk
+_CHECKSUM_BYTES = 4  # length of the checksum that is stored with each chunk
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
 
@@ -36,11 +37,11 @@ class Dataset:
 
     def __init__(self, path: Path, name: str, raw: Any) -> None:
         self.path, self.name, self._raw = path, name, raw
-        self._finds_chunks: bool | None = None  # None: not yet known
+        self._finds_chunks: bool | None = None  # None if this is not known yet
         with _readable(path, name):
             shape = raw.shape
             self.shape: tuple[int, ...] = tuple(shape or ())
-            self.ndim = -1 if shape is None else len(self.shape)  # -1: the dataset has no values
+            self.ndim = -1 if shape is None else len(self.shape)  # -1 if the dataset has no values
             self.dtype: np.dtype[Any] = raw.dtype
         self.is_text = h5py.check_string_dtype(self.dtype) is not None
 
@@ -53,7 +54,7 @@ class Dataset:
 
     @property
     def can_grow(self) -> bool:
-        """Whether an axis may become longer."""
+        """Whether the dataset was made so that an axis can become longer."""
         with _readable(self.path, self.name):
             return bool(self._raw.maxshape != self._raw.shape)
 
@@ -82,10 +83,10 @@ class Dataset:
         return values
 
     def _require_chunks(self) -> None:
-        """Refuse a dataset with checksums if reading does not find one of its chunks.
+        """Refuse a dataset with checksums if HDF5 does not find all of its chunks.
 
-        Reading finds a chunk by its position in an index, and gives zeros if the index is damaged.
-        The list of all chunks does not show this damage.
+        HDF5 finds a chunk by its position in an index. If the index is damaged, HDF5 reads zeros.
+        The list of all chunks is stored elsewhere, so it does not show this damage.
         """
         with _readable(self.path, self.name):
             sides, stored = self._raw.chunks, self._raw.id
@@ -106,7 +107,7 @@ class Dataset:
         self._finds_chunks = True
 
     def texts(self) -> list[str]:
-        """Return the values of one axis of fixed-length UTF-8 bytes."""
+        """Return the values of a list of texts, stored as UTF-8 bytes of one length."""
         if self.ndim != 1 or self.dtype.kind != "S":
             raise CovcalError(f"{self.path}: {self.name} is not a list of texts: make it again")
         try:
@@ -116,20 +117,20 @@ class Dataset:
 
 
 def _has_zeros(values: AnyArray) -> bool:
-    """Return whether any row of the last axis has only zeros or empty texts."""
+    """Return whether any row of the last axis has only zeros or only empty texts."""
     if values.ndim == 0 or values.size == 0:
         return False
     zero = np.zeros((), values.dtype)
     rows = values if values.ndim > 1 else values[:, None]
-    # these are few rows, so the other columns are checked quickly
+    # few rows end in a zero, so comparing their other columns is fast
     empty = rows[rows[..., -1] == zero]
     return bool((empty == zero).all(axis=-1).any())
 
 
 class Group(Mapping[str, Any]):
-    """A group of an open file: groups and `Dataset` by name, also by paths such as ``a/b``.
+    """A group of an open file: groups and `Dataset` by name, or by a path such as ``a/b``.
 
-    `datasets` are all examined datasets of the file, by path without a leading slash.
+    `datasets` are all datasets of the file by path, without a leading slash.
     """
 
     def __init__(
@@ -180,16 +181,16 @@ class Group(Mapping[str, Any]):
 
 
 class File(Group):
-    """An open file that was examined; a context manager.
+    """An open file that was examined; it is closed at the end of a ``with`` block.
 
-    With `handle`, an open ``h5py.File`` that the caller closes, messages call the file `path`.
-    `within` returns the group to read from the root attributes; only that group is examined.
+    `handle` is an ``h5py.File`` that is open already, and that the caller closes; messages then
+    call it `path`. `within` chooses, from the root attributes, a single group to examine and read.
 
     Raises
     ------
     CovcalError
-        If the file is not readable HDF5, refers to other files or places, or holds arrays that were
-        not written or are implausibly large.
+        If the file is not readable HDF5, refers to other files, or contains arrays that were not
+        written or are implausibly large.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class File(Group):
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                # Root attributes that are texts or single numbers; covcal writes no others.
+                # Only texts and single numbers, because covcal writes no other root attributes.
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.attrs))
             place = within(self.attrs)
             with _readable(path, place):
@@ -217,7 +218,7 @@ class File(Group):
 
     @property
     def n_beside(self) -> int:
-        """The number of groups in the parent of the group that is read."""
+        """The number of groups beside the group that is read, with this group."""
         with _readable(self.path, "/"):
             return len(self._raw.parent)
 
@@ -234,7 +235,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Return the attributes of a file that are texts or single numbers; examine no dataset."""
+    """Return a file's attributes that are texts or single numbers, without examining datasets."""
     with _opened(path, remedy) as raw, _readable(path, "/"):
         return dict(_plain_attributes(raw.attrs))
 
@@ -266,7 +267,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def _readable(path: Path, name: str) -> Iterator[None]:
-    """Turn h5py's exceptions for a damaged file into one line that names the place."""
+    """Report the many exceptions of h5py for damage in one line that names the place."""
     try:
         yield
     except _DAMAGE as error:
@@ -277,7 +278,7 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
-    """Yield every dataset in the order of names; refuse forbidden content."""
+    """Yield every dataset in the order of names. Refuse links and external data."""
     seen = set()  # several names may lead to one object, and a group may contain itself
     waiting = [("", file)]
     while waiting:
@@ -300,8 +301,8 @@ def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
 
 
 def _linked(path: Path, place: str, group: Any, name: str) -> Any:
-    """Return the group or dataset with a name; refuse a link to another place."""
-    # h5py's own search for a name takes several times as long, and files have dozens of names.
+    """Return the group or dataset of a name. Refuse a link to another file or place."""
+    # h5py's own search for a name takes several times as long, which counts with dozens of names.
     encoded = name.encode("utf-8", "surrogateescape")
     if group.id.links.get_info(encoded).type == h5py.h5l.TYPE_HARD:
         member = h5py.h5o.open(group.id, encoded)
@@ -318,7 +319,7 @@ def _linked(path: Path, place: str, group: Any, name: str) -> Any:
 
 
 def _require_own(dataset: Dataset, identifier: Any) -> None:
-    """Refuse a dataset that is stored elsewhere, incompletely written or far too large."""
+    """Refuse a dataset whose values are in another file, incomplete, or far too large."""
     where = f"{dataset.path}: {dataset.name}"
     settings = identifier.get_create_plist()
     layout = settings.get_layout()
@@ -331,7 +332,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
             "themselves into the file"
         )
     bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if bytes_needed == 0 or dataset.ndim <= 0:  # no values, or a single value
+    if bytes_needed == 0 or dataset.ndim <= 0:  # no values, or one single value
         return
     stored = identifier.get_storage_size()
     sides = settings.get_chunk() if layout == h5py.h5d.CHUNKED else None
@@ -357,7 +358,7 @@ def _require_checksums(
 ) -> None:
     """Refuse a dataset with checksums if a chunk is missing or has no checksum.
 
-    `settings` are the settings of its creation, and `sides` is the shape of a chunk.
+    `settings` are HDF5's creation properties of the dataset; `sides` is the shape of a chunk.
     """
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
     if h5py.h5z.FILTER_FLETCHER32 not in filters:
@@ -367,11 +368,12 @@ def _require_checksums(
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
-        """Store the place of a chunk; any result except None would end the iteration."""
+        """Store the place of the chunk; any result except None would end the iteration."""
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)
-        whole = chunk.size == bytes_needed or len(filters) > 1  # compressed
+        # only compressed chunks can be shorter than their numbers
+        whole = chunk.size == bytes_needed or len(filters) > 1
         return None if fits and whole and not chunk.filter_mask & switched_off else True
 
     damaged = identifier.chunk_iter(is_damaged)

@@ -1,4 +1,4 @@
-"""Describe any file that covcal wrote in a few lines; the content decides the kind of file."""
+"""Describe any file that covcal wrote in a few lines. The content shows the kind of the file."""
 
 import zipfile
 from collections import Counter
@@ -48,7 +48,7 @@ from covcal_cli.watch.reference import Reference
 Lines = list[tuple[str, str]]  # subject and text of each line
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
-# Attributes that are shown elsewhere, or too long.
+# Attributes that other lines show, or that are too long.
 _HIDDEN = (
     "schema",
     "complete",
@@ -87,7 +87,7 @@ def describe(path: str | Path) -> str:
 
 
 def _other_kind(start: bytes, suffix: str) -> str:
-    """Return the kind of a file that inspect does not read, and what to do with it."""
+    """Return what a file is that inspect cannot describe, and what to do with it."""
     if start.lower().startswith(b"<!doctype html"):
         return "is a web page: open it in a browser"
     if start.startswith((b"\x89PNG", b"<svg", b"%PDF")):
@@ -99,11 +99,11 @@ def _other_kind(start: bytes, suffix: str) -> str:
     return f"is not a readable HDF5 file, JSON or table: {_REMEDY}"
 
 
-# Tables: sheets of rows to label, and calibrated rows.
+# Tables: the CSV of covcal pick, and the rows that covcal apply wrote.
 
 
 def _table_lines(path: Path) -> Lines:
-    """Describe a sheet of `pick`, or the rows that `apply` wrote as a table or arrays."""
+    """Describe the CSV of `pick`, or the rows that `apply` wrote as a table or arrays."""
     store = open_store(path)
     if {"inclusion", "draw"} <= set(store.entries):
         sheet = read_sheet(path)
@@ -172,7 +172,7 @@ def _hdf5_lines(path: Path) -> Lines:
 
 
 def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
-    """Describe a file of several labels: its rows, and the accuracy of each label."""
+    """Describe a file whose rows have several labels: its rows, and the accuracy of each label."""
     lines: Lines = []
     for label in labels:
         with one_label(label), FeatureFile(path) as file:
@@ -187,7 +187,7 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
 
 
 def _batches(draw: Draw) -> Lines:
-    """Return a line per batch with the number of rows that covcal pick drew, and of labels."""
+    """Return a line per batch of covcal pick: how many rows it drew, and how many have a label."""
     lines = []
     for number, batch in enumerate(draw.batches):
         labelled = int(np.count_nonzero(draw.labelled[draw.batch == number]))
@@ -245,13 +245,13 @@ def _domain(domain: Domain) -> tuple[str, str]:
     return domain.name, f"{domain.n} rows ({splits}), {labelled}; {widths}"
 
 
-# Models that export wrote, recognised by their metadata. No model is run.
+# Models that export wrote. Only their metadata are read; no model is run.
 
 _PREFIX = "covcal."
 
 
 def _exported(path: Path) -> dict[str, str]:
-    """Describe the metadata that export wrote into a model; nothing for other models."""
+    """Describe the metadata that export wrote into a model. Other models have none."""
     if path.suffix.lower() == ".pt2":
         metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":
@@ -273,7 +273,7 @@ def _of_archive(path: Path) -> dict[str, str]:
 
 
 def _of_onnx(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX model; external weights are not read."""
+    """Return the metadata of an ONNX model, without reading weights in other files."""
     from covcal_cli.classifiers.onnx.file import metadata_of
 
     return metadata_of(path)
@@ -337,7 +337,7 @@ def _calibration_lines(path: Path) -> Lines:
 
 
 def _asked_for(calibration: Calibration) -> str:
-    """Return the method that the user asked for, or the options for a fit to labels."""
+    """Return what the user asked for: a method, or labels to fit to."""
     rows = calibration.labelled_rows
     if rows is None or calibration.method == AUTO:
         return calibration.method

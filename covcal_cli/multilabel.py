@@ -1,10 +1,10 @@
-"""Files with several independent labels, and the choice of the label that readers see.
+"""Files whose rows can have several labels, and the label that is read at a time.
 
-A picture can show a cat, a dog, both or neither. So each label is a classification of its own with
-the two `CLASSES`, and covcal does everything for each label. A file of features, and each JSON
-document about it, holds one such classification per label under the `SCHEMA`. A command loops over
-the labels. Inside `one_label`, all readers see only this label of the file. Outside it they refuse
-the file, so other commands stop with a message.
+A picture can show a cat, a dog, both or neither. So each label is a classification of its own, with
+the classes `CLASSES` (no and yes). A features file holds one such classification per label, and so
+does each JSON document about it (`SCHEMA`). A command loops over the labels. Inside the block
+`one_label`, every function that reads the file sees only one label. Outside such a block these
+functions refuse the file, so a command without such a loop stops with a message.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _LABEL: ContextVar[str | None] = ContextVar("label", default=None)
 
 @contextmanager
 def one_label(name: str) -> Iterator[None]:
-    """Let all readers inside the block see one label of a file with several; errors name it."""
+    """Let all functions in the block read one label of a file. Errors name the label."""
     token = _LABEL.set(name)
     try:
         yield
@@ -35,7 +35,7 @@ def one_label(name: str) -> Iterator[None]:
 
 
 def current_label() -> str | None:
-    """Return the label that readers see; None outside `one_label`."""
+    """Return the label of the block `one_label`; None outside such a block."""
     return _LABEL.get()
 
 
@@ -49,13 +49,13 @@ def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]
 
 
 def chosen_label(path: Path, names: Sequence[str]) -> str:
-    """Return the label of the block in `one_label`, which must be among the names in a file.
+    """Return the label of the block `one_label`, after checking that the file has it.
 
     Raises
     ------
     CovcalError
-        If there is no such block, because the command is for a single label, or the file lacks the
-        label.
+        If there is no such block, because the command needs a single label; or if the file lacks
+        the label.
     """
     name = _LABEL.get()
     if name is None:

@@ -1,4 +1,4 @@
-"""Progress reports of long work. The library makes them, and the command line shows them."""
+"""Reports on the progress of long work. The library makes them, and the command line shows them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 class Progress:
     """One progress report."""
 
-    stage: str  # the current stage, such as "source" or "align"
+    stage: str  # the current part of the work, such as "source" or "align"
     step: int  # work done, in rows or steps
-    total: int  # largest possible value of `step`; a stage may end early
+    total: int  # `step` at the end; some stages end earlier
     # Numbers to show, by name; a text is shown unchanged.
     losses: Mapping[str, float | str] = field(default_factory=dict)
 

@@ -1,18 +1,18 @@
-"""Covcal's JSON documents: records whose fields are written and read by their type annotations.
+"""Read and write covcal's JSON documents, as the type annotations of their fields say.
 
-A document is a frozen dataclass with a schema id. Its fields become keys, in their order; a field
-with metadata from `at` becomes a key of an inner object. The last key, ``content_sha256``, is the
-digest of all other keys. A document must pass three checks to be read:
+A document is a frozen dataclass with a schema id. Its fields become keys in their order. A field
+with the metadata of `at` becomes a key of an inner object. The last key, ``content_sha256``, is the
+hash of all other keys. A document that is read must pass three checks:
 
-1. The digest must match. A document that was edited or damaged is refused.
-2. Every value must have the type of its field, and lie within its range (`Share`, `Count`, ...).
-3. Values must fit each other. Otherwise a record raises ValueError in ``__post_init__``, for
-   example by `require_ascending`.
+1. The hash must match. So a document that was edited or damaged is refused.
+2. Every value must have the type of its field, and be within its range (`Share`, `Count`, ...).
+3. The values must agree with each other. A record whose values do not agree raises ValueError in
+   ``__post_init__``, for example by `require_ascending`.
 
-Unknown keys are ignored, because a later version may add keys. If a key is removed or changes its
-meaning, the schema id changes. A version refuses schema ids that it does not know.
+Unknown keys are ignored, because a later version may add keys. If a key is removed or gets another
+meaning, the schema id changes. Documents with an unknown schema id are refused.
 
-This module also has records that several documents share, and checks of settings.
+This module also defines records that several documents contain, and checks of settings.
 """
 
 import hashlib
@@ -42,11 +42,11 @@ from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
 DIGEST = "content_sha256"  # the key with the sha256 of all other keys
 _ABSENT = object()
-_ROUNDING = 1e-6  # a mean of 32-bit numbers may leave its range by this rounding error
-_LONGEST_JSON = 256 << 20  # bytes
-_DEEPEST_JSON = 64  # levels of nested objects and lists
-_MOST_DIGITS = 20  # digits of a whole number; 2^64 has 20
-# Names of the JSON types, by type in Python.
+_ROUNDING = 1e-6  # 32-bit rounding can move a mean out of its range by as much as this
+_LONGEST_JSON = 256 << 20  # the largest JSON file that is read, in bytes
+_DEEPEST_JSON = 64  # the most levels of nested objects and lists
+_MOST_DIGITS = 20  # the most digits of a number; 2^64 has 20
+# The words of messages for each type.
 _WANTED = {
     str: "a text",
     bool: "true or false",
@@ -57,7 +57,7 @@ _WANTED = {
 }
 
 
-# Ranges of numbers, to annotate a field with: `accuracy: Share`.
+# Ranges of numbers, which annotate fields, as in `accuracy: Share`.
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Within:
     high: float = math.inf
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if the value is outside the range."""
+        """Raise ValueError, which names `what`, if the value is outside the range."""
         if not self.low - _ROUNDING <= value <= self.high + _ROUNDING:
             limits = f"{self.low:g} to {self.high:g}" if self.high < math.inf else f"{self.low:g}"
             reason = f"outside {limits}" if self.high < math.inf else f"below {limits}"
@@ -82,7 +82,7 @@ class Above:
     limit: float
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if the value is not above the limit."""
+        """Raise ValueError, which names `what`, if the value is not above the limit."""
         if not value > self.limit:
             raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
 
@@ -96,7 +96,7 @@ Number = Annotated[int, Within(1)]  # a count of at least one
 
 
 def require_ascending(**values: float | None) -> None:
-    """Raise ValueError unless the numbers ascend in the order of the arguments; None is skipped."""
+    """Raise ValueError unless the numbers ascend in the order of the arguments. None is skipped."""
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
@@ -104,7 +104,7 @@ def require_ascending(**values: float | None) -> None:
 
 
 def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a map at `place` holds a value of its annotation for every name."""
+    """Raise ValueError unless `content` has each name, with a value of its type."""
     values = _checked(dict, content, place)
     for name, kind in kinds.items():
         if name not in values:
@@ -112,7 +112,7 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
         _decoded(kind, values[name], f"{place}.{name}", Path())
 
 
-# Records that several documents share.
+# Records that several documents contain.
 
 
 @dataclass(frozen=True)
@@ -120,30 +120,30 @@ class Input:
     """A file that a result was computed from."""
 
     role: str  # "features", "adapted", "calibration" or "costs"
-    path: Path  # relative to the document in the file
+    path: Path  # in a document, relative to the document's folder
     sha256: str
-    # Whether only a document names the file, and the file is outside the document's folder. Such a
-    # file is never opened, because the document may come from anybody.
+    # Whether the path comes from a document and leads out of the document's folder. Such a file is
+    # never opened, because anybody can have written the document.
     is_outside: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the keys for a document."""
+        """Return the input as keys of a document."""
         return {"role": self.role, "path": self.path, "sha256": self.sha256}
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A check of an assumption of a result."""
+    """The result of one check, on which a result of covcal depends."""
 
     name: str  # the name of the check, the same in all documents
     value: float  # finite, like the threshold
     threshold: float
     passed: bool
-    sentence: str  # the finding and its consequence
+    sentence: str  # what was found, and what follows
 
 
 class Document:
-    """A record that is stored in its own file."""
+    """A record that has a file of its own."""
 
     schema: ClassVar[str]
 
@@ -152,7 +152,7 @@ D = TypeVar("D", bound=Document)
 
 
 def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
-    """Refuse a value that is not among the `choices`, and list them."""
+    """Refuse a value that is not one of the `choices`; the message lists them."""
     choices = tuple(choices)
     if value not in choices:
         raise CovcalError(f"there is no {what} {value!r}: use {', '.join(choices)}")
@@ -165,7 +165,7 @@ def require_at_least(what: str, value: float, least: float) -> None:
 
 
 def at(place: str) -> dict[str, str]:
-    """Return metadata for a field whose key differs from its name, such as ``"bins.edges"``."""
+    """Return metadata for a field whose place in the JSON is `place`, such as ``"bins.edges"``."""
     return {"at": place}
 
 
@@ -173,9 +173,9 @@ def at(place: str) -> dict[str, str]:
 
 
 def encoded(value: Any, path: Path) -> Any:
-    """Return the JSON value for a document at `path`; paths become relative to its folder.
+    """Return a value as JSON for a document at `path`. Paths become relative to its folder.
 
-    For a record with a method `to_json`, its result is used.
+    A record with a method `to_json` is written as that method says.
     """
     if hasattr(value, "to_json"):
         return encoded(value.to_json(), path)
@@ -196,14 +196,14 @@ def encoded(value: Any, path: Path) -> Any:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the digest of a document's keys; it does not depend on order or spaces."""
+    """Return the hash of a document's keys. Their order and spaces do not matter."""
     rest = {name: value for name, value in content.items() if name != DIGEST}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
-    """Return the keys of a document with the digest; without a schema there is no digest."""
+    """Return the keys of a document and its hash. Keys without a schema get no hash."""
     keys = encoded(content, path)
     if "schema" not in keys:
         return keys
@@ -214,7 +214,7 @@ def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
 def of_labels(
     documents: Mapping[str, Document | Mapping[str, Any]], path: Path, **more: Any
 ) -> dict[str, Any]:
-    """Return the keys of a file at `path` that holds one document per label."""
+    """Return the keys of a file that contains one document per label."""
     signed = {name: _signed(document, path) for name, document in documents.items()}
     return {"schema": multilabel.SCHEMA, "labels": signed, **more}
 
@@ -230,7 +230,7 @@ def line_text(content: Document | Mapping[str, Any], path: Path) -> str:
 
 
 def write_document(content: Document | Mapping[str, Any], path: str | Path, *, force: bool) -> None:
-    """Write a document or its keys, with the digest, completely or not at all."""
+    """Write a document or its keys with a hash, completely or not at all."""
     path = Path(path)
     try:
         text = document_text(content, path)
@@ -243,12 +243,11 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
 
 
 def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
-    """Return the value of an untrusted JSON text.
+    """Return the value of a JSON text that may come from anybody.
 
-    With `names_paths`, texts may contain surrogates, which represent bytes of paths that are not
-    UTF-8. Raises `ValueError` if the text is not JSON, is too long or nested too deeply, or names a
-    key twice; or if it holds a number that is not finite or too long, or a string that is not
-    Unicode.
+    With `names_paths`, texts may contain surrogates, which stand for bytes of paths that are not
+    UTF-8. Raises `ValueError` if the text is not JSON, too long or too deeply nested; if a key
+    occurs twice; or if a number is infinite, NaN or too long.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -267,7 +266,7 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
 
 
 def json_of(path: Path, *, names_paths: bool = False) -> Any:
-    """Return the value of a JSON file; raise ValueError as `parsed_json`, or OSError."""
+    """Return the value of a JSON file. Raises ValueError as `parsed_json` does, or OSError."""
     if path.stat().st_size > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
     return parsed_json(path.read_bytes().decode("utf-8"), names_paths=names_paths)
@@ -295,7 +294,7 @@ def _float(text: str) -> float:
 
 
 def _require_shallow(value: Any, undecodable: str) -> None:
-    """Refuse a value that is nested too deeply or holds a string that is not Unicode."""
+    """Refuse a value that is nested too deeply, or contains a text that is not Unicode."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
         texts = [value for value in level if isinstance(value, str)]
@@ -335,16 +334,17 @@ def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[s
 
 
 def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None = None) -> D:
-    """Read a document, or those of its keys that are fields of `kind`.
+    """Read a document of the type `kind`.
 
-    A field that the file lacks takes its default. Error messages end with `remedy`, such as ``"make
-    it with covcal calibrate"``, or with `again` if the document is damaged. Raises `CovcalError` if
-    the file is missing, is not JSON or has another schema; if its digest does not match; or if a
-    value has the wrong type, is out of range, or does not fit the others.
+    Keys that are no fields of `kind` are ignored. A field that the file lacks has its default.
+    Messages end with `remedy`, such as ``"make it with covcal calibrate"``, or with `again` if the
+    document is damaged. Raises `CovcalError` if the file is missing or is not JSON; if its schema
+    or its hash is wrong; or if a value has the wrong type, is out of range, or contradicts another
+    value.
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        # the documents of two labels may have been exchanged
+        # without this check, documents of two labels could be exchanged
         if content.get(DIGEST) != digest_of(content):
             fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")
@@ -361,7 +361,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
 
 
 def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the labels if the file has a document per label; else nothing."""
+    """Return the names of the labels of a file with one document per label; else nothing."""
     documents = content.get("labels")
     if content.get("schema") != multilabel.SCHEMA or not isinstance(documents, dict):
         return ()
@@ -369,7 +369,7 @@ def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def document_of(kind: type[D], content: Any, path: Path) -> D:
-    """Return the document in the value of a JSON text, for a file at `path`.
+    """Return the document in a value that was read from a JSON file at `path`.
 
     Raises `ValueError` if its schema differs, its digest does not match, or a field is refused.
     """
@@ -385,7 +385,7 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
-    """Return a JSON value converted to the annotation `kind`; errors name `place`."""
+    """Return a JSON value in the type `kind`. Errors name its `place`."""
     if kind in _WANTED:
         return kind(_checked(kind, value, place))
     if kind is Any:
@@ -396,7 +396,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         for limit in inner[1:]:
             limit.require(place, number)
         return number
-    if origin in (UnionType, Union):  # an optional value
+    if origin in (UnionType, Union):  # the type is optional, or a union
         return None if value is None else _decoded(inner[0], value, place, path)
     if origin is Literal:
         if value not in inner:
@@ -428,19 +428,19 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
             raise ValueError(f"{where} is missing")
     try:
         return kind(**values)
-    except ValueError as error:  # raised by its __post_init__
+    except ValueError as error:  # the record's own __post_init__ raised it
         raise ValueError(f"{place}: {error}" if place else str(error)) from error
 
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the container type of an annotation, and the annotations of its contents."""
+    """Return the container type of an annotation, and the types of its contents."""
     return get_origin(kind), get_args(kind)
 
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return name, keys and annotation of every field of a record, and whether it is required."""
+    """Return for every field its name, its keys, its type, and whether it is required."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (
@@ -454,12 +454,12 @@ def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
 
 
 def _keys(member: Field[Any]) -> list[str]:
-    """Return the path of keys to the value of a field."""
+    """Return the keys that lead to the value of a field."""
     return str(member.metadata.get("at", member.name)).split(".")
 
 
 def _checked(kind: type, value: Any, place: str) -> Any:
-    """Return `value` if its type is `kind`; true and false are not numbers."""
+    """Return `value` if its type is `kind`. True and false do not count as numbers."""
     allowed = int | float if kind is float else kind
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
         if value is None or isinstance(value, bool):
