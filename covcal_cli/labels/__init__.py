@@ -1,1 +1,1 @@
-"""Rows that a person labelled: how they are drawn, their sheets, and estimates from them."""
+"""Rows that a person labels: drawing them, their CSV or page, and estimates from the labels."""

@@ -1,40 +1,43 @@
-"""Draws of target rows to be labelled: their design, and the draws in memory and in a file.
+"""Draw target rows to label, at random with known probabilities, and store the draw in a file.
 
-`covcal pick` draws rows in batches, with known probabilities. Each batch is drawn from the rows
-that no earlier batch drew. `covcal label` stores the draw in the group ``/marked`` of a features or
-adapted file, apart from ``/target/labels``, which are for ``evaluate``. `read_draw` hides the
-labels. Only the module `picked_labels` returns them, and few modules import it.
+`covcal pick` draws rows in batches. Each batch is drawn from the rows that no earlier batch drew.
+`covcal label` stores the draw in the group ``/marked`` of a features or adapted file. The labels
+for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels. Only the module
+`picked_labels` returns them, and a test lists the modules that import it.
 
-**The estimate from a batch.** Let U be the N rows of the splits, and U_b the rows of U that no
-batch before b drew. Batch b drew n_b rows of U_b, row i with probability pi_i. Let t_i be any
-number for each row, for example whether the classifier is right, or the error of a forecast. Then
+**The estimate from a batch.** Let U be the N rows that can be drawn, and U_b those that no batch
+before b drew. Batch b drew n_b rows of U_b; pi_i is the probability with which it drew row i. Let
+t_i be any number for each row, for example whether the classifier is right, or the error of a
+forecast. The sum of t over U is estimated by
 
-    t(earlier batches) + sum_{i in batch b} t_i / pi_i
+    (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
 
-is an unbiased estimate of the sum of t over U, given the earlier batches (Raj 1956; within a batch
-Horvitz & Thompson 1952). A mean of these estimates is unbiased too if its weights do not depend on
-labels. Batches get weights in proportion to n_b, so the design of a later batch may depend on the
-labels of earlier batches.
+This estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
+1952). A weighted mean of the estimates of several batches is unbiased too, if the weights do not
+depend on labels. The weights are in proportion to n_b, so a later batch may be drawn in a way that
+depends on the labels of earlier batches.
 
-**The design** has a fixed number of rows, exact inclusion probabilities, well spread rows. Let s_i
-be the score of row i, the probability that the classifier is right. The number of right rows is
-estimated by the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel,
-Särndal & Wretman 1976). If s is right, the variance of this estimate is smallest on average for
-pi_i in proportion to sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki & Fuller 1982;
-Särndal, Swensson & Wretman 1992, section 12.2). So rows whose outcome is nearly certain are rarely
-drawn. This is active testing (Kossen et al. 2021) with a fixed number of rows.
+**The design** is the rule by which rows are drawn. It draws a fixed number of rows, with exact
+probabilities pi_i, and spreads them over all kinds of rows. Let s_i be the score of row i: an
+estimate of the probability that the classifier is right. The number of right rows is estimated by
+the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman
+1976). If s is right, the variance of this estimate is smallest on average for pi_i in proportion to
+sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki & Fuller 1982; Särndal, Swensson &
+Wretman 1992, section 12.2). So a row is rarely drawn if it is nearly certain whether the classifier
+is right. This is active testing (Kossen et al. 2021) with a fixed number of rows.
 
-Because s may be wrong, a share `FLOOR` of the draw is uniform over all rows. So every pi_i is above
-0 and every weight is below N / (n FLOOR). The estimate is unbiased for any s.
+The score may be wrong. So a share `FLOOR` of the draw gives every row the same probability. Then
+every pi_i is above 0, and every weight 1 / pi_i is below N / (n FLOOR). The estimate is unbiased
+whatever the scores are.
 
-Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are put in an order and
-placed one after the other on a line, each with length pi_i. One row is drawn from every unit of
-length, so the sample is spread along the whole order. Its variance is never above that of a draw
-with replacement (Chauvet 2012; Chauvet & Ruiz-Gazen 2017), so intervals by the usual formula of
-Hansen & Hurwitz (1943) are valid. For systematic draws, which use a single random number, no
-formula is valid.
+Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are sorted so that
+similar rows are neighbours, and become pieces of a line; the piece of row i has length pi_i. From
+every unit of length one row is drawn, so the sample contains rows from the whole order. The
+variance of an estimate is never above that of a draw with replacement (Chauvet 2012; Chauvet &
+Ruiz-Gazen 2017). So intervals by the usual formula of Hansen & Hurwitz (1943) are valid. A
+systematic draw, which uses a single random number, has no valid formula.
 
-Both steps process the rows in parts, so that arrays of all rows need not be in memory.
+All rows are processed in parts, so that memory does not limit their number.
 """
 
 import hashlib
@@ -64,13 +67,14 @@ from covcal_cli.hdf5 import Dataset, Group
 from covcal_cli.maths.acceptance import OUTSIDE
 
 MAX_FRAME = 50_000
-# The number in place of a label that `read_draw` hides; no class has this number.
+# `read_draw` puts this number in place of a label. No class has this number.
 HIDDEN_LABEL = int(np.iinfo(np.int64).max)
-MARKED = "marked"  # the group
+MARKED = "marked"  # the group in the HDF5 file
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet
 _OWN_ATTRIBUTES = ("schema", "complete")
 _AGAIN = "put the labels in again with covcal label"
-# The number type of each dataset; datasets of rows have shape (m,), of batches (B,).
+# The types of number that each dataset may have. Datasets of rows have shape (m,), datasets of
+# batches (B,).
 _OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -78,15 +82,15 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Batch:
-    """One draw of rows, and how it was made."""
+    """One draw of rows, and how it was drawn."""
 
     drawn: int  # n_b, the number of drawn rows
-    # N_b, the number of rows that it could draw, without the rows of earlier batches.
+    # N_b, the number of rows that could be drawn; rows of earlier batches could not.
     population: int
     seed: int
-    # splits of the rows that it could draw, the same for all batches of a file
+    # the splits whose rows could be drawn, the same for all batches of a file
     splits: tuple[str, ...]
-    score: str  # the score from which the inclusion probabilities were computed, in words
+    score: str  # in words, the score from which the probabilities of the draw were computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,20 +98,20 @@ class Draw:
     """Target rows that were drawn in batches, m rows in ascending order, with their labels."""
 
     rows: Rows  # (m,), row numbers in the target
-    # (m,), above 0, at most 1: the probability with which the row's batch drew it.
+    # (m,), above 0, at most 1: the probability with which the row was drawn
     inclusion: Float64s
-    batch: Integers  # (m,), index into `batches`
-    # (m,), 0 .. n_b - 1: the position of the row's stratum in the order of the design. One row was
-    # drawn from each stratum, and neighbouring strata are similar. A row with inclusion 1 is a
-    # stratum too.
+    batch: Integers  # (m,), the batch of each row as an index into `batches`
+    # (m,), 0 .. n_b - 1: the number of the row's stratum, which is the unit of length from which
+    # the row was drawn. Neighbouring strata contain similar rows. A row with probability 1 is a
+    # stratum of its own.
     stratum: Integers
     labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` for a row without a label, or `HIDDEN_LABEL`
-    batches: tuple[Batch, ...]  # the batches in the order in which they were drawn
-    # The rows that could be drawn, ascending, or `MAX_FRAME` random rows of these. Empty in a draw
-    # that was read without its labels.
+    batches: tuple[Batch, ...]  # in the order in which they were drawn
+    # The frame: the rows that could be drawn, ascending. If there are more than `MAX_FRAME`, a
+    # random part of them. Empty if the draw was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
-    # "marked": drawn by ``covcal pick``. "random": drawn from the rows whose labels are in the
-    # file.
+    # "marked": drawn by ``covcal pick``. "random": drawn at random from the rows whose labels are
+    # in the file (``--labels N``).
     design: Literal["marked", "random"] = "marked"
 
     def __len__(self) -> int:
@@ -120,17 +124,17 @@ class Draw:
 
     @property
     def population(self) -> int:
-        """Return N, the number of rows that the first batch could draw."""
+        """Return N, the number of rows that could be drawn for the first batch."""
         return self.batches[0].population
 
     @property
     def seed(self) -> int:
-        """Return the seed of the first batch with rows in this draw."""
+        """Return the seed of the first batch of which this draw has rows."""
         return self.batches[int(self.batch.min())].seed
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if drawn rows are missing because they have no label."""
+        """Return a note if some drawn rows have no label, so that this draw lacks them."""
         missing = sum(batch.drawn for batch in self.batches) - len(self)
         if not missing:
             return ()
@@ -148,10 +152,10 @@ class Draw:
 
     @property
     def weights(self) -> Float64s:
-        """Return the number of frame rows that each row represents, (m,); the sum is N on average.
+        """Return the number of rows of the frame that each drawn row stands for, (m,).
 
-        Batches are weighted by their sizes. In the estimate of a later batch, an earlier row
-        represents only itself.
+        Their sum is N on average. A batch counts in proportion to its size, and in the estimate of
+        a later batch a row of an earlier batch stands only for itself.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)
@@ -159,7 +163,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return the factor from each row's variance to its part of the sum's variance, (m,)."""
+        """Return the factor that turns each row's variance into its part of the sum's, (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -168,9 +172,10 @@ class Draw:
         return np.bincount(self.batch) / max(len(self), 1)
 
     def without(self, out: Booleans) -> "Draw":
-        """Return the draw without the rows that are not `kept`.
+        """Return the draw without some rows.
 
-        The inclusion probabilities are multiplied by the remaining share of the batch.
+        The probabilities of the remaining rows are multiplied by the share of their batch that
+        remains.
         """
         left = ~out
         before = np.bincount(self.batch)
@@ -186,7 +191,7 @@ class Draw:
         )
 
     def recorded(self, target: Domain) -> LabelledRows:
-        """Return the description of the rows for cal.json and estimate.json."""
+        """Return the draw as cal.json and estimate.json record it."""
         ids = sorted(target.ids(self.rows))
         sha256 = hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest()
         sizes = np.bincount(self.batch)
@@ -205,13 +210,13 @@ NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
 
 
 def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
-    """Return U, the rows of some splits, ascending, shape (N,) int64."""
+    """Return all rows of some splits, ascending, shape (N,) int64."""
     wanted = [SPLITS.index(name) for name in splits]
     return np.flatnonzero(np.isin(target.split, wanted)).astype(np.int64)
 
 
 def read_draw(file: FeatureFile) -> Draw:
-    """Return the draw in a file, with its labels hidden, or `NO_DRAW`.
+    """Return the draw in a file, with its labels hidden. Return `NO_DRAW` if there is none.
 
     Raises `CovcalError` if the draw is damaged.
     """
@@ -247,10 +252,10 @@ def read_draw(file: FeatureFile) -> Draw:
 
 
 def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
-    """Write a copy of `file` to `partial`, with this draw in place of the draw in the file.
+    """Write a copy of `file` to `partial` that contains this draw instead of its own.
 
-    The copy stores the sha256 of the file without any draw, so that calibrations and adapted files
-    recognise it.
+    The copy also stores the sha256 of the file without a draw. So calibrations and adapted files
+    that belong to the file belong to the copy too.
     """
     attributes = {
         name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES
@@ -269,7 +274,7 @@ def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
 def write_draw(writer: HDF5Writer, draw: Draw) -> None:
     """Write a draw and its labels into an open file.
 
-    Raises `ValueError` if its labels are hidden, because they would be lost.
+    Raises `ValueError` if its labels are hidden, because the file would lose them.
     """
     if (draw.labels == HIDDEN_LABEL).any():
         raise ValueError("the labels of the draw are hidden: read it with picked_labels")
@@ -297,7 +302,7 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return the fault of a stored draw, or None."""
+    """Return what is wrong with a stored draw, or None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "name a row that the target does not have, or a row twice"
@@ -320,22 +325,22 @@ def _damaged(file: FeatureFile, what: str) -> CovcalError:
     return CovcalError(f"{file.path}: its marks (/{MARKED}) {what}: {_AGAIN}")
 
 
-FLOOR = 0.2  # share of the draw that is uniform over all rows
-_ROUNDING = 1e-9  # rounding of sums of lengths
+FLOOR = 0.2  # the share of the draw in which every row has the same probability
+_ROUNDING = 1e-9  # the largest rounding error of a sum of lengths
 _SIGMAS = 6.0  # the largest error of an estimated population, in standard errors
-_BANDS = 5  # number of bands of the score
+_BANDS = 5  # number of bands into which rows are divided by score
 _CHUNK = 1 << 18  # rows processed at a time
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
-    """Return pi, shape (N,): above 0, at most 1, and with sum n; see `inclusion_rule`."""
+    """Return the probabilities pi, shape (N,), as `inclusion_rule` says. Their sum is n."""
     return inclusion_rule(lambda: (scores,), n)(scores)
 
 
 def inclusion_rule(
     parts: Callable[[], Iterable[Float64s]], n: int
 ) -> Callable[[Float64s], Float64s]:
-    """Return the function that maps scores to pi, which is above 0, at most 1, and has sum n.
+    """Return the function that maps scores to pi: above 0, at most 1, with sum n.
 
     - `parts`: returns the scores of all N rows, in [0, 1], in parts; it is called several times.
     - `n`: number of rows to draw, from 1 to N.
@@ -349,9 +354,9 @@ def inclusion_rule(
             return np.full(len(scores), 1 / N)
         return np.asarray((1 - FLOOR) * _spread(scores) / total + FLOOR * (1 / N))
 
-    # A row with a length above 1 is drawn with certainty. The other rows share the rest of the
-    # draw, which may make more rows certain. Each round stores the rest of the draw and the length
-    # of the other rows.
+    # A row whose length would be above 1 is certain to be drawn. The other rows share the rest of
+    # the draw, and may then become certain too. Each round stores the rest of the draw, and the sum
+    # by which the other rows' lengths are divided.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -378,11 +383,12 @@ def inclusion_rule(
 
 
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
-    """Return whether inclusion probabilities, shape (n,), can be those of n drawn rows.
+    """Return whether these numbers, (n,), can be the probabilities of n drawn rows.
 
-    Each is at least the uniform share of the draw. The sum of their inverses estimates the
-    population, within the noise of a draw with replacement (Hansen & Hurwitz 1943). A draw for a
-    decision has few or no rows outside its region, so `decide` checks it instead.
+    Each must be at least the smallest probability, which `FLOOR` gives. The sum of their inverses
+    estimates the population, so it must be near the population: nearer than `_SIGMAS` standard
+    errors of a draw with replacement (Hansen & Hurwitz 1943). `decide` checks draws for a decision
+    itself, because they have few or no rows of small probability.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR
@@ -392,7 +398,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     certain = inclusion == 1
     left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
     spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-    # The floor limits every weight, so a few missing rows cannot cause a large error.
+    # `FLOOR` limits every weight, so a few missing rows change the sum only a little.
     noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
     return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
 
@@ -402,14 +408,15 @@ def _spread(scores: Float64s) -> Float64s:
 
 
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
-    """Yield row numbers, in parts, in an order with similar neighbours.
+    """Yield row numbers, in parts, in an order in which neighbours are similar.
 
-    A part is a band of the score. Within a band, rows are sorted by predicted class and then by
-    score. Every second band is reversed, so that neighbours in different bands are similar too.
-    Among rows with equal scores, the first rows belong to the lower band.
+    A part is a band: rows with nearly equal scores. Within a band, rows are sorted by predicted
+    class and then by score. Every second band is reversed, so that neighbours on both sides of a
+    border are similar too. Rows with equal scores on a border are divided by their number: the
+    first rows belong to the lower band.
 
-    - `scores`, (N,): any increasing function of the scores.
-    - `predictions`, (N,): predicted classes, of a signed type.
+    - `scores`, (N,): the scores, or any increasing function of them.
+    - `predictions`, (N,): predicted classes, as signed integers.
     """
     n = len(scores)
     ranks = [-(-band * n // _BANDS) for band in range(_BANDS + 1)]
@@ -428,7 +435,7 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
 
 def _from_rank(scores: Floats, rank: int, value: float) -> Booleans:
-    """Return which rows have at least this rank; `value` is the score at the rank."""
+    """Return which rows have this rank or a higher one; `value` is the score at the rank."""
     above: Booleans = scores > value
     skipped = rank - int(np.count_nonzero(scores < value))
     for start in range(0, len(scores), _CHUNK):
@@ -439,22 +446,22 @@ def _from_rank(scores: Floats, rank: int, value: float) -> Booleans:
 
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
-    """Draw rows; return their numbers, ascending, shape (n,) int64; see `drawn_along`."""
+    """Draw rows, and return their numbers, ascending, shape (n,) int64. See `drawn_along`."""
     return drawn_along([(np.arange(len(probabilities)), probabilities)], rng)
 
 
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
-    """Draw rows; return their numbers in their order along the line, shape (n,) int64.
+    """Draw rows along a line, and return their numbers in that order, shape (n,) int64.
 
     - `parts`: row numbers in order, and their pi, which sum to n over all parts.
     """
-    # The place in the order and the number of each drawn row.
+    # Of each drawn row: its place in the order, and its number.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
-    # The rows that no stratum has used yet, with their start and end on the line.
+    # The rows that are not yet in a finished stratum, with the start and the end of their pieces.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # A row that was not drawn in its first stratum goes on with its remaining length.
+    # A row that reaches into the next stratum takes part there with its remaining length.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -462,18 +469,18 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
-        """Draw one row from the next stratum; the row `last` extends beyond its end."""
+        """Draw one row from the next stratum. The piece of row `last` reaches beyond its end."""
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # Draw one of the rows inside in proportion to their lengths; this row represents all of
+        # Draw one of the rows inside in proportion to their lengths. It then stands for all of
         # them.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Then draw either this row or the last row; the other row goes on.
+        # Draw either this row or the row `last`. The other one takes part in the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:
@@ -498,12 +505,12 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         start, first = start + len(numbers), 0
         while (last := _reaching(edges, len(winners))) < len(rows[0]):
             draw_one(last)
-    # Rounding may leave the last stratum short.
+    # By rounding, the last stratum may be a little too short.
     for _ in range(len(winners), round(float(edges[-1]))):
         draw_one(len(rows[0]) - 1)
     return np.array([number for _, number in sorted(certain + winners)], dtype=np.int64)
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:
-    """Return the row that extends beyond the end of a stratum."""
+    """Return the row whose piece reaches beyond the end of a stratum."""
     return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

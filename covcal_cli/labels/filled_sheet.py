@@ -1,8 +1,8 @@
-"""Read a sheet that went through a spreadsheet or an annotation tool, and join it to a draw.
+"""Read a filled sheet, also after a spreadsheet or an annotation tool, and join it to a draw.
 
-A changed sheet is either read correctly or refused. A hash cannot protect the labels, because the
-user writes them. So `require_labels_beside_rows` looks for labels that were sorted without their
-rows.
+A sheet that was changed is either still read correctly, or refused. No hash can protect the labels,
+because the user writes them. So `require_labels_beside_rows` checks whether the labels were sorted
+without their rows.
 """
 
 import base64
@@ -44,27 +44,28 @@ from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _AGAIN = "sort whole lines only, or label the CSV of covcal pick again"
-_RELATIVE = 1e-3  # rounding of a number by a spreadsheet
+_RELATIVE = 1e-3  # the relative error that a spreadsheet's rounding may cause
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
     r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})(?::(\w+))?"
 )
-_WHOLE = re.compile(r"(\d+)[.,]0*")  # a class number, as pandas writes it beside empty cells
-_WIDEST = 20  # the most digits of an id that may have lost leading zeros
-# if an order of labels is less likely than this by chance, the labels were sorted alone
+# pandas writes a class number like 2.0 if the column has empty cells
+_WHOLE = re.compile(r"(\d+)[.,]0*")
+_WIDEST = 20  # an id of more digits cannot have lost leading zeros
+# If an order of labels has a smaller probability by chance, the labels were sorted alone.
 _LEAST_CHANCE = 1e-3
 
 
 def read_sheet(path: Path) -> Sheet:
-    """Read a sheet with the labels of one person; see `read_sheets`."""
+    """Read a sheet with the labels of one person, as `read_sheets` does."""
     return read_sheets(path)[0]
 
 
 def read_sheets(path: Path) -> list[Sheet]:
-    """Read a sheet or the tasks of an annotation tool, filled or not, once for each labeller.
+    """Read a sheet, or the tasks of an annotation tool, filled in or not: once for each labeller.
 
-    Raises `CovcalError` if it is not a sheet, lacks a row or has a row twice, or if a cell that
-    `pick` wrote was changed or belongs to another line.
+    Raises `CovcalError` if it is no sheet, lacks a row, contains a row twice, or contains a changed
+    or moved cell that `pick` wrote.
     """
     return [_sheet(table) for table in read_tables(path)]
 
@@ -152,7 +153,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that a cell may have had before a spreadsheet or pandas read it as a number."""
+    """Yield the ids that a cell may stand for if a program read the id as a number."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -161,7 +162,7 @@ def _written_ids(cell: str) -> Iterator[str]:
 
 
 def _labels(table: LabelTable) -> list[str]:
-    """Return the labels, from the column ``label`` or, if that is empty, from ``choice``."""
+    """Return the labels from the column ``label``, or from ``choice`` if that one is empty."""
     columns = [
         [unescaped(cell.strip()) for cell in table.columns[name]]
         for name in ("label", CHOICE)
@@ -176,7 +177,7 @@ def _labels(table: LabelTable) -> list[str]:
 
 
 def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
-    """Return the batch of a sheet, the fingerprint of its data, and the share of a labeller."""
+    """Return the batch of a sheet, the hash of its data, and the share of its labeller."""
     if len(facts) != 1:
         what = "its first line, which describes the draw, is missing"
         if facts:
@@ -200,7 +201,7 @@ def _split(letter: str) -> str:
 
 
 def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
-    """Refuse a sheet unless it has every line of its draw, or of its share, exactly once."""
+    """Refuse a sheet without exactly one line for every row of its draw, or of its share."""
     own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
@@ -215,10 +216,10 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 
 
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Return one sheet with all lines that several labellers got of one batch, without labels.
+    """Return one sheet with all lines of a batch, from the sheets of several labellers.
 
-    The first sheet decides the batch; only sheets of this batch are joined. If a labeller's sheet
-    is missing, some lines are missing.
+    The labels are left out. Sheets of other batches than that of the first sheet are ignored. If
+    the sheet of a labeller is missing, its lines are missing.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -247,7 +248,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
 
 
 def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: float) -> None:
-    """Refuse a number that `pick` did not write; a spreadsheet's rounding is allowed."""
+    """Refuse a number that `pick` did not write, except if a spreadsheet rounded it."""
     text = cell.strip().replace(",", ".")
     digits = len(text.rstrip("% ").partition(".")[2])
     if text.endswith("%"):
@@ -256,7 +257,7 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
         value = float(text)
     except ValueError:
         value = math.nan
-    # A spreadsheet may show two decimals, or more, and save what it shows.
+    # A spreadsheet may save only the decimals that it shows, but at least two.
     half = 0.5001 * 10.0**-digits if digits >= 2 else 0.0
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
@@ -284,17 +285,17 @@ def _require_possible(sheet: Sheet) -> None:
 
 
 def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
-    """Refuse labels that seem to be beside wrong rows.
+    """Refuse labels that seem to be beside the wrong rows.
 
-    `predicted` are the names of the classes that the classifier predicts in the sheet's rows. If
-    only the labels were sorted, they are in alphabetical order, and the lines are in the order of
-    `pick`. If only the other columns were sorted, the labels fit the old order of the lines better
-    than the new order.
+    `predicted` are the names of the classes that the classifier predicts for the sheet's rows. If
+    only the labels were sorted, they are in alphabetical order, while the lines are in the order of
+    `pick`. If only the other columns were sorted, the labels agree with the classifier better in
+    the old order of the lines than in the new one.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
             raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
-    if sheet.is_export:  # a label is in the task of its row
+    if sheet.is_export:  # in an export, the label is inside the task of its row
         return
     labelled = [line for line in range(len(sheet)) if sheet.labels[line]]
     labels = [sheet.labels[line] for line in labelled]
@@ -305,8 +306,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
                 "labels again"
             )
         return
-    # The lines were moved. This is right if the labels beside the moved lines agree with the
-    # classifier more often than the labels at the lines' old positions.
+    # The lines were moved. This is right if the labels agree with the classifier more often beside
+    # the moved lines than at the old positions of these lines.
     now = before = 0
     for line in labelled:
         stayed = _is_same_class(sheet.labels[int(sheet.places[line])], predicted[line])
@@ -322,8 +323,8 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
 def require_cells_beside_rows(sheet: Sheet, cells: Cells) -> None:
     """Refuse a sheet in which a kept column has the text of another row.
 
-    `cells` are the kept columns of the sheet's rows, as the features file has them. A number may
-    equal that of another row because a spreadsheet rounded it.
+    `cells` are the kept columns of the sheet's rows as the features file has them. A number that a
+    spreadsheet rounded may equal that of another row, so numbers are not compared exactly.
     """
     for name, column in sheet.cells.items():
         own = cells.get(name) or cells.get(name.removeprefix(GROUP_PREFIX)) or ()
@@ -346,7 +347,7 @@ def plain_number(label: str) -> str:
 
 
 def _is_sorted(labels: Sequence[str]) -> bool:
-    """Return whether labels are sorted as a spreadsheet sorts them, up or down."""
+    """Return whether labels are in the order of a spreadsheet's sorting, up or down."""
     try:
         keys = [(float(label.replace(",", ".")), "") for label in labels]
     except ValueError:
@@ -355,19 +356,19 @@ def _is_sorted(labels: Sequence[str]) -> bool:
 
 
 def _arrangements(labels: Sequence[str]) -> float:
-    """Return the number of different orders of labels."""
+    """Return in how many different orders the labels could be."""
     logs = math.lgamma(len(labels) + 1)
     logs -= sum(math.lgamma(count + 1) for count in Counter(labels).values())
     return math.exp(min(logs, 700.0))
 
 
 def _sign_test(hits: int, n: int) -> float:
-    """Return the probability of `hits` or more of n, if each has probability 1/2."""
+    """Return the probability of at least `hits` of n events with probability 1/2 each."""
     return float(sum(math.comb(n, k) for k in range(hits, n + 1)) / 2**n)
 
 
 def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Draw:
-    """Return a draw with the batches of sheets; labellers may have sheets of one batch each."""
+    """Add the batches of sheets to a draw. Several labellers may have sheets of one batch."""
     by_number: dict[int, list[Sheet]] = {}
     for sheet in sheets:
         by_number.setdefault(sheet.number, []).append(sheet)
@@ -377,14 +378,13 @@ def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Dr
 
 
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
-    """Return a draw with the batch of a sheet, and the rows of the sheet's lines.
+    """Add the batch of a sheet, and the rows of the sheet's lines, to a draw.
 
-    The rows have no labels yet, unless the draw holds the batch already.
+    The new rows have no labels yet.
 
-    A batch is drawn from the rows that earlier batches did not draw, and its estimates are valid
-    only together with these batches. So batches must be joined in the order in which they were
-    drawn. Raises `CovcalError` if the sheet is of other data, or if its draw did not know the
-    batches in the file.
+    A batch is drawn from the rows that earlier batches did not draw, so its estimates need these
+    batches. So batches must be added in the order in which they were drawn. Raises `CovcalError` if
+    the sheet is of other data, or if it was drawn without knowing the batches in the file.
     """
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):

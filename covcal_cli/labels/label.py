@@ -1,11 +1,13 @@
-"""``covcal label``: put the labels of picked rows into the file of these rows.
+"""``covcal label``: add the labels of picked rows to the file of these rows.
 
-A complete new file replaces the old file, or nothing changes. Calibrations and adapted files of the
-old file still fit the new file, because it stores the sha256 of the file without labels. These
-labels are stored separately from the labels that ``evaluate`` reads (`covcal_cli.labels.draws`).
+Either a complete new file replaces the old one, or nothing changes. The new file stores the sha256
+of the file without labels. So calibrations and adapted files of the old file also belong to the new
+one. These labels are stored separately from the labels that ``evaluate`` reads
+(`covcal_cli.labels.draws`).
 
-Several sheets of one batch may come from several people. Sheets that label different rows are
-joined. If two people disagree, the user says which label counts.
+Several people may label the rows of one batch, each in a sheet (the CSV or page of pick) of their
+own. The labels of all sheets are collected. If two people disagree about a row, the user says which
+label counts.
 """
 
 from collections import Counter
@@ -36,36 +38,36 @@ from covcal_cli.labels.sheet import Sheet, kept_cells
 from covcal_cli.records import require_one_of
 
 RESOLVE = ("first", "last", "drop", "majority")
-_SHOWN = 5  # rows that a message names
+_SHOWN = 5  # the most rows that a message names
 
-Votes = Mapping[int, Mapping[int, int]]  # the class that each labeller chose, by row and labeller
+Votes = Mapping[int, Mapping[int, int]]  # for each row: the class that each labeller chose
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of labellers on the rows that several of them labelled."""
+    """How often labellers agree on the rows that several of them labelled."""
 
     rows: int
-    agreed: int  # rows with the same label by all labellers
+    agreed: int  # number of rows with the same label by all their labellers
     labellers: int
     kappa: float
 
     @property
     def kappa_name(self) -> str:
-        """The name of the kappa for this number of labellers."""
+        """Whose kappa it is: Cohen's for two labellers, Fleiss' for more."""
         return "Cohen's kappa" if self.labellers == 2 else "Fleiss' kappa"
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """The result of ``covcal label``: numbers of labels and rows."""
+    """The result of ``covcal label``: how many labels were added, and how many are missing."""
 
     new: int  # labels of rows that had no label
     replaced: int  # labels that changed the class of a row
     labelled: int  # rows that have a label now
     empty: int  # drawn rows without a label
-    batches: int  # batches in which the rows were drawn
-    for_decision: bool  # whether the last batch was drawn for a decision
+    batches: int  # number of batches that drew the rows
+    for_decision: bool  # whether the last batch was drawn to prove the promise of a decision
     has_source: bool  # whether the file has source rows, which calibrate needs
     # agreement of several labellers; None if no row has two labels
     agreement: Agreement | None = None
@@ -81,32 +83,33 @@ def label(
     resolve: str | None = None,
     force: bool = False,
 ) -> Labelling:
-    """Put the labels of filled sheets into a features or adapted file, all of them or none.
+    """Add the labels of filled sheets to a features or adapted file, all of them or none.
 
     Parameters
     ----------
     path : str or Path
         The file that the rows were picked from, or a file of the same rows that adapt made.
     sheets : sequence of str or Path
-        The CSV files that `pick` wrote, filled in. Batches must be added in the order in which they
-        were drawn. Sheets of one batch may complete each other.
+        The CSV files of `pick`, filled in, or exports of annotation tools. Batches must be added in
+        the order in which they were drawn. Sheets of one batch may contain different rows, or the
+        same rows.
     output : str or Path, optional
-        The file to write; `path` itself is replaced when left out.
+        The file to write; by default `path` is replaced.
     partial : bool
-        Accept rows without a label. Until their labels follow, the labelled rows count as a random
-        part of their batch.
+        Accept rows without a label. Until their labels follow, the labelled rows are assumed to be
+        a random part of their batch.
     resolve : str, optional
-        The label to use if sheets, or the file and a sheet, disagree. ``first`` and ``last`` follow
-        the order of the arguments, with the file before the sheets. ``majority`` takes the most
-        frequent label. ``drop`` takes no label. Without this argument a disagreement is an error.
+        The label to use if two sheets disagree, or the file and a sheet. ``first`` and ``last`` use
+        the order of the arguments; the file counts as the first. ``majority`` takes the most
+        frequent label. ``drop`` uses no label. Without this argument a disagreement is an error.
     force : bool
-        Replace labels in the file by those of the sheets, and an existing output.
+        Replace labels in the file by those of the sheets, and replace an existing output.
 
     Raises
     ------
     CovcalError
-        If a sheet belongs to another file or draw, was changed or lacks labels; if a label is not a
-        class; if labellers disagree. Then the file does not change.
+        If a sheet belongs to another file or draw, was changed, or lacks labels; if a label is not
+        a class; or if labellers disagree. The file is then unchanged.
     """
     path, output = Path(path), Path(path if output is None else output)
     if resolve is not None:
@@ -165,7 +168,7 @@ def label(
 
 
 def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
-    """Return the class of every line of a sheet, `UNKNOWN_LABEL` if a label is empty."""
+    """Return the class of every line of a sheet; `UNKNOWN_LABEL` where the label is empty."""
     order = np.argsort(rows)
     predicted = np.empty(len(rows), dtype=np.int64)
     predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
@@ -179,7 +182,7 @@ def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class that a label names; if there is no such class, the error suggests one."""
+    """Return the class of a label. If there is no such class, the error names the nearest one."""
     for name in (text, plain_number(text)):
         if classes.index(name) is not None:
             return classes.require(path, name, what="label")
@@ -192,12 +195,12 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
 
 
 def _labellers(sheets: Sequence[Sheet]) -> list[int]:
-    """Return the labeller of each sheet: by its share, or its position among the batch's sheets."""
-    taken: set[tuple[int, int]] = set()  # batch and labeller
+    """Return who filled in each sheet: the labeller that it was made for, or its position."""
+    taken: set[tuple[int, int]] = set()  # pairs of batch and labeller
     labellers = []
     for sheet in sheets:
         labeller = 0 if sheet.share is None else sheet.share.labeller
-        while (sheet.number, labeller) in taken:  # two people may fill in copies of one sheet
+        while (sheet.number, labeller) in taken:  # copies of one sheet may come from two people
             labeller += 1
         taken.add((sheet.number, labeller))
         labellers.append(labeller)
@@ -205,14 +208,14 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 
 
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
-    """Return the agreement of labellers; None if no row has several labels.
+    """Return how often labellers agree; None if no row has two labels.
 
-    `labellers` are the people who filled in the sheets, by the number of the sheet.
+    `labellers` says who filled in each sheet.
 
     Kappa is (a - c) / (1 - c). Here a is the share of pairs of labels that agree, and c is the
-    share expected by chance. For two people, c follows from the class frequencies of each person
-    (Cohen 1960). For more people, it follows from the class frequencies of all people together
-    (Fleiss 1971).
+    share that would agree by chance. For two people, c is computed from each person's class
+    frequencies (Cohen 1960). For more people, it is computed from the class frequencies of all of
+    them together (Fleiss 1971).
     """
     several = [of_row for of_row in votes.values() if len(of_row) > 1]
     if not several:
@@ -240,9 +243,9 @@ def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
 
 
 def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
-    """Return Fleiss' kappa of the counts of each class in each row, with two labels or more.
+    """Return Fleiss' kappa of `counts`: for each row with two labels or more, labels by class.
 
-    Rows may have different numbers of labels; each row has the same weight.
+    Rows may have different numbers of labels; every row counts the same.
     """
     sizes = [count.total() for count in counts]
     pairs = [
@@ -267,10 +270,10 @@ def _resolved(
     *,
     force: bool,
 ) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Return the class of every labelled row of the sheets, and the rows with several labels.
+    """Return the class of every labelled row, and the rows that have different labels.
 
-    `sources` are the file and the sheets. If the file has a label for a row, it counts as the first
-    labeller, unless `force` lets the sheets replace it.
+    `sources` are the file and the sheets. A label in the file counts as that of the first labeller.
+    With `force`, sheets replace it.
     """
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}
@@ -312,7 +315,7 @@ def _said(by_source: Sequence[tuple[Path, int]], classes: Sequence[str]) -> str:
 
 
 def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with_file: bool) -> str:
-    """Return the message that names the rows in which labellers disagree."""
+    """Return the message that names the rows on which labellers disagree."""
     beside = (
         ""
         if agreement is None
@@ -327,6 +330,6 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
 
 
 def some_of(differing: Sequence[str]) -> str:
-    """Return the first few rows in which labellers disagree."""
+    """Return the first few rows on which labellers disagree."""
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
     return f"{'; '.join(differing[:_SHOWN])}{more}"

@@ -1,44 +1,46 @@
-"""Estimate the target accuracy, and metrics of each class, from labels of a known design.
+"""Estimate the target accuracy, and metrics of each class, from labels of drawn rows.
 
 The accuracy is a difference estimator (Cassel, Särndal & Wretman 1976; prediction-powered
-inference, Angelopoulos et al. 2023). It starts from the mean of a forecast over all N rows of the
-frame, and adds the mean error of the forecast in the drawn rows. A drawn row has weight w_i, the
-number of rows that it stands for:
+inference, Angelopoulos et al. 2023). A forecast p gives every row a probability that the classifier
+is right. The estimate is the mean of p over all N rows of the frame (the rows that could be drawn),
+plus the mean error of p in the drawn rows. The drawn row i has weight w_i, the number of rows that
+it stands for:
 
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
-s is the score of `labels.score`: the confidence of the classifier at the temperature of its source
-rows. If there is an aligned forecaster, it is the mean of both confidences. Offset a and slope b
-are fitted to the same labels with the same weights, and shrunk towards 0 and 1, so that a useless
-score does no harm. The label-free estimate of the accuracy is not used, because it is a single
-number, and the offset would replace it.
+Here s is the score of `labels.score`: the confidence of the classifier after temperature scaling on
+the source. If the file has an aligned forecaster, s is the mean of both confidences. The offset a
+and the slope b are fitted to the same labels with the same weights. They are shrunk towards 0 and
+1, so that a useless score does no harm. The estimated accuracy without labels is not used: it is a
+single number, and a would compensate it.
 
-The interval is Wilson's (1927) for the effective sample size n* = p(1-p) / V: n* labels without a
-forecast would be as precise. Here p is the mean of the fitted forecast, and V is the variance of
-the design if the forecast is right. With one to three errors, or one to three right rows, normal
-quantiles are too narrow. This end of the interval then comes from the Poisson distribution (Brown,
-Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
+The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. This many labels
+without a forecast would give the same variance V. Here p is the mean of the fitted forecast, and V
+is the variance of the estimate, assuming that the forecast is right. With one to three errors, or
+one to three right rows, normal quantiles are too narrow. Then this end of the interval comes from
+the Poisson distribution (Brown, Cai & DasGupta 2001, section 4.1.1). Without any error, the
+interval ends at 1.
 
-The constants were chosen on the half *choose* of ``examples/research/benchmark`` (78 shifts):
-standard deviations 0.5 of the slope and 2 of the offset.
+The prior standard deviations of b (0.5) and of a (2) were chosen on the half *choose* of
+``examples/research/benchmark`` (78 shifts).
 
 Precision, recall and other metrics are estimated in the same way. Every row of the frame has a
 probability p of the class. It is computed with the temperature and the offset that `posterior` fits
-to the labels. A drawn row stands for w_i rows, and y_i is 1 if its label is the class, else 0. Each
+to the labels. A drawn row stands for w_i rows; y_i is 1 if its label is the class, else 0. Each
 cell of the confusion matrix is then a difference estimate (Cassel, Särndal & Wretman 1976): the sum
 of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of
-these sums. With its derivative g_i by row i, its variance is (delta method; Särndal, Swensson &
+such sums. Let g_i be its derivative by y_i. Then its variance is (delta method; Särndal, Swensson &
 Wretman 1992, section 5.5)
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
-with v_i of the design (`Draw.variances`). The interval is Wilson's (1927) for the number of rows
-with which a share has this variance. A metric needs `LEAST_LABELS` labelled rows of each kind in
-its `needs`.
+where v_i is the factor of the design (`Draw.variances`). The interval is Wilson's (1927), with the
+number of rows for which a share would have this variance. A metric is estimated only if at least
+`LEAST_LABELS` labelled rows are of each kind that it `needs`, such as positives.
 
 On 51 shifts of the half *choose* (50 to 500 labels, 3 draws each), these intervals contained the
-metric of all rows in 91 to 97 % of cases. With (y_i - p_i)^2 in place of p_i (1 - p_i), it was 76
-to 98 % (before the limit `_MOST_GAIN`), because a few rows without an error prove little.
+metric of all rows in 91 to 97 % of the cases. With (y_i - p_i)^2 instead of p_i (1 - p_i) it was 76
+to 98 %, because a few rows without an error prove little (measured before the limit `_MOST_GAIN`).
 """
 
 import math
@@ -73,23 +75,23 @@ from covcal_cli.progress import silent
 LEVEL = 0.95
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
-NEAREST = 0.0025  # forecasts are clipped to this distance from 0 and 1
-_HALVINGS = 60  # bisection steps that shrink an interval of length 3 to rounding error
-_FEW = (1, 2, 3)  # numbers of events for which the Poisson distribution gives the end
+NEAREST = 0.0025  # forecasts are at least this far from 0 and 1
+_HALVINGS = 60  # halvings after which an interval of length 3 is as short as rounding errors
+_FEW = (1, 2, 3)  # with so many events, the end of the interval is that of the Poisson distribution
 LEAST_LABELS = 5
-# The effective number of rows of a share is at most four times its number of labelled rows, because
-# the probabilities in the sums may be wrong.
+# The probabilities in the sums may be wrong. So a share counts at most four times its number of
+# labelled rows as its effective number of rows.
 _MOST_GAIN = 4
 _KIND = f"Ranges of metrics are {short_percent(LEVEL)} intervals by labels."
 
 
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:
-    """Estimate the accuracy on the frame of a draw from its labels.
+    """Estimate the accuracy on the rows that could be drawn, from the labels of those drawn.
 
     - `file`: the open file that holds the rows.
-    - `draw`: labelled rows, at least one, with their frame.
+    - `draw`: at least one labelled row, and the frame.
     - `level`: confidence level of the interval.
-    - `seed`: chooses the source rows to which the score's temperature is fitted, if there are many.
+    - `seed`: chooses the source rows for temperature scaling, if there are many.
     """
     of_frame, of_drawn = (
         score(file, rows, None, seed=seed, progress=silent).right
@@ -105,10 +107,10 @@ def difference_estimate(
     """Estimate the accuracy on a frame of rows, from the labels of the rows drawn from it.
 
     - `draw`: at least one row.
-    - `right`, (n,): 1 if the classifier is right in a drawn row, else 0.
-    - `of_frame`, (m,): the score (the probability that the classifier is right) of rows that
-      represent the frame.
-    - `of_drawn`, (n,): score of the drawn rows.
+    - `right`, (n,): 1 for each drawn row where the classifier is right, else 0.
+    - `of_frame`, (m,): the scores of rows that represent the frame. A score is an estimate of the
+      probability that the classifier is right.
+    - `of_drawn`, (n,): the scores of the drawn rows.
     - `level`: confidence level of the interval.
     """
     accuracy, size = accuracy_and_size(
@@ -129,7 +131,7 @@ def accuracy_and_size(
     of_frame: Float64s,
     of_drawn: Float64s,
 ) -> tuple[float, float]:
-    """Return A and n*, which is infinite if every row is labelled.
+    """Return the accuracy A and the effective sample size n*, infinite if every row is labelled.
 
     - `weights`, `variances`, (n,): of the drawn rows, as `Draw` has them.
     - `population`: N, the number of rows of the frame.
@@ -146,9 +148,10 @@ def accuracy_and_size(
 
 
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share, with Poisson ends if there are few events.
+    """Return Wilson's interval of a share. With few events, an end is Poisson's.
 
-    `right` says which rows are right; with few right rows, or few errors, an end is Poisson's.
+    Events are the rows of `right` where the classifier is right (for the lower end) or wrong (for
+    the upper end).
     """
     low, high = wilson(accuracy, size, level)
     hits = int(right.sum())
@@ -163,9 +166,9 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 
 
 def _poisson_end(events: int, level: float) -> float:
-    """Return the Poisson mean at which `events` or more happen with probability 1 - level.
+    """Return the mean of the Poisson distribution with P(`events` or more) = 1 - level.
 
-    The whole error probability is at this end, because the other end is far away.
+    The whole error probability is spent on this end, because the other end is far away.
     """
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
@@ -176,7 +179,7 @@ def _poisson_end(events: int, level: float) -> float:
 
 
 def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float64s:
-    """Return offset and slope of the log odds of being right on scores, by penalised likelihood."""
+    """Fit offset and slope of the log odds of being right, given the scores."""
     inputs = np.stack([np.ones_like(scores), scores])
     centre, precision = np.array([0.0, 1.0]), np.array([_OFFSET_SPREAD**-2, _SLOPE_SPREAD**-2])
 
@@ -189,17 +192,18 @@ def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float
         return float(value), slope, curvature + np.diag(precision)
 
     fit = newton(derivatives, centre)
-    return centre if fit is None else fit  # if the fit fails, the forecast is the score
+    return centre if fit is None else fit  # if the fit fails, use the scores unchanged
 
 
 @dataclass(frozen=True)
 class LabelSpread:
-    """A metric by labels, with its errors in the drawn rows."""
+    """A metric estimated from labels, with what its variance needs."""
 
     value: float
-    labels: int  # number of labelled rows on which it rests
-    design: Float64s  # v n / (n - 1), (n,)
-    # E(g y) and E(g^2 y) under p, (n,), for means over classes, because a row has only one class.
+    labels: int  # number of labelled rows that it is estimated from
+    design: Float64s  # v n / (n - 1), (n,), where v is the factor of the design
+    # The means of g y and g^2 y under p, (n,). A mean over classes needs both, because a row has
+    # one class.
     first: Float64s
     second: Float64s
 
@@ -216,7 +220,7 @@ class LabelSpread:
         return Interval(value, *wilson(value, size, LEVEL))
 
     def mean(self, others: Sequence[Self]) -> "LabelSpread":
-        """Return the mean over classes."""
+        """Return the mean of this metric and of the same metric of other classes."""
         parts = (self, *others)
         count = len(parts)
         return LabelSpread(
@@ -239,14 +243,14 @@ def metrics_by_labels(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on the frame of a draw: for all rows, then by group.
+    """Estimate metrics on the rows that could be drawn: for all of them, then by group.
 
     - `draw`: the labelled rows.
-    - `frame`, `drawn`, (m, K): the classifier's logits of rows that represent the frame, and of the
-      drawn rows.
-    - `scaling`: the fit to the labels.
+    - `frame`, `drawn`, (m, K): the classifier's logits of rows that represent all of them, and of
+      the drawn rows.
+    - `scaling`: the calibration fitted to the labels.
     - `accuracy`: the accuracy by the labels.
-    - `wanted`: metrics and classes, as in `expected_metrics`.
+    - `wanted`: metrics and classes, as `expected_metrics` takes them.
     - `groups`: the groups of the frame's rows, then the groups of the drawn rows.
     - `costs`, (K, K): the cost of a row by its true class and its predicted class.
     """
@@ -260,7 +264,7 @@ def metrics_by_labels(
     design = draw.variances * n / max(n - 1, 1)
 
     def spreads_of(inside: Booleans) -> Spreads:
-        """Return the spreads of some rows."""
+        """Return the metrics of some rows."""
 
         def spreads(label: int, names: Collection[str]) -> SpreadsByName:
             is_predicted, ranks = predictions[inside] == label, ranks_of(odds[label, inside])
@@ -291,7 +295,7 @@ def metrics_by_labels(
         for name in names:
             metric = CLASS_METRICS[name]
             labels = min(counts[need] for need in metric.needs)
-            # The estimated sums may be near 0 or below 0 if the labels contradict p.
+            # If the labels contradict p, an estimated sum can be near 0 or below it.
             least = min(getattr(rows, need) for need in metric.needs)
             by_class[name] = labels, None
             if labels >= LEAST_LABELS and least >= 1:
@@ -303,7 +307,7 @@ def metrics_by_labels(
         return by_class
 
     def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
-        """Return the mean cost of some rows, from its share of the largest cost."""
+        """Return the mean cost of some rows. It is computed as a share of the largest cost."""
         largest = positive(costs.max())
         of_row = costs[:, predictions] / largest
         expected = np.einsum("kn,kn->n", chances, of_row)

@@ -1,8 +1,8 @@
 """The page on which a person labels the picked rows: one self-contained HTML file.
 
-Texts and pictures are embedded as JSON. The page's script shows texts as text, never as HTML. The
-page's security policy forbids all other scripts and all requests. The page saves the CSV from which
-it was made, with the column ``label`` filled in.
+Texts and pictures are embedded as JSON. The script of the page shows texts as text, never as HTML.
+A content security policy forbids all other scripts, and all requests. The user saves the CSV of
+pick with the column ``label`` filled in.
 """
 
 import base64
@@ -25,17 +25,17 @@ from covcal_cli.files import write_text
 from covcal_cli.labels.sheet import Cells, Sheet, answers_of, fact_columns, sheet_text, unescaped
 from covcal_cli.records import document_text
 
-if TYPE_CHECKING:  # a sheet without images needs no Pillow
+if TYPE_CHECKING:  # This module needs Pillow, which a sheet without images does not.
     from PIL import Image
 
     from covcal_cli.data.domain import RowShape
 
-_LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help to label
-_LONG = 60  # characters; a column with a longer text, or with several lines, is shown as text
-_FILE = Path("page")  # name of the file for the paths in a document; a page has no paths
+_LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help a person to label
+_LONG = 60  # a column with more characters or with several lines is shown as text, not in the table
+_FILE = Path("page")  # needed to write a document, but a page contains no paths
 LONGEST_SIDE = 256  # longest side of a thumbnail in pixels
-_MOST_BYTES = 24_000  # largest size of a thumbnail: 60 thumbnails in base 64 take less than 2 MB
-# JPEG qualities, tried in turn until the thumbnail is small enough
+_MOST_BYTES = 24_000  # in bytes; 60 thumbnails in base 64 then take less than 2 MB
+# qualities of JPEG, tried from the first on until the thumbnail is small enough
 _QUALITIES = (85, 70, 50, 30, 15)
 _WHITE = (255, 255, 255)
 _BATCH = 64
@@ -45,9 +45,9 @@ _THREADS = 4
 def write_page(
     path: Path, sheet: Sheet, classes: Sequence[str], images: str | Path | None, *, force: bool
 ) -> Mapping[str, str]:
-    """Write the page of a sheet; return the reason for each unreadable image, by the row's id.
+    """Write the page of a sheet. Return why images could not be read, by the id of the row.
 
-    `images` are the target's images; without them the page shows the cells of a row. Raises
+    `images` are the target's images; without them, the page shows the columns of each row. Raises
     `CovcalError` if the images are not those of the rows, or the page cannot be written.
     """
     pictures = pictures_of(images, sheet.ids)
@@ -79,17 +79,18 @@ def page(
     texts: Collection[str] = (),
     numbers: Collection[str] = (),
 ) -> str:
-    """Return the whole page; the same arguments give the same bytes.
+    """Return the whole page. The same arguments give the same bytes.
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels, each once.
     - `pictures`: a data URI per row: empty if its image could not be read, None if the row has no
       image and the page shows its cells.
-    - `name`: the name of the file that the page saves.
+    - `pictures`: for each row its image as a data URI; empty if the image could not be read, None
+      if there are no images.
     - `answers`: the classifier's answers for the rows, which the page shows on demand.
-    - `texts`, `numbers`: the columns to show as texts, which may have lines, and in a table.
+    - `answers`: the classifier's answers, which the page shows only when the reader asks.
 
-    Raises `ValueError` if the number of pictures is not the number of rows.
+    - `texts`, `numbers`: the columns to show as texts of several lines, and in a table.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))
     names = [unescaped(column) for column in columns]
@@ -107,7 +108,7 @@ def page(
         "answers": {column: list(cells) for column, cells in answers.items()},
         "classes": classes,
     }
-    # The browser stores answers under this name; different tables have different names.
+    # The browser stores the labels under this name, which differs between tables.
     digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
     data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)
@@ -120,7 +121,7 @@ def page(
     )
     title = escape(printable(f"Label {len(rows)} rows: {name}"))
     before = before.replace("__POLICY__", policy).replace("__TITLE__", title)
-    # Only "<" can end a script element, so it is written as an escape in the JSON.
+    # In a script element, only "<" can end the script. So it is escaped in the JSON.
     rest = rest.replace("__SCRIPT__", script, 1).replace(
         "__DATA__", data.replace("<", r"\u003c"), 1
     )
@@ -128,7 +129,7 @@ def page(
 
 
 def _source(text: str) -> str:
-    """Return the hash that names an inline script or style in a policy."""
+    """Return the hash by which a security policy allows an inline script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -136,18 +137,18 @@ def _source(text: str) -> str:
 class Pictures:
     """The pictures of n rows, small enough to embed in a page."""
 
-    # A data URI per row: empty if its image could not be read, None without images.
+    # One data URI per row: empty if its image could not be read, None without images.
     uris: Sequence[str | None]
-    unreadable: Mapping[str, str]  # the reason, by id
+    unreadable: Mapping[str, str]  # the reason why an image could not be read, by the id of its row
 
 
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
-    """Return thumbnails of the rows with these ids, in this order.
+    """Return thumbnails of the rows with these ids, in the order of the ids.
 
     - `images`: the data of the rows: a folder of images, shards, or a file that holds images.
-    - `ids`: the ids of the rows, as in the features file.
+    - `ids`: the ids of the rows in the features file.
 
-    Raises `CovcalError` if the data hold no images, or lack an id.
+    Raises `CovcalError` if the data contain no images, or not all of the ids.
     """
     if images is None:
         return Pictures([None] * len(ids), {})
@@ -172,7 +173,7 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
 
 
 class _Thumbnails:
-    """An `ImagePipeline` that writes the data URI of an image as the only value of its row."""
+    """An `ImagePipeline` that turns an image into a data URI instead of numbers."""
 
     row_shape: "RowShape" = (1,)
     dtype = "object"
@@ -182,11 +183,11 @@ class _Thumbnails:
         return f"RGB of at most {LONGEST_SIDE} pixels a side"
 
     def to_json(self) -> str:
-        """Return its settings: it has none."""
+        """Return no settings."""
         return "{}"
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write the thumbnail of an image."""
+        """Write the data URI of an image."""
         out[0] = data_uri(image)
 
 
@@ -197,7 +198,8 @@ def data_uri(image: "Image.Image") -> str:
     from covcal_cli.data.preprocessing.pixels import eight_bit
 
     kind = image.format
-    image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))  # read a large JPEG at a smaller scale
+    # JPEG can read a large image at a smaller scale, which is faster
+    image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))
     image = eight_bit(ImageOps.exif_transpose(image), kind)
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -205,7 +207,7 @@ def data_uri(image: "Image.Image") -> str:
         image = Image.alpha_composite(behind, image)
     image = image.convert("L" if image.mode in ("L", "1") else "RGB")
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    # PNG is exact, and small for simple images.
+    # PNG loses nothing, and is small for simple images.
     name, content = "png", _encoded(image, "png", optimize=True)
     for quality in _QUALITIES:
         if len(content) <= _MOST_BYTES:

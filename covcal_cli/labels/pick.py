@@ -1,8 +1,9 @@
-"""``covcal pick``: draw target rows for a person to label, by a known design.
+"""``covcal pick``: draw target rows for a person to label, with known probabilities.
 
-No target label is read, and the file is not changed. The sheet holds everything that `label` needs.
-Rows of earlier batches are not drawn again. Their labels may be in the file, or the user names
-their sheets. `labels.draws` describes the design of batches.
+No target label is read, and the features file is not changed. The sheet (a CSV or the tasks of an
+annotation tool) holds everything that `label` needs. Rows of earlier batches are not drawn again.
+Their labels are in the file, or the user gives their sheets. The module `labels.draws` says how
+rows are drawn.
 
 Only a score and a predicted class are in memory for every row. Everything else is computed in
 parts.
@@ -53,9 +54,10 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import require_at_least, require_one_of
 
-_UNSEEN = ("train", "validation")  # splits that evaluate does not use
-_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean absolute value of a standard normal number
-_EXACT_ROWS = 1 << 20  # scores of more rows are stored in 32 bits
+_UNSEEN = ("train", "validation")  # `evaluate` measures on the other split, test
+# mean absolute value of a number from the standard normal distribution
+_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))
+_EXACT_ROWS = 1 << 20  # with more rows than this, scores are stored in 32 bits
 _CHUNK = 1 << 18  # rows that are processed at a time
 
 
@@ -65,10 +67,10 @@ class PickSettings:
     """The settings of ``covcal pick``."""
 
     rows: int = 50  # number of rows to draw
-    labellers: int = 1  # people who label rows, each on a sheet
+    labellers: int = 1  # people who label rows, each in a sheet of their own
     overlap: int = 0  # rows that all labellers get
     seed: int = 0
-    # Splits to draw from. By default the splits of earlier batches, or `_UNSEEN` for a first batch.
+    # Splits to draw from. By default those of earlier batches; for a first batch, `_UNSEEN`.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -90,25 +92,26 @@ DEFAULTS = PickSettings()
 
 @dataclass(frozen=True)
 class PickReport:
-    """The drawn rows, and the accuracy's expected interval once they are labelled."""
+    """The drawn rows, and how precisely their labels will tell the accuracy."""
 
-    sheet: Sheet  # the sheet with all rows
-    # the sheets of the labellers; the sheet itself if there is one labeller
+    sheet: Sheet  # all drawn rows
+    # the sheets of the labellers; if there is one labeller, `sheet` itself
     sheets: tuple[Sheet, ...]
     pages: tuple[Path, ...]  # the written pages, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels
-    before: int  # rows drawn by earlier batches
-    # Half of the 95 % interval of the accuracy on the rows of `splits`, if the scores are about
-    # right: with the labels of this batch, and with the labels of all batches.
+    before: int  # number of rows drawn by earlier batches
+    # Half the width of the 95 % interval of the accuracy, if the scores are about right: with the
+    # labels of this batch, and with those of all batches.
     half_width: float
     half_width_of_all: float
-    # The same with the labels of all batches, if scores are useless and half of the rows are right.
+    # The same with all batches in the worst case: the scores are useless, and half of the rows are
+    # right.
     half_width_at_worst: float
-    unreadable: Mapping[str, str]  # the reason why an image is not on the page, by the row's id
+    unreadable: Mapping[str, str]  # why an image is not on the page, by the id of its row
 
     @property
     def mean_error(self) -> float:
-        """The expected error of the accuracy; a T matched to it has at least this ECE."""
+        """The expected error of the estimated accuracy."""
         return self.half_width_of_all / Z * _MEAN_OF_SIZE
 
 
@@ -127,34 +130,35 @@ def pick(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> PickReport:
-    """Draw rows to label and write their sheet; the same input and seed draw the same rows.
+    """Draw rows to label, and write their sheet. Equal input and seed draw equal rows.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file with a target.
     output : str or Path, optional
-        The CSV to write. None: nothing is written, and `PickReport.sheet` holds the rows. With
-        several labellers, each gets a file with a number: ``to-label-1.csv``. So does `page`. A
-        name that ends in .json or .jsonl gives tasks for Label Studio, with an interface in .xml,
-        or for doccano.
+        The CSV to write. With None nothing is written, and `PickReport.sheet` holds the rows. With
+        several labellers, each of them gets a file with a number, such as ``to-label-1.csv``; the
+        same is true for `page`. A name that ends in .json or .jsonl gives tasks for Label Studio,
+        with an interface in .xml, or for doccano.
     settings : PickSettings
     calibration : str or Path, optional
-        The cal.json whose confidence becomes the score of the rows.
+        The cal.json whose confidence becomes the score of the rows, by which they are drawn.
     networks : str or Path, optional
-        For a calibration of aligned logits on a features file: the adapted file with the networks.
+        For a calibration of aligned logits and a features file: the adapted file with the networks.
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The images of the target, as given to extract: for `page`, and for the column ``path`` if
-        the ids are paths in this folder.
+        The target's images as given to extract. They are shown on `page`. If the ids are paths in
+        this folder, the sheet gets a column ``path``.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
-        The decide.json for whose promise the labels are. Rows that it may accept are drawn with
-        equal probability, and other rows rarely.
+        A decide.json whose promise the labels shall prove. Rows that it may accept are all drawn
+        with the same probability, other rows rarely.
     predictions : bool
-        Whether the CSV shows the classifier's answers. The page shows them on demand.
+        Whether the CSV shows the classifier's answers. The page shows them only when the reader
+        asks.
     force : bool
         Replace existing outputs.
     progress : callable, optional
@@ -163,7 +167,7 @@ def pick(
     Raises
     ------
     CovcalError
-        If there are fewer rows left, a sheet or the calibration belongs to another file, the images
+        If too few rows are left, a sheet or the calibration belongs to another file, the images
         belong to other rows, or an output cannot be written.
     """
     made_for: Decision | None = None
@@ -210,11 +214,11 @@ def pick(
             forecasters = [scaled]
             frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
             words, probabilities = frame.rule_for(made_for, n, len(before.batches))
-        # Compute the probabilities first. They do not depend on the order or on chance.
+        # First the probabilities of all rows, which use no random numbers. Then the draw.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, predictions_of_rows, right = frame.drawn(probabilities, rng)
         batch = Batch(n, left, settings.seed, splits, words)
-        # Shuffle the rows, so that a person who stops early has labelled every kind of row.
+        # Shuffled, so that the labels are useful even if a person stops early.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         ids = _ids(target, rows)
         paths = ["" if images is None else _path(Path(images), row_id) for row_id in ids]
@@ -234,11 +238,11 @@ def pick(
             np.arange(n),
             [paths[row] for row in strata],
             cells,
-            # A person must see the prediction to say whether it is right.
+            # If the question is whether a prediction is right, the person must see it.
             [] if file.is_forecast_of_right else answer_columns(cells, predicted),
             predictions,
         )
-        rows_of(target, sheet)  # refuse ids that are not unique before anybody labels rows
+        rows_of(target, sheet)  # refuse ids that occur twice before anybody labels rows
         classes = (RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes)
         unreadable: dict[str, str] = {}
         sheets = _dealt(sheet, settings)
@@ -274,7 +278,7 @@ def pick(
 
 
 class _Frame:
-    """The rows that a batch can draw: their scores and predicted classes, stored compactly."""
+    """The rows that can be drawn: their scores and predicted classes, in little memory."""
 
     def __init__(
         self,
@@ -288,9 +292,10 @@ class _Frame:
         self._file, self._splits, self._before = file, splits, before
         self._forecasters = forecasters
         self._is_exact = left <= _EXACT_ROWS
-        # Store the score minus 1, which has more digits near 1, where most scores are.
+        # Most scores are near 1, where the score minus 1 keeps more digits.
         self._less = 0.0 if self._is_exact else 1.0
-        self._is_random, self._is_by_score = False, False  # how the rows are ordered for the draw
+        # whether rows are drawn in random order, and whether in the order of their scores
+        self._is_random, self._is_by_score = False, False
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-len(file.classes))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
@@ -317,7 +322,7 @@ class _Frame:
             yield self._scores(slice(start, start + size))
 
     def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Labels, Float64s]:
-        """Draw rows; return them in the order of the design, with predicted classes and scores."""
+        """Draw rows; return them in the order of the draw, with predicted classes and scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
@@ -339,7 +344,7 @@ class _Frame:
         return rows, self._predictions[places].astype(np.int64), right
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
-        """Return the order along which rows are drawn, in parts."""
+        """Return the order in which rows lie on the line that they are drawn from, in parts."""
         if self._is_random:
             return [rng.permutation(len(self._keys))]
         if self._is_by_score:
@@ -347,11 +352,12 @@ class _Frame:
         return order_of_likeness(self._keys, self._predictions)
 
     def rule_for(self, decision: Decision, n: int, batches: int) -> tuple[str, Any]:
-        """Return the way to draw rows for a decision, in words and as a function of the score.
+        """Return how to draw rows for a decision: in words, and as a function of the score.
 
-        The score of a row is the calibration's confidence. A decision only on sets needs random
-        rows of all rows. Otherwise rows are drawn along the order of the score, so that the number
-        of drawn rows above every threshold is fixed.
+        The score is the confidence by the calibration of the decision. A decision that only makes
+        sets needs rows drawn at random from all rows. For other decisions, rows are drawn in the
+        order of their scores. Then the number of drawn rows above a threshold hardly depends on
+        chance.
         """
         if decision.error is None:
             self._is_random = True
@@ -373,21 +379,22 @@ class _Frame:
         )
 
     def variance(self, probabilities: Any) -> float:
-        """Return the expected variance of the estimate of a total, if the scores are right.
+        """Return the variance of the estimated number of right rows, if the scores are right.
 
-        This is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). It ignores the gain
-        from the order of the rows.
+        This is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The order of the
+        rows reduces the variance further; this is not counted.
         """
         total = 0.0
         for scores in self.score_parts():
-            # Scores near 0 or 1 are too certain, so they are clipped as in the estimate by labels.
+            # Scores near 0 or 1 are overconfident, so they are clipped as in the estimate from
+            # labels.
             doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
             total += float(((1 / probabilities(scores) - 1) * doubtful * (1 - doubtful)).sum())
         return total
 
 
 def _numbered(path: Path, labellers: int) -> list[Path]:
-    """Return the files of the labellers: ``NAME-1``, ``NAME-2``, or the path of a single file."""
+    """Return the files of the labellers: ``NAME-1``, ``NAME-2``, ...; or only the path itself."""
     if labellers == 1:
         return [path]
     return [
@@ -396,7 +403,7 @@ def _numbered(path: Path, labellers: int) -> list[Path]:
 
 
 def _dealt(sheet: Sheet, settings: PickSettings) -> tuple[Sheet, ...]:
-    """Return the sheet of each labeller; a single labeller gets all rows."""
+    """Return the sheet of each labeller. A single labeller gets all rows."""
     if settings.labellers == 1:
         return (sheet,)
     shares = [
@@ -416,7 +423,7 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits to draw from; all batches of a file use the same splits."""
+    """Return the splits to draw from. All batches of a file have the same."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits
@@ -429,12 +436,12 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
-    """Return the earlier draw: the draw in the file, and the rows of earlier sheets."""
+    """Return the earlier batches: those in the file, and those of sheets."""
     return with_batches(file, read_draw(file), sheets)
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return size and variance of each earlier batch, estimated from its drawn rows."""
+    """Return the size of each earlier batch, and its variance as estimated from its rows."""
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
@@ -445,13 +452,13 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the mean of the batches' estimates, weighted by size."""
+    """Return the standard deviation of the mean of all batches' estimates, weighted by size."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 
 
 def _ids(target: Domain, rows: Rows) -> list[str]:
-    """Return the ids of rows in any order."""
+    """Return the ids of rows, which may be in any order."""
     order = np.argsort(rows)
     ids = np.empty(len(rows), dtype=object)
     ids[order] = target.ids(rows[order])
@@ -459,5 +466,5 @@ def _ids(target: Domain, rows: Rows) -> list[str]:
 
 
 def _path(images: Path, row_id: str) -> str:
-    """Return the file with the name of an id below a folder; empty if there is no such file."""
+    """Return the file of an image whose id is a path in a folder; empty if there is none."""
     return str(images / row_id) if (images / row_id).is_file() else ""

@@ -1,7 +1,8 @@
-"""The only reader of the labels that a person gave to rows of `covcal pick`.
+"""Read the labels that a person gave to the rows of `covcal pick`; no other module returns them.
 
-These labels are stored separately from ``/target/labels``. Code that may use them imports this
-module. It cannot reach the labels for ``evaluate``. A test lists the modules that import it.
+These labels are stored separately from ``/target/labels``. A module that may use such labels
+imports this one. It still cannot reach the labels that ``evaluate`` reads. A test lists the modules
+that import this one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from covcal_cli.labels.draws import LABELS, MAX_FRAME, NO_DRAW, Batch, Draw, fra
 
 
 def draw_with_labels(file: FeatureFile) -> Draw:
-    """Return the draw in a file with its labels, or `NO_DRAW`.
+    """Return the draw in a file with its labels. Return `NO_DRAW` if there is none.
 
     Raises `CovcalError` if the draw is damaged, or a label is not a class.
     """
@@ -32,7 +33,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
 
 
 def labelled_draw(file: FeatureFile) -> Draw | None:
-    """Return the rows that a person labelled, with their frame, or None if there are none.
+    """Return the labelled rows in a file, and the rows that could be drawn; None without labels.
 
     Raises `CovcalError` if the draw is damaged.
     """
@@ -40,7 +41,7 @@ def labelled_draw(file: FeatureFile) -> Draw | None:
 
 
 def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
-    """Return the labelled rows of a draw, with their frame, or None."""
+    """Return the labelled rows of a draw, and the rows that could be drawn; None without labels."""
     if not draw.labelled.any():
         return None
     frame = frame_rows(file.require_target(), draw.batches[0].splits)
@@ -48,20 +49,21 @@ def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
 
 
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
-    """Join the draws of several files, with their labels; their rows are joined in the same way.
+    """Join the draws of several files whose rows are joined in the same way.
 
-    Batches with the same number, one from each file, become one batch of the joined file. A row
-    keeps its inclusion probability. The strata of a file are numbered after the strata of earlier
-    files. If a file lacks a batch, it is refused, because its rows could not have been drawn.
+    The first batches of all files become the first batch of the joined file, and so on. A row keeps
+    the probability with which it was drawn. The strata of a file are numbered after the strata of
+    earlier files. If a file lacks a batch that others have, it is refused, because its rows had no
+    chance to be drawn in that batch.
 
-    `rows` are the numbers of each file's target rows in the joined file, ascending.
+    `rows` are for each file the numbers that its target rows have in the joined file, ascending.
     """
     draws = [draw_with_labels(file) for file in files]
     fullest = max(draws, key=lambda draw: len(draw.batches), default=NO_DRAW)
     if not fullest.batches:
         return NO_DRAW
     splits = fullest.batches[0].splits
-    # A file without rows in these splits has no draw to join.
+    # a file without rows in these splits contributes no draw
     parts = [
         (file, draw, np.asarray(numbers))
         for file, draw, numbers in zip(files, draws, rows, strict=True)
@@ -84,7 +86,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
         return np.concatenate(columns)[order]
 
     draws_of_files = [draw for _, draw, _ in parts]
-    # The number of rows of each batch in the files before.
+    # for each file and batch: the number of rows that earlier files have in the batch
     sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
     return Draw(
@@ -105,7 +107,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
 
 
 def _joined_batch(batches: Sequence[Batch]) -> Batch:
-    """Join batches that were drawn from parts of the rows."""
+    """Join batches of equal number from several files."""
     first = batches[0]
     return Batch(
         drawn=sum(batch.drawn for batch in batches),

@@ -1,34 +1,38 @@
-"""Fit temperature and offset to a few labels, and estimate the ECE from them.
+"""Fit a temperature and an offset to a few labels, and estimate the ECE from them.
 
-The confidence in the classifier's label is c = sigmoid(logit(softmax(z / T)_f) + a), with a
-temperature T and an offset a of the log odds. These are the prior and the likelihood of (T, a):
+The confidence in the classifier's label is c = sigmoid(logit(softmax(z / T)_f) + a). T is the
+temperature, and a is an offset of the log odds. The fit is Bayesian; its parts are:
 
-1. The mean confidence m(T, a) over the frame is assumed to equal the accuracy. Its prior is
-   Student's t with 2 degrees of freedom around the label-free estimate (`consensus.combined`). The
-   width is 3 points if the estimators lie within 10 points of each other, else 8. These widths are
-   errors of the estimate on the half *choose* of the benchmark. They hardly depend on ``adapt`` or
-   on the number of classes, so one pair of widths is enough.
-2. The offset has a normal prior of mean 0.2 and standard deviation 0.4. If two calibrations have
-   the same mean confidence, the calibration with less varied confidence is usually better after a
-   shift.
-3. A labelled row multiplies the density by c or 1 - c, to the power of its weight. Weights have
-   mean 1: a row that was drawn with a small probability represents many rows.
-4. The offset is its posterior mean. T is the temperature at which the mean confidence is the
-   posterior mean of the accuracy. Without labels, T would be about the T of ``consensus``.
+1. **Prior of the accuracy.** The accuracy is assumed to equal the mean confidence m(T, a) over the
+   rows that could be drawn. Its prior is Student's t with 2 degrees of freedom, centred at the
+   estimate without labels (`consensus.combined`). Its width is 3 points if the estimators are at
+   most 10 points apart, else 8 points. These widths are the errors of the estimate on the half
+   *choose* of the benchmark. They hardly depend on ``adapt`` or on the number of classes, so one
+   pair of widths is enough.
+2. **Prior of the offset.** It is normal with mean 0.2 and standard deviation 0.4. The reason: if
+   two calibrations have the same mean confidence, the one with less varied confidence is usually
+   better after a shift.
+3. **Likelihood.** A labelled row multiplies the density by c if the classifier is right, else by 1
+   - c, to the power of its weight. Weights have mean 1; a row that was drawn with a small
+   probability stands for many rows, and has a large weight.
+4. **Result.** The offset is its posterior mean. T is the temperature at which the mean confidence
+   is the posterior mean of the accuracy. Without labels, T would be about that of the method
+   ``consensus``.
 
-These variants were worse on the half *choose*. A temperature without offset has a larger ECE from
-50 labels on (8 % at 200). Unweighted rows are worse from 100 labels on. Wider, narrower and more
-normal priors and mixtures of the estimators change the ECE at 10 labels by less than 2 %.
+These variants were worse on the half *choose*: a temperature without an offset, from 50 labels on
+(ECE of 8 % at 200); rows without weights, from 100 labels on. Wider, narrower and normal priors,
+and mixtures of the estimators, changed the ECE at 10 labels by less than 2 %.
 
 `label_ece` estimates the ECE of a calibration from the same labels. Bins of a few rows are useless:
-with 50 labels, the binned ECE of a well calibrated confidence is about 15 %. So a model is used
+with 50 labels and a well calibrated confidence, the binned ECE is about 15 %. So a curve is fitted
 instead: rows with confidence c are right with probability sigmoid(a + b logit(c)). The prior says
 that the error is small (a has mean 0 and standard deviation 1, b has mean 1 and standard deviation
-0.5). Prior and weighted labels give a distribution of (a, b), and so of the mean distance over the
-frame, E|c - sigmoid(a + b logit(c))|. Its mean is the ECE. The interval goes from the least
-distance among the most probable (a, b) to the 95 % quantile. The model misses errors that change
-sign several times along the reliability curve. If a calibration was fitted to a row, c must come
-from a fit without this row (cross-fitting).
+0.5). The prior and the weighted labels give a distribution of (a, b), and so of the mean distance
+over the rows, E|c - sigmoid(a + b logit(c))|. The mean of this distance is the estimated ECE. Its
+interval ends at the 95 % quantile, and begins at the smallest distance among the most probable (a,
+b). Such a curve misses errors that change their sign several times along the reliability curve. If
+a calibration was fitted to a row, the row's c must come from a fit without this row
+(cross-fitting).
 """
 
 import math
@@ -43,32 +47,33 @@ from covcal_cli.maths.odds import logit, sigmoid, top_log_odds
 from covcal_cli.maths.softmax import Scaling, masked, spread
 
 AGREEING, CONTRADICTING = 0.03, 0.08
-_MAX_AGREEING = 0.1  # the distance between estimators that agree
+_MAX_AGREEING = 0.1  # two estimates that are not further apart than this agree
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
-MAX_FRAME = 1000  # most rows over which confidences are averaged
-_PARTS = 200  # the frame is divided by confidence into so many parts; one row represents each part
-_RANGE = 5e-3, 2e2  # range of T, relative to the scale of the logits
-_POINTS = 33, 25  # grid points for T and for the offset
+MAX_FRAME = 1000  # the most rows over which a mean confidence is computed
+# number of parts into which rows are divided by confidence; one row stands for each part
+_PARTS = 200
+_RANGE = 5e-3, 2e2  # range of T, divided by the scale of the logits
+_POINTS = 33, 25  # number of grid points of T, and of the offset
 _REACH = 4.0  # range of the offset, in standard deviations
 _PASSES = 3
-# the next pass leaves out points whose log density is further below the peak than this
+# points of the grid whose log density is further than this below the peak are left out
 _FORGOTTEN = 12.0
-_LARGEST = 30.0  # log odds are clipped at this value
+_LARGEST = 30.0  # log odds are limited to this size
 _MIN_EXCESS = 0.01
 
 
 def posterior(
     frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None
 ) -> tuple[Scaling, float]:
-    """Fit temperature and offset to labels and a prior; return them with the matched accuracy.
+    """Fit temperature and offset to labels and a prior. Return them, and the posterior accuracy.
 
-    - `frame`, (m, K): the classifier's logits of rows that represent the frame; a few thousand rows
-      are enough.
+    - `frame`, (m, K): the classifier's logits of rows that stand for all rows that could be drawn;
+      a few thousand are enough.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
     - `draw`: the labelled rows.
-    - `prior`: the label-free estimate, with its check `estimators disagree`. Without it the prior
-      of the accuracy is uniform.
+    - `prior`: the estimate without labels, with its check `estimators disagree`. Without it, every
+      accuracy has the same prior probability.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -80,7 +85,7 @@ def posterior(
         (OFFSET - reach, OFFSET + reach),
     ]
     lowest, highest = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (len(frame) + 1)
-    # Each pass makes a finer grid around the peak, because with many labels the peak is narrow.
+    # With many labels the peak is narrow, so each pass makes a finer grid around it.
     for _ in range(_PASSES):
         log_ts, offsets = (
             np.linspace(*pair, points) for pair, points in zip(ends, _POINTS, strict=True)
@@ -95,7 +100,7 @@ def posterior(
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # Make the prior uniform in the accuracy, not in log T.
+        # Make every accuracy equally probable, not every log T.
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)
@@ -122,9 +127,9 @@ def _odds(logits: Floats, log_t: float) -> Float64s:
 
 
 def _profile(frame: Floats, log_t: float) -> Float64s:
-    """Divide the rows into equal parts, and return the log odds of the middle row of each part.
+    """Divide the rows into equal parts by log odds, and return the middle of each part.
 
-    These are the numbers of ``np.quantile``, bit for bit, in a seventh of its time.
+    Equal to ``np.quantile``, bit for bit, in a seventh of its time.
     """
     ordered = np.sort(_odds(frame, log_t))
     place = (np.arange(_PARTS) + 0.5) / _PARTS * (len(ordered) - 1)
@@ -138,19 +143,20 @@ def _profile(frame: Floats, log_t: float) -> Float64s:
 FOLDS = 5
 _OFFSET_SPREAD, _SLOPE_SPREAD = 1.0, 0.5
 _ECE_POINTS = 61, 41
-_ECE_REACH = 3.5  # standard deviations of the prior
+_ECE_REACH = 3.5  # how far the grid reaches, in standard deviations of the prior
 _LEVEL = 0.95
 _NEAREST = 1e-6
-_ECE_PARTS = 100  # parts of the frame by confidence; the middle row represents each part
+# number of parts into which rows are divided by confidence; one row stands for each part
+_ECE_PARTS = 100
 
 
 def label_ece(
     frame: Float64s, confidence: Float64s, draw: Draw, right: Float64s
 ) -> tuple[float, float, float]:
-    """Estimate the ECE of a confidence, a fraction, and the ends of its interval.
+    """Estimate the ECE of a confidence, as a fraction, and the ends of its interval.
 
-    - `frame`, (N,): confidence of rows that represent all rows that could be drawn.
-    - `confidence`, (n,): confidence of the labelled rows, by fits that did not use their labels.
+    - `frame`, (N,): the confidence of rows that stand for all rows that could be drawn.
+    - `confidence`, (n,): the confidence of the labelled rows, from fits without their labels.
     - `draw`: the labelled rows.
     - `right`, (n,): 1 if the classifier is right, else 0.
     """
@@ -177,8 +183,8 @@ def label_ece(
     ece = float((chances * distances).sum())
     order = np.argsort(distances, axis=None)
     high = np.interp(_LEVEL, np.cumsum(chances.ravel()[order]), distances.ravel()[order])
-    # A distance is never below 0, so a lower quantile would always exclude an ECE of 0. Therefore
-    # the lower end is the least distance among the most probable (a, b).
+    # A distance is never negative, so its lower quantile is always above 0, even if the ECE is 0.
+    # So the lower end is the smallest distance among the most probable (a, b).
     likeliest = np.argsort(-chances, axis=None)
     inside = likeliest[: int(np.searchsorted(np.cumsum(chances.ravel()[likeliest]), _LEVEL)) + 1]
     low = float(distances.ravel()[inside].min())
@@ -186,6 +192,6 @@ def label_ece(
 
 
 def folds(n: int, seed: int) -> tuple[int, Integers]:
-    """Return the number of folds for n rows, and the fold of each row; sizes are about equal."""
+    """Return the number of folds for n rows, and the fold of each row. Folds are about equal."""
     parts = min(FOLDS, n)
     return parts, np.random.default_rng(seed).permutation(np.arange(n) % parts)

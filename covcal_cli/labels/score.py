@@ -1,11 +1,11 @@
-"""The score of a row: the probability that the classifier is right, known without labels.
+"""The score of a row: an estimate, without labels, of the probability that the classifier is right.
 
-`pick` draws rows by the score, and the accuracy by labels starts from it. The score is the
-confidence in the classifier's label. The confidence comes from a calibration if the user gives one,
-else from the classifier at the temperature of the labelled source validation rows. If the file has
-an aligned forecaster, the score is the mean of both forecasters' confidences. On the shifts of the
-half *choose*, the accuracy has an error of 3.5 points at 50 labels with this mean, and 4.4 points
-with the classifier's own, uncalibrated confidence.
+`pick` draws rows by their scores, and the accuracy estimated from labels starts from them. The
+score is the confidence in the class that the classifier predicts. It comes from a calibration if
+the user gives one, else from temperature scaling on labelled source validation rows. If the file
+has an aligned forecaster, the score is the mean of its confidence and of the classifier's. On the
+shifts of the half *choose*, the accuracy estimated from 50 labels is wrong by 3.5 points with this
+score, and by 4.4 points with the uncalibrated confidence.
 """
 
 import re
@@ -21,7 +21,8 @@ from covcal_cli.maths.softmax import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.progress import Progress, ProgressCallback
 
-_MOST_FITTED = 20_000  # source rows for the fit; more rows would not improve a score
+# the most source rows for temperature scaling; more would not improve the score
+_MOST_FITTED = 20_000
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
 _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
 _THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
@@ -33,9 +34,9 @@ _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 class Scores:
     """The scores of some target rows."""
 
-    predictions: Labels  # (N,), the classifier's labels
-    right: Float64s  # (N,), the probability that each is right
-    how: str  # how the scores were made, in words
+    predictions: Labels  # (N,), the classes that the classifier predicts
+    right: Float64s  # (N,), the scores of these classes
+    how: str  # in words, how the scores were computed
 
 
 def score(
@@ -48,8 +49,8 @@ def score(
 ) -> Scores:
     """Return the scores of target rows.
 
-    `scaled` is the scaling of a calibration with its logits, if there is a calibration. `seed`
-    chooses the source rows to which temperatures are fitted, if there are many.
+    `scaled` is the calibration that the user gave, with its logits. `seed` chooses the source rows
+    for temperature scaling, if there are many.
     """
     forecasters = forecasters_of(file, scaled, seed)
     predictions, right = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
@@ -65,7 +66,7 @@ def score(
 def score_blocks(
     file: FeatureFile, rows: Rows, forecasters: Sequence[ScaledLogits]
 ) -> Iterator[tuple[Labels, Float64s]]:
-    """Yield the classifier's labels and the scores, in blocks of rows in order."""
+    """Yield predicted classes and scores, in blocks, in the order of the rows."""
     target = file.require_target()
     read = {"logits"}.union(*(forecaster.reads for forecaster in forecasters))
     for block in target.blocks(rows, *read):
@@ -77,7 +78,7 @@ def score_blocks(
 
 
 def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
-    """Return the forecasters whose mean confidence is the score."""
+    """Return the forecasters whose mean confidence is the score, each with its temperature."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
     if scaled is not None:
         names = [name for name in names if name not in scaled.scaling.temperatures]
@@ -86,7 +87,7 @@ def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) ->
 
 
 def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: int) -> float:
-    """Return the T that fits the labelled source validation rows; 1 if there are none."""
+    """Return the temperature by source validation rows, or 1 if none has a label."""
     if source is None:
         return 1.0
     rows = source.drawn(_MOST_FITTED, seed, "validation")
@@ -106,7 +107,7 @@ def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: 
     return fit_temperature(blocks, labels, allow_sharpening=bool(enough), seed=seed).temperature
 
 
-# Descriptions of a score: in words, and as a short code on sheets.
+# Descriptions of a score: in words, and as a short code in sheets.
 
 
 def in_words(forecasters: Sequence[ScaledLogits]) -> str:
@@ -125,18 +126,18 @@ def _sentence(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def words_of_region(threshold: float) -> str:
-    """Return the design for a decision in words: equal above a threshold, fewer rows below."""
+    """Describe the draw for a decision: equal probabilities above a threshold, small ones below."""
     return f"decision for confidences above {threshold!r}"
 
 
 def region_of(words: str) -> float | None:
-    """Return the threshold of a draw for a decision; None for any other draw."""
+    """Return the threshold of a draw for a decision; None for another draw."""
     match = _DECISION.fullmatch(words)
     return None if match is None else float(match[1])
 
 
 def code_of(words: str) -> str:
-    """Return the short code of a score, such as ``c1.94a0.81``, or ``d0.931`` for a decision."""
+    """Return the short code of a score, such as ``c1.94a0.81``; ``d0.931`` for a decision."""
     region = region_of(words)
     if region is not None:
         return f"d{region!r}"
@@ -144,7 +145,7 @@ def code_of(words: str) -> str:
 
 
 def words_of(code: str) -> str | None:
-    """Return the words for a code, or None if the text is not a code."""
+    """Return the words of a code, or None if the text is not a code."""
     if re.fullmatch(rf"d{_THRESHOLD}", code):
         return words_of_region(float(code[1:]))
     if not re.fullmatch(rf"(?:{_CODED.pattern})+", code):

@@ -1,14 +1,15 @@
-"""The sheet of rows to label: a CSV that `pick` writes, a person fills and `label` reads.
+"""The sheet of rows to label: a CSV that `pick` writes, a person fills in, and `label` reads.
 
-Spreadsheets may sort columns, round numbers and drop lines. So the cell in the column ``draw``
-proves which row a line belongs to. It holds the line's position in the sheet, the stratum, the
-exact inclusion probability and the confidence. Then follows a hash of these, of the id and of the
-facts of the draw. The first line's cell also holds these facts. `filled_sheet` reads sheets.
+In a spreadsheet, columns may be sorted alone, numbers rounded, and lines lost. So the cell in the
+column ``draw`` proves to which row a line belongs. It contains the line's position in the sheet,
+the stratum, the exact probability of the draw, and the confidence. It ends with a hash of these, of
+the row's id, and of the facts about the draw. In the first line, the cell also contains these
+facts. `filled_sheet` reads sheets.
 
-A sheet also shows the columns that extract kept. Columns that seem to hold the classifier's answer
-are treated separately, because people tend to agree with an answer that they see. A spreadsheet
-reads a text that begins with a sign such as ``=`` as a formula. `escaped` puts an apostrophe before
-such a text, and `unescaped` removes it.
+A sheet also shows the columns that extract kept. Columns that seem to be the classifier's answer
+are hidden by default, because people tend to agree with an answer that they see. A spreadsheet
+takes a text that begins with a sign such as ``=`` for a formula. `escaped` puts an apostrophe
+before such a text, and `unescaped` removes it.
 """
 
 import base64
@@ -31,24 +32,25 @@ from covcal_cli.labels.draws import Batch
 from covcal_cli.labels.score import code_of
 from covcal_cli.labels.tasks import LABEL_STUDIO, doccano_tasks, label_studio_tasks, task_text
 
-SHEET = Path("to-label.csv")  # the default name of a sheet in pick and label
+SHEET = Path("to-label.csv")  # the default file of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-CHOICE = "choice"  # the column in which Label Studio writes labels
-_PROOF_ROWS = 256  # the logits of this many rows are enough to distinguish data with equal ids
+CHOICE = "choice"  # the column for labels in CSV files of Label Studio
+_PROOF_ROWS = 256  # logits of this many rows tell apart data whose ids are equal
 _DIGITS = 16  # digits of a sha256 that are kept
-HASH_BYTES = 6  # bytes of a line's hash that are kept
-NUMBERS = ">IdH"  # stratum, inclusion probability, confidence in steps of 0.0001
+HASH_BYTES = 6  # bytes of the hash that a line keeps
+NUMBERS = ">IdH"  # format of the packed stratum, probability, and confidence in steps of 0.0001
 STEPS = 10_000
-_SPECIAL = re.compile(r'[",\n\r]')  # characters for which a cell must be quoted
-LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letter of each split; test is e
-_CHUNK = 1 << 18  # number of ids that are searched at a time
+_SPECIAL = re.compile(r'[",\n\r]')  # a cell with one of these characters must be quoted
+# one letter for each split; test has "e", because "t" is train
+LETTERS = dict(zip(SPLITS, "tve", strict=True))
+_CHUNK = 1 << 18  # how many ids are searched at a time
 
 
-Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of the column
+Cells = Mapping[str, Sequence[str]]  # for each column, by name, the cells of some rows
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _ESCAPED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE | re.ASCII)
-# Names of the classifier's answer in other tools and in covcal.
+# Column names that other tools and covcal give to the classifier's answer.
 _ANSWER = re.compile(
     r"\.?(y_|model_)?(pred(ict(ed|ions?|s)?)?|conf(idence)?|scores?|scored|prob(as?|abilit(y|ies))?"
     r"|logits?)([ _.(].*)?",
@@ -61,22 +63,22 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 class Share:
     """The lines of a draw for one of several labellers.
 
-    The lines of a draw are in random order. All labellers get its first lines, which show how far
-    they agree. The other lines are dealt to them in turn.
+    The lines of a draw are in random order. All labellers get its first lines, on which their
+    agreement is measured. Each of the other lines goes to one labeller, in turn.
     """
 
-    labeller: int  # from 0
+    labeller: int  # number of the labeller, from 0
     labellers: int
     overlap: int  # lines that all labellers get
 
     def places(self, drawn: int) -> Integers:
-        """Return the positions of its lines in a draw of `drawn` lines, ascending."""
+        """Return the positions of the share's lines among the `drawn` lines, ascending."""
         everybody = np.arange(min(self.overlap, drawn))
         own = np.arange(self.overlap + self.labeller, drawn, self.labellers)
         return np.concatenate([everybody, own]).astype(np.int64)
 
     def __str__(self) -> str:
-        """Return the share as `parse` reads it."""
+        """Return the share as text that `parse` reads."""
         return f"{self.labeller + 1}of{self.labellers}with{self.overlap}"
 
     @classmethod
@@ -90,33 +92,33 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """The m rows of one batch as lines of a CSV, with their labels."""
+    """The m rows of one batch, as lines of a CSV with their labels."""
 
     path: Path
     number: int  # number of the batch, from 0
     batch: Batch
-    fingerprint: str  # fingerprint of the data
+    fingerprint: str  # a hash that identifies the target data
     ids: Sequence[str]
     inclusion: Float64s  # (m,)
     stratum: Integers  # (m,)
-    predicted: Sequence[str]  # class names; empty if the sheet has no such column
-    confidence: Float64s  # (m,), in steps of 0.0001 after writing
+    predicted: Sequence[str]  # names of the predicted classes; empty if the CSV does not show them
+    confidence: Float64s  # (m,), the confidence; the CSV rounds it to steps of 0.0001
     labels: Sequence[str]  # class names, empty until a person fills them in
-    places: Integers  # (m,), position of each line in the sheet that pick wrote, from 0
+    places: Integers  # (m,), where each line was in the sheet that pick wrote, from 0
     paths: Sequence[str] = ()  # paths of the images, if there are any
-    # The kept columns of the rows, for a person to read.
+    # The columns that extract kept, for a person to read.
     cells: Cells = field(default_factory=dict)
-    answers: Collection[str] = ()  # columns that seem to hold the classifier's answer
-    shows_answers: bool = False  # whether the CSV has the answers, `predicted` and `confidence`
-    # the share of one labeller; None if the sheet has all rows of the batch
+    answers: Collection[str] = ()  # names of the columns that seem to be the classifier's answer
+    shows_answers: bool = False  # whether the CSV shows these columns, `predicted` and `confidence`
+    # the part of the batch that one labeller gets; None if the sheet has all rows
     share: Share | None = None
-    is_export: bool = False  # whether an annotation tool wrote it; tools may leave out lines
+    is_export: bool = False  # whether an annotation tool exported it; such exports may lack lines
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def lines(self, lines: Integers) -> "Sheet":
-        """Return the sheet with some of its lines, in this order."""
+        """Return the sheet with only these lines, in this order."""
 
         def taken(cells: Sequence[str]) -> list[str]:
             return [cells[line] for line in lines] if cells else []
@@ -140,14 +142,14 @@ class Sheet:
 
     @property
     def draw_places(self) -> Integers:
-        """The position of each line in the draw, from 0, shape (m,)."""
+        """The position of each line in the whole draw, from 0, shape (m,)."""
         if self.share is None:
             return self.places
         return np.asarray(self.share.places(self.batch.drawn)[self.places])
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return a hash that identifies the target of a file; an adapted file has the same hash."""
+    """Return a hash that identifies a file's target. Its adapted file has the same hash."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -171,12 +173,12 @@ def sheet_text(sheet: Sheet) -> str:
 
 
 def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
-    """Return the tasks of a sheet; the suffix of its path decides the annotation tool.
+    """Return the sheet as tasks. The ending of its path says for which annotation tool.
 
-    `images` has a data URI per row, or None.
+    `images` has one data URI per row, or None.
     """
     facts = fact_columns(sheet)
-    # A tool may leave out or move tasks, so each task describes the draw.
+    # Tools may lose or reorder tasks, so every task contains the facts about the draw.
     columns = _columns(sheet, {}) | {
         "draw": [_cell(sheet, line, always=True) for line in range(len(sheet))]
     }
@@ -202,7 +204,7 @@ def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
 
 
 def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the kept columns that a person may see, under names that the sheet does not use."""
+    """Return the kept columns that the CSV shows, under names that differ from its own columns."""
     columns: dict[str, Sequence[str]] = {}
     for name, cells in sheet.cells.items():
         if name not in sheet.answers:
@@ -211,7 +213,7 @@ def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the columns with the classifier's answers: kept columns, and covcal's own columns."""
+    """Return the columns that are the classifier's answer: kept ones, and those of covcal."""
     columns: dict[str, Sequence[str]] = {}
     for name in sheet.answers:
         columns[_free_name(name, sheet.cells)] = sheet.cells[name]
@@ -222,7 +224,7 @@ def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def _free_name(name: str, others: Collection[str]) -> str:
-    """Return the name of a kept column in the sheet: stripped, and different from all others."""
+    """Return the name of a kept column in the sheet, which must differ from all other names."""
     free = name.strip() or GROUP_PREFIX
     while free in (*COLUMNS, CHOICE) or (free != name and free in others):
         free = f"{GROUP_PREFIX}{free}"
@@ -230,7 +232,7 @@ def _free_name(name: str, others: Collection[str]) -> str:
 
 
 def csv_line(cells: Iterable[str]) -> str:
-    """Return a line of CSV (RFC 4180, line feeds); Python's csv does not quote carriage returns."""
+    """Return a line of CSV (RFC 4180). Unlike Python's csv, carriage returns are quoted too."""
     return ",".join(map(_quoted, cells)) + "\n"
 
 
@@ -239,7 +241,7 @@ def _quoted(cell: str) -> str:
 
 
 def _cell(sheet: Sheet, line: int, *, always: bool = False) -> str:
-    """Return the cell in the column ``draw`` of a line."""
+    """Return the cell of a line in the column ``draw``."""
     place, facts = (
         int(sheet.draw_places[line]),
         facts_of(sheet.batch, sheet.fingerprint, sheet.share),
@@ -255,7 +257,7 @@ def _cell(sheet: Sheet, line: int, *, always: bool = False) -> str:
 
 
 def facts_of(batch: Batch, data: str, share: Share | None) -> str:
-    """Return the facts of a draw, as the first line of its sheet holds them."""
+    """Return the facts about a draw as text, for the first line of its sheet."""
     splits = "".join(LETTERS[name] for name in batch.splits)
     score = code_of(batch.score)
     of_share = "" if share is None else f":{share}"
@@ -263,13 +265,13 @@ def facts_of(batch: Batch, data: str, share: Share | None) -> str:
 
 
 def hash_of(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
-    """Return the hash of a line: of its id and of all numbers of its draw."""
+    """Return the hash that protects a line: of its id, and of the numbers and facts of its draw."""
     text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text + numbers).digest()[:HASH_BYTES]
 
 
 def rows_of(target: Domain, sheet: Sheet) -> Rows:
-    """Return the target rows of a sheet's ids, in its order, shape (m,) int64.
+    """Return the target rows that have a sheet's ids, in the order of the sheet, (m,) int64.
 
     Raises `CovcalError` if an id belongs to no row, or to several rows.
     """
@@ -278,7 +280,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
     hashes, start = np.sort(_hashes(wanted)), 0
     for ids in _id_blocks(target):
-        # Compare hashes first: comparing texts one by one is ten times slower.
+        # Hashes are compared first, because comparing texts one by one is ten times slower.
         keys = _hashes(ids)
         places = np.searchsorted(hashes, keys)
         near = np.flatnonzero(hashes[np.minimum(places, len(hashes) - 1)] == keys)
@@ -304,25 +306,24 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
 
 
 def _hashes(ids: AnyArray) -> AnyArray:
-    """Return a number per id, shape (n,) uint64, equal for equal ids of any width."""
+    """Return one number per id, shape (n,) uint64. Equal ids have equal numbers."""
     width = -(-ids.dtype.itemsize // 8) * 8
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Zeros at the end do not change the hash, so a wider array of the same ids has equal
-        # hashes.
+        # Arrays of the same ids may differ in width; zeros at the end do not change the number.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes
 
 
 def escaped(text: str) -> str:
-    """Return a text that is safe for a spreadsheet: an apostrophe is put before a formula."""
+    """Return a text with an apostrophe in front if a spreadsheet would take it for a formula."""
     return f"'{text}" if _FORMULA.match(text) and not is_number(text) else text
 
 
 def unescaped(cell: str) -> str:
-    """Return the text that `escaped` wrote."""
+    """Remove the apostrophe that `escaped` put before a text."""
     return cell[1:] if _ESCAPED.match(cell) else cell
 
 
@@ -332,7 +333,7 @@ def is_number(text: str) -> bool:
 
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
-    """Return the cells of the target's kept columns for `rows`, in any order."""
+    """Return the cells of `rows`, in any order, in the columns that extract kept."""
     order = np.argsort(rows)
     places = np.argsort(order)
     return {
@@ -342,7 +343,7 @@ def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
 
 
 def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
-    """Return the columns that seem to hold the classifier's answer, by their names or values."""
+    """Return the columns whose names or values seem to be the classifier's answer."""
     same = list(predicted)
     return [
         name for name, column in cells.items() if _ANSWER.fullmatch(name) or list(column) == same
@@ -350,7 +351,7 @@ def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as a person reads it; a missing number is an empty text."""
+    """Return a value as text for a person. A missing number becomes an empty text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if not isinstance(value, np.floating):

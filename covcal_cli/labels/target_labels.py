@@ -1,9 +1,8 @@
-"""The only reader of target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N``.
+"""Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
-Nothing else that trains or fits imports this module; a test checks this. covcal promises that
+No other module that trains or fits imports this one; a test checks it. covcal promises that
 ``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10). There are
-two exceptions: rows that the user labelled for them, and rows that the user asks for with
-``--labels N``.
+two exceptions: rows that the user labelled, and the rows of ``--labels N``.
 """
 
 from collections.abc import Iterator
@@ -19,17 +18,17 @@ from covcal_cli.records import require_at_least
 
 
 def target_labels(target: Domain, rows: Rows) -> Labels:
-    """Return the labels of target `rows`, shape (m,) int64; -1 if unknown."""
+    """Return the labels of target `rows`, shape (m,) int64; -1 where a label is unknown."""
     return read_labels(target, rows)
 
 
 def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
-    """Draw `n` of a file's labelled target rows, of any split, by a seed.
+    """Draw `n` of the labelled target rows at random, by a seed, from all splits.
 
     Raises
     ------
     CovcalError
-        If the file has no target, or fewer labelled target rows.
+        If the file has no target, or fewer labelled rows.
     """
     require_at_least("labels", n, 1)
     require_at_least("seed", seed, 0)
@@ -62,6 +61,6 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
 
 
 def _labelled(target: Domain) -> Iterator[Rows]:
-    """Yield the rows that have a label, ascending, some at a time."""
+    """Yield the numbers of rows with a label, ascending, in parts."""
     for rows in target.split_blocks(*SPLITS):
         yield rows[target_labels(target, rows) >= 0]

@@ -1,12 +1,12 @@
-"""Tasks for the annotation tools Label Studio and doccano, and the exports of these tools.
+"""Write tasks for the annotation tools Label Studio and doccano, and read their exports.
 
-A task holds the cells of a line of the sheet. The id is under ``row_id``, because both tools use
-``id`` for their own numbers. ``text`` holds the text for the person.
+A task has the cells of one line of the sheet. The row's id is called ``row_id``, because both tools
+use ``id`` for numbers of their own. ``text`` is what the person reads.
 
-- Label Studio takes ``.json``, a list of ``{"data": {...}}``, and a labelling interface in XML. Its
-  exports JSON, JSON_MIN and CSV are read. An export may lack tasks that nobody labelled. It may
-  hold labels by several annotators, who then count as several labellers.
-- doccano takes ``.jsonl`` of ``{"text": ...}`` with further keys, and exports the same with
+- Label Studio imports ``.json``, a list of ``{"data": {...}}``, and the labelling interface as XML.
+  Its exports as JSON, JSON_MIN and CSV are read. Tasks that nobody labelled may be missing in an
+  export. Labels by several annotators count as those of several labellers.
+- doccano imports ``.jsonl``: lines with ``text`` and other keys. It exports the same lines with
   ``label``.
 """
 
@@ -26,7 +26,8 @@ LABEL_STUDIO, DOCCANO = ".json", ".jsonl"
 SUFFIXES = (LABEL_STUDIO, DOCCANO)
 ROW_ID = "row_id"
 _ANNOTATOR = "annotator"
-_LABELS = ("label", "choice")  # the names of Label Studio's templates for the control of classes
+# the names that Label Studio's templates give to the element with the classes
+_LABELS = ("label", "choice")
 _REMEDY = "give an export of the tasks that covcal pick wrote"
 
 
@@ -36,19 +37,19 @@ class LabelTable:
 
     path: Path
     columns: Mapping[str, Sequence[str]]
-    is_export: bool = False  # whether a tool wrote it; tools may leave out lines
-    one_line_each: bool = False  # whether every row of a CSV is one line
+    is_export: bool = False  # whether an annotation tool exported it; such exports may lack lines
+    one_line_each: bool = False  # whether it is a CSV in which no cell has a line break
 
     def place(self, row: int) -> str:
-        """Return where a row is in the file, for messages."""
+        """Return the place of a row in the file, for messages."""
         return f"line {row + 2}" if self.one_line_each else f"row {row}"
 
 
-# Writing.
+# Tasks that pick writes.
 
 
 def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
-    """Return the text of a row for a person: its only column, or a line for each column."""
+    """Return what a person reads: the only column of the row, or one line per column."""
     cells = {name: column[row] for name, column in facts.items() if column[row]}
     if len(facts) == 1:
         return next(iter(cells.values()), "")
@@ -60,7 +61,7 @@ def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
 def label_studio_tasks(
     columns: Mapping[str, Sequence[str]], texts: Sequence[str], images: Sequence[str | None]
 ) -> str:
-    """Return the tasks for Label Studio; rows with an image have a data URI of it."""
+    """Return tasks for Label Studio. A row with an image has it as a data URI."""
     tasks = [
         {"data": ({"image": image} if image else {"text": text}) | cells}
         for cells, text, image in zip(_lines(columns), texts, images, strict=True)
@@ -69,7 +70,7 @@ def label_studio_tasks(
 
 
 def label_studio_interface(classes: Sequence[str], *, has_images: bool) -> str:
-    """Return the labelling interface, which a user pastes into the settings of a project."""
+    """Return the labelling interface, which the user pastes into the settings of the project."""
     shows = "image" if has_images else "text"
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
@@ -80,7 +81,7 @@ def label_studio_interface(classes: Sequence[str], *, has_images: bool) -> str:
 
 
 def doccano_tasks(columns: Mapping[str, Sequence[str]], texts: Sequence[str]) -> str:
-    """Return the tasks for doccano, one JSON object per line."""
+    """Return tasks for doccano, one JSON object per line."""
     lines = (
         json.dumps({"text": text} | cells, ensure_ascii=False)
         for cells, text in zip(_lines(columns), texts, strict=True)
@@ -95,14 +96,14 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
         yield dict(zip(names, line, strict=True))
 
 
-# Reading.
+# Exports that label reads.
 
 
 def read_tables(path: Path) -> list[LabelTable]:
-    """Read a sheet, tasks, or the export of a tool: one table for each person who labelled.
+    """Read a sheet, tasks or a tool's export: one table for each person who labelled.
 
-    Raises `CovcalError` if the file is not readable, or if the class that a person chose is not
-    clear.
+    Raises `CovcalError` if the file is not readable, or if it is not clear which class a person
+    chose.
     """
     require_file(path, remedy="give the CSV file that covcal pick wrote, or an export of its tasks")
     if path.suffix.lower() not in SUFFIXES:
@@ -132,7 +133,7 @@ def _of_csv(store: CSVStore) -> list[LabelTable]:
     n = len(next(iter(columns.values())))
     if ROW_ID not in columns:
         return [LabelTable(store.path, columns, one_line_each=store.place(0) == "line 2")]
-    # An export of Label Studio or doccano.
+    # the key ``id`` is the tool's own number
     columns = {name: column for name, column in columns.items() if name != "id"}
     return _by_annotator(
         store.path, [{name: columns[name][row] for name in columns} for row in range(n)]
@@ -148,12 +149,12 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _is_task(item: Any) -> bool:
-    """Return whether an item is a task of Label Studio with annotations, and not a flat line."""
+    """Return whether an item is a task of Label Studio with annotations (the export JSON)."""
     return isinstance(item, dict) and isinstance(item.get("data"), dict)
 
 
 def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the cells of a task, once for every person who labelled it, or once without a label."""
+    """Yield the cells of a task once per person who labelled it, or once without a label."""
     cells = _texts(task["data"])
     annotations = [
         annotation
@@ -170,7 +171,7 @@ def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, 
 
 
 def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the class in an annotation of Label Studio; empty if there is none."""
+    """Return the class that an annotation of Label Studio chose; empty if there is none."""
     results = annotation.get("result")
     chosen = {
         str(result.get("from_name")): result["value"]["choices"]
@@ -183,7 +184,7 @@ def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str])
 
 
 def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the only label of a row, given the choices in each control of the interface."""
+    """Return the only label of a row, from the choices in each element of the interface."""
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
@@ -209,7 +210,7 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
 
 
 def _of_line(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of a line of JSON_MIN."""
+    """Return the cells of a line of the export JSON_MIN."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     cells = _texts(item)
@@ -218,7 +219,7 @@ def _of_line(path: Path, item: Any) -> dict[str, str]:
 
 
 def _of_doccano(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of a line of doccano; older versions write a key ``meta``."""
+    """Return the cells of a line of doccano, also of older versions, which have a key ``meta``."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     meta = item.get("meta")
@@ -228,7 +229,7 @@ def _of_doccano(path: Path, item: Any) -> dict[str, str]:
 
 
 def _texts(item: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values that are texts or numbers, as texts, without the tool's own number."""
+    """Return texts and numbers as texts, without the tool's own id."""
     return {
         name: str(value)
         for name, value in item.items()
@@ -237,9 +238,10 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
-    """Return a table for each annotator: all rows, with the labels of this annotator."""
-    lines: dict[str, Mapping[str, str]] = {}  # lines by the cell that proves the row
-    labels: dict[str, dict[str, str]] = {}  # labels by annotator and cell
+    """Return one table per annotator, with all rows and the labels of this annotator."""
+    # one line of each row, by the cell that proves the row
+    lines: dict[str, Mapping[str, str]] = {}
+    labels: dict[str, dict[str, str]] = {}  # for each annotator, the labels by that cell
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)
