@@ -1,4 +1,4 @@
-"""Errors that a user can cause, and a check of arguments that raises such errors.
+"""Errors that a user can cause, a check of arguments that raises such errors, and values as text.
 
 The arguments of public functions and of settings must have the types of their annotations.
 `checked` checks the arguments of a function, `checked_settings` those of a class of settings. A
@@ -126,6 +126,32 @@ def explained(error: OSError) -> str:
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
+
+# Shares as text.
+
+
+def percent(share: float | None) -> str:
+    """Return a share with two decimals, as ``12.50 %``; a dash if there is none."""
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def short_percent(share: float) -> str:
+    """Return a round share, such as a confidence level, as ``95 %`` or ``99.9 %``."""
+    return f"{100 * share:.4g} %"
+
+
+def in_percent(share: float) -> str:
+    """Return a share in percent, with decimals only near 0 and 100 %."""
+    digits = 1 if share > 0.945 or share < 0.055 else 0
+    return f"{100 * share:.{digits}f}"
+
+
+def interval(low: float, high: float) -> str:
+    """Return an interval of shares in whole percent."""
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
+
+
+# The check of arguments.
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -142,7 +142,7 @@ def command_line(*arguments: Argument, before: str = "") -> list[str]:
     texts = [str(argument) for argument in arguments]
     if not before:
         return [sys.executable, "-m", "covcal_cli", *texts]
-    return [sys.executable, "-c", f"{before}\nfrom covcal_cli.cli.app import main; main()", *texts]
+    return [sys.executable, "-c", f"{before}\nfrom covcal_cli.__main__ import main; main()", *texts]
 
 
 def interrupted(

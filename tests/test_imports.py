@@ -2,13 +2,16 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
+from covcal_cli.__main__ import main
 from tests.cli_runner import Argument
 
 HEAVY = {"torch", "onnx", "onnxruntime", "matplotlib", "PIL", "pyarrow", "sklearn", "scipy"}
@@ -97,7 +100,7 @@ def test_blas_keeps_to_one_thread_unless_told_otherwise(monkeypatch: pytest.Monk
     """Set before NumPy is loaded; who sets the variable keeps the say."""
     script = (
         "import os, sys; sys.argv = ['covcal', '--version']\n"
-        "from covcal_cli.cli.app import main\n"
+        "from covcal_cli.__main__ import main\n"
         "try:\n    main()\nexcept SystemExit:\n"
         "    print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])"
     )
@@ -110,3 +113,32 @@ def test_blas_keeps_to_one_thread_unless_told_otherwise(monkeypatch: pytest.Monk
             [sys.executable, "-c", script], capture_output=True, text=True, check=True
         )
         assert done.stdout.splitlines()[-1] == f"False {used}"
+
+
+def test_a_calibration_can_be_followed_through_17_modules(
+    small_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the start of ``covcal calibrate --method temp`` to the end, imports not counted."""
+    command = f"covcal calibrate {small_files / 'features.h5'} --method temp -o -"
+    monkeypatch.setattr(sys, "argv", command.split())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # Ctrl-C still ends the tests
+    entered: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith("covcal_cli"):
+            entered.add(name)
+
+    def calibrate() -> None:
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 0
+
+    calibrate()  # after which everything is imported
+    sys.setprofile(note)
+    try:
+        calibrate()
+    finally:
+        sys.setprofile(None)
+    assert {"covcal_cli.__main__", "covcal_cli.maths.temperature"} <= entered
+    assert len(entered) <= 17, sorted(entered)

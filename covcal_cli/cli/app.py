@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from covcal_cli import __version__
-from covcal_cli.cli import heed_interrupts, ignore_interrupts, was_interrupted
 from covcal_cli.cli.adapt import adapt
 from covcal_cli.cli.apply import apply
 from covcal_cli.cli.calibrate import calibrate
@@ -247,8 +246,12 @@ def covcal(
     """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code; never raises."""
+def run(arguments: Sequence[str], was_interrupted: Callable[[], bool] = lambda: False) -> int:
+    """Run a command line and return its exit code; never raises.
+
+    `was_interrupted` returns whether Ctrl-C was pressed, which compiled code may turn into any
+    other error.
+    """
     prepare_streams()
     if _COMPLETE in os.environ:
         _completion()
@@ -318,14 +321,3 @@ def _suggesting(text: str) -> str:
     choices = {choice.lower(): choice for choice in re.findall("'([^']*)'", match[2])}
     like = get_close_matches(match[1].lower(), choices, n=1)
     return f"{text.rstrip('.')}: did you mean {choices[like[0]]}?" if like else text
-
-
-def main() -> None:
-    """Run the command line of this process and exit."""
-    # NumPy must not be loaded yet. The matrix products of covcal are short. On a busy machine, BLAS
-    # threads that wait for each other make them up to ten times slower.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    heed_interrupts()
-    code = run(sys.argv[1:])
-    ignore_interrupts()
-    sys.exit(code)

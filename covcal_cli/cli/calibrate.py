@@ -236,7 +236,7 @@ def _listed(heading: str, guards: Sequence["Guard"]) -> str:
 
 def _accuracy(calibration: "Calibration") -> str:
     """Return the accuracy on the target and on the source."""
-    from covcal_cli.maths.odds import in_percent, interval
+    from covcal_cli.errors import in_percent, interval
 
     estimates, source = _estimates(calibration), calibration.source_accuracy
     by = f"by {calibration.labelled_rows.n} labels" if calibration.labelled_rows else "estimated"
@@ -257,7 +257,7 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 def _confidence(calibration: "Calibration") -> str:
     """Return the mean confidence before and after, and how far it was from the accuracy."""
-    from covcal_cli.maths.odds import in_percent
+    from covcal_cli.errors import in_percent
 
     before, after = calibration.target_confidence
     if before is None or after is None:
@@ -311,7 +311,7 @@ def _offsets(calibration: "Calibration") -> str:
 
 
 def _label_error(estimates: Mapping[str, Any]) -> str:
-    from covcal_cli.maths.odds import interval
+    from covcal_cli.errors import interval
 
     ends = interval(estimates["ece_low"], estimates["ece_high"])
     return (
@@ -338,7 +338,7 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
 def _candidates(candidates: Sequence["Candidate"]) -> str:
     """Return auto's candidates as a table: which was chosen, and why each was chosen or not."""
     from covcal_cli.cli import tables
-    from covcal_cli.maths.odds import percent
+    from covcal_cli.errors import percent
     from covcal_cli.maths.softmax import shown_temperatures
     from covcal_cli.report.tables import Table
 

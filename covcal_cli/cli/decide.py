@@ -218,7 +218,7 @@ def _is_of_use(decision: "Decision") -> bool:
 def _answer(decision: "Decision", output: str) -> str:
     """Return the accepted share and its error, in a few lines."""
     from covcal_cli.cli.tables import aligned
-    from covcal_cli.maths.odds import short_percent
+    from covcal_cli.errors import short_percent
 
     facts: dict[str, str] = {}
     limit = decision.error

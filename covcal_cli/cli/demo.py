@@ -37,8 +37,8 @@ def demo(
       covcal demo -o my-demo
     """
     from covcal_cli.demo import end_demo, write_demo
+    from covcal_cli.errors import in_percent
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.maths.odds import in_percent
 
     console = Console()
     covcal = context.find_root().command

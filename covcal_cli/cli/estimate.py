@@ -302,8 +302,8 @@ def _answer(estimation: "Estimation") -> str:
     """Return the estimated accuracy and its range, in a few lines."""
     from covcal_cli.cli import tables
     from covcal_cli.cli.console import checks
+    from covcal_cli.errors import in_percent, interval
     from covcal_cli.estimators.metrics import COST
-    from covcal_cli.maths.odds import in_percent, interval
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_cell
 

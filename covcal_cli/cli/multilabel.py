@@ -53,7 +53,7 @@ def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool 
     """Return the answer for all labels together, then a table with one line per label."""
     from covcal_cli.calibrate.methods import checks_of
     from covcal_cli.cli import tables
-    from covcal_cli.maths.odds import percent
+    from covcal_cli.errors import percent
     from covcal_cli.report.tables import Table
     from covcal_cli.report.verdict import unmeasured_action
 
@@ -155,7 +155,7 @@ def _rendered(
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
     """Return which labels can be trusted, and the calibration errors before and after."""
-    from covcal_cli.maths.odds import percent
+    from covcal_cli.errors import percent
     from covcal_cli.report.verdict import measured_action
 
     names = result.calibrations
@@ -181,7 +181,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
 
 def _accepted(result: "LabelAssessments") -> "Table":
     """Return for each label the share of accepted rows, and how many of these are wrong."""
-    from covcal_cli.maths.odds import percent
+    from covcal_cli.errors import percent
     from covcal_cli.report.tables import Table
 
     rows = []
@@ -242,7 +242,7 @@ def _metrics(result: "LabelAssessments") -> "Table":
 def decided(decisions: "Mapping[str, Decision]") -> str:
     """Return for each label the share of rows whose prediction is accepted."""
     from covcal_cli.cli import tables
-    from covcal_cli.maths.odds import in_percent, interval, short_percent
+    from covcal_cli.errors import in_percent, interval, short_percent
     from covcal_cli.report.tables import Table
 
     rows = []
@@ -316,7 +316,7 @@ def publish_expectations(
 
 def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
     from covcal_cli.cli.console import checks
-    from covcal_cli.maths.odds import in_percent, interval
+    from covcal_cli.errors import in_percent, interval
     from covcal_cli.report.tables import Table
 
     rows = []

@@ -51,6 +51,7 @@ from typing import Self
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
+from covcal_cli.errors import short_percent
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.metrics import (
     Groups,
@@ -67,7 +68,7 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.score import score
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
-from covcal_cli.maths.odds import confidences, logit, probabilities, short_percent, sigmoid, wilson
+from covcal_cli.maths.odds import confidences, logit, probabilities, sigmoid, wilson
 from covcal_cli.maths.softmax import Scaling, with_offsets
 from covcal_cli.maths.weights import newton
 from covcal_cli.progress import silent

@@ -112,30 +112,6 @@ def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-# Shares as text.
-
-
-def percent(share: float | None) -> str:
-    """Return a share with two decimals, as ``12.50 %``; a dash if there is none."""
-    return "-" if share is None else f"{100 * share:.2f} %"
-
-
-def short_percent(share: float) -> str:
-    """Return a round share, such as a confidence level, as ``95 %`` or ``99.9 %``."""
-    return f"{100 * share:.4g} %"
-
-
-def in_percent(share: float) -> str:
-    """Return a share in percent, with decimals only near 0 and 100 %."""
-    digits = 1 if share > 0.945 or share < 0.055 else 0
-    return f"{100 * share:.{digits}f}"
-
-
-def interval(low: float, high: float) -> str:
-    """Return an interval of shares in whole percent."""
-    return f"{100 * low:.0f} to {100 * high:.0f} %"
-
-
 def anytime_interval(
     right: Float64s | float,
     wrong: Float64s | float,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from covcal_cli.errors import CovcalError, printable, shown
+from covcal_cli.errors import CovcalError, in_percent, interval, printable, shown
 from covcal_cli.estimators.metrics import (
     ACCURACY,
     BALANCED,
@@ -15,7 +15,6 @@ from covcal_cli.estimators.metrics import (
 )
 from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.evaluate.limits import limit_from
-from covcal_cli.maths.odds import in_percent, interval
 from covcal_cli.report.tables import Table
 
 MOST_CLASSES = 20  # classes in a short table

@@ -11,13 +11,12 @@ from html import escape
 import numpy as np
 
 from covcal_cli.calibrate.estimate import Estimation
-from covcal_cli.errors import printable
+from covcal_cli.errors import percent, printable, short_percent
 from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.metrics import METRICS, Metrics, in_report
 from covcal_cli.evaluate.result import DecisionMetrics, Evaluation
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import CurvePoint, Decision
-from covcal_cli.maths.odds import percent, short_percent
 from covcal_cli.maths.softmax import shown_temperatures
 from covcal_cli.records import Guard
 from covcal_cli.report.verdict import ReportContent

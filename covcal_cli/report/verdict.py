@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Literal
 
 from covcal_cli.calibrate.estimate import Estimation
+from covcal_cli.errors import short_percent
 from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import (
     ClassGaps,
@@ -30,7 +31,6 @@ from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FEATURES_FILE, ONE_TABLE, OPTIONS
-from covcal_cli.maths.odds import short_percent
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 

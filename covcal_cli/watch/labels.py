@@ -27,7 +27,7 @@ from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Booleans, Float64s, Integ
 from covcal_cli.data.classes import named_classes
 from covcal_cli.data.labels import RowLabels
 from covcal_cli.data.stores.csv import CSVStore
-from covcal_cli.errors import CovcalError, shown
+from covcal_cli.errors import CovcalError, short_percent, shown
 from covcal_cli.estimators.inputs import most_rows
 from covcal_cli.estimators.metrics import MetricEstimate, Wanted
 from covcal_cli.files import require_file
@@ -40,7 +40,7 @@ from covcal_cli.labels.posterior import MAX_FRAME as MOST_FITTED
 from covcal_cli.labels.posterior import posterior
 from covcal_cli.labels.score import score
 from covcal_cli.labels.target_labels import target_labels
-from covcal_cli.maths.odds import anytime_interval, short_percent
+from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 

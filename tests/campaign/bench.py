@@ -29,7 +29,8 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from covcal_cli.cli import app, heed_interrupts, ignore_interrupts
+from covcal_cli.__main__ import heed_interrupts, ignore_interrupts, was_interrupted
+from covcal_cli.cli import app
 from covcal_cli.demo import __file__ as demo
 from tests.cli_runner import COMMANDS, covcal
 from tests.made_files import made_domain, write_adapted, write_features
@@ -145,7 +146,7 @@ def _act(arguments: tuple[str, ...], folder: Path, out: Path, err: Path) -> None
             io.TextIOWrapper(io.FileIO(number, "w", closefd=False), "utf-8") for number in (1, 2)
         )
         vars(app)["app"] = COMMANDS  # made once
-        code = app.run(arguments)
+        code = app.run(arguments, was_interrupted)
         ignore_interrupts()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
