@@ -1,1 +1,1 @@
-"""Rows that can be accepted, with an estimate or a promise of their error; sets of classes."""
+"""Choose rows to accept, with an estimate or a promise of their error, and sets of classes."""

@@ -1,13 +1,13 @@
 """``covcal decide``: choose target rows to accept, and sets of classes for all rows.
 
-Rows are ranked by their calibrated confidence. Without labels, `decide` accepts the largest share
-whose expected error is within the limit, with a margin of about half of its range. With labels that
-were drawn for a decision (``covcal pick --for``), it tests thresholds by an exact bound, in an
-order that does not depend on labels (`maths.acceptance`).
+Rows are ranked by their calibrated confidence. Without labels, `decide` accepts as many rows as
+possible while their expected error, and a margin of about half of its range, is within the limit.
+With labels of rows that ``covcal pick --for`` drew, it tests thresholds one after the other. The
+bound of a test is exact, and the order of the tests does not depend on labels (`maths.acceptance`).
 
-Labels to which the calibration was fitted are not used for a promise, because the fit raised the
-confidence of rows that are known to be right. Rows of the test split are not read, and a promise
-does not include them.
+Labels to which the calibration was fitted cannot be used for a promise: the fit raised the
+confidence of rows that these labels call right. Rows of the test split are not read, and a promise
+is not about them.
 """
 
 import math
@@ -61,13 +61,17 @@ from covcal_cli.records import Input, require_one_of
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
-_MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22  # most rows that represent all rows in the curve
+# the most rows, and the most probabilities, from which the curve is computed
+_MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 BY_PREDICTED, _MAX_GROUPS = "predicted", 100
-_OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)  # numbers of labels that are suggested
-_LEAST_SHARE = 0.005  # least accepted share for which labels are suggested
-# Labels are suggested if they make a promise with this probability; the higher is tried first.
+# the numbers of labels that may be suggested
+_OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
+# labels are suggested only if a larger share of rows than this can probably be accepted
+_LEAST_SHARE = 0.005
+# Labels are suggested if they make a promise possible with this probability: with the first one if
+# any number of labels reaches it, else with the second.
 _LIKELY = (0.8, 0.5)
-_NEAR = 1e-5  # rounding of a threshold in 32 bits
+_NEAR = 1e-5  # rounding error of a threshold in 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +79,15 @@ class DecideSettings:
     """The settings of ``covcal decide``."""
 
     error: float | None = None  # the largest share of wrong rows among the accepted rows
-    coverage: float | None = None  # coverage of sets
+    coverage: float | None = None  # the share of all rows whose set must contain the right class
     certainty: float = 0.9
-    certain_sets: bool = False  # whether the coverage of sets must also have the certainty
-    these_rows: bool = False  # whether the promise is about the rows of the file
-    labels: str = "auto"  # "marked", "none", or "auto": labels of covcal label if they can be used
-    by: str | None = None  # "predicted" or a column: adds the expected error of each group
-    costs: Path | None = None  # costs.json, instead of an error
+    certain_sets: bool = False  # whether `certainty` is about the coverage of sets too
+    # whether the promise is about the rows of this file only, not about later rows
+    these_rows: bool = False
+    # "marked" (from covcal label), "none", or "auto": marked if they can be used
+    labels: str = "auto"
+    by: str | None = None  # a column, or "predicted": also show the expected error of each group
+    costs: Path | None = None  # costs.json, which is used instead of an error
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -108,7 +114,7 @@ def decide(
     networks: str | Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> Decision:
-    """Decide which target rows to accept, with a promise if there are labels for it.
+    """Decide which target rows to accept. Labels can turn the estimate into a promise.
 
     Parameters
     ----------
@@ -118,8 +124,8 @@ def decide(
         The cal.json.
     settings : DecideSettings
     estimate : Estimate, optional
-        The target accuracy without labels. If it is missing, the calibrated confidence is taken for
-        right.
+        The target accuracy, estimated without labels. Without it, the calibrated confidence is
+        assumed to be right.
     networks : str or Path, optional
         The adapted file with the networks, if it has moved.
     progress : callable, optional
@@ -127,8 +133,8 @@ def decide(
     Raises
     ------
     CovcalError
-        If the calibration does not fit the file, there are no rows, or the user asks for labels
-        that cannot be used for a promise.
+        If the calibration does not fit the file, there are no rows, or the labels that the user
+        asks for cannot be used for a promise.
     """
     path, document = Path(path), Path(document)
     calibration = read_calibration(document)
@@ -193,8 +199,8 @@ def decide(
             if uses_labels and usable is None:
                 text = "the rows were picked for --error, so the sets are only an estimate"
                 notes.append(
-                    f"{text}. To promise the sets, run decide --set alone, then covcal pick "
-                    "--for its output"
+                    f"{text}. To promise the sets, run decide with --set and without --error, "
+                    "then covcal pick --for its output"
                 )
                 decision = replace(decision, notes=tuple(notes))
         ranking = Ranking(scores, decision.beliefs)
@@ -227,7 +233,7 @@ def decide(
 def _groups(
     target: Domain, by: str, sample: "_Sample", classes: Sequence[str]
 ) -> tuple[Sequence[str], Integers]:
-    """Return the names of the groups of a column, and the group of each row of the sample."""
+    """Return the names of the groups, and the group of each row of the sample."""
     if by == BY_PREDICTED:
         return classes, sample.labels
     if by not in target.columns:
@@ -260,7 +266,7 @@ def _scores(
 
 
 class _Sample:
-    """Random rows that represent all rows, with their calibrated distribution."""
+    """Random rows that stand for all rows, with their calibrated probabilities."""
 
     def __init__(
         self, target: Domain, scaled: ScaledLogits, splits: Sequence[str], seed: int
@@ -273,19 +279,19 @@ class _Sample:
         self._can_move = scaled.scaling.can_move_the_top
 
     def cut(self, coverage: float, estimate: Estimate | None) -> float:
-        """Return the cut of sets without labels."""
+        """Return the smallest probability that a class in a set may have, without labels."""
         labels = self.labels if self._can_move else None
         return cut_without_labels(self._logits, self.probabilities, coverage, estimate, labels)
 
     def confidence(self, estimate: Estimate | None) -> tuple[Float64s, Float64s, Float64s]:
-        """Return the confidence with its range; see `confidence_range`."""
+        """Return the confidence of the rows with its range; see `confidence_range`."""
         accuracies = None if estimate is None else (estimate.low, estimate.high)
         return confidence_range(
             self._logits, self._temperature, self.labels, accuracies, can_move=self._can_move
         )
 
     def cheapest(self, costs: Costs, estimate: Estimate | None) -> CostPoint:
-        """Return the share of rows that is cheapest to accept."""
+        """Return the share of rows whose acceptance costs least."""
         accuracies = None if estimate is None else (estimate.low, estimate.high)
         labels = self.labels if self._can_move else None
         own, lowest, highest = (
@@ -304,7 +310,7 @@ class _Sample:
 
 
 class _Labelled:
-    """The rows that were drawn for a decision, in a file's draw."""
+    """The rows that covcal pick drew for a decision, with their labels."""
 
     def __init__(
         self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, ranking: Ranking
@@ -312,7 +318,7 @@ class _Labelled:
         self.draw, self.target, self._ranking = draw, target, ranking
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # The threshold of each batch that was drawn for a decision, by its number.
+        # For each batch that was drawn for a decision: the threshold of its region.
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
         for number, region in self.used.items():
@@ -320,28 +326,29 @@ class _Labelled:
 
     @cached_property
     def wrong(self) -> Booleans:
-        """Whether the classifier is wrong on each drawn row, or the label is missing."""
+        """Whether the classifier is wrong on each drawn row, or the row has no label."""
         return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
 
     @property
     def unlabelled(self) -> int:
-        """The number of rows drawn for a decision that have no label."""
+        """The number of rows that were drawn for a decision but have no label."""
         return int((self.is_used & ~self.draw.labelled).sum())
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all rows were drawn with the same probability, in every batch."""
+        """Whether every batch drew all rows with the same probability."""
         return bool(self.used) and all(self.used.get(i) == -1 for i in range(self.batches))
 
     @property
     def batches(self) -> int:
-        """The number of batches of any kind."""
+        """The number of batches, whatever they were drawn for."""
         return len(self.draw.batches)
 
     def tested(self, ranking: Ranking, settings: DecideSettings) -> "_Test":
-        """Test the thresholds that the draw allows, and return the look that accepts most rows.
+        """Test the thresholds that the draws allow. Return the test that accepts most rows.
 
-        Every look has its own part of the level, so a promise stays valid with later batches.
+        There is a test after every batch, and each may use its own part of the allowed error
+        probability. So a promise stays valid when more batches follow.
         """
         looks = [self._look(number, ranking, settings) for number in range(1, len(self.used) + 1)]
         return max(reversed(looks), key=lambda test: test.rows)
@@ -364,7 +371,7 @@ class _Labelled:
         return _Test(tested, self, np.isin(self.draw.batch, numbers), look)
 
     def _left(self, number: int, threshold: float) -> int:
-        """Return the number of rows above a threshold that no earlier batch drew."""
+        """Return the number of rows above a threshold that no batch before this one drew."""
         before = (self.draw.batch < number) & (self.scores > threshold)
         return self._ranking.above(threshold) - int(before.sum())
 
@@ -374,17 +381,17 @@ class _Labelled:
         return inclusions(batch.drawn, inside, batch.population - inside)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
-        """Return the `Sampling` of a batch from the rows above a threshold."""
+        """Return how a batch drew from the rows above a threshold."""
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # rows outside the region, or a draw in another order
+        # rows outside the region count too, or all rows were drawn with the same probability
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
 
     def _require_design(self, number: int, region: float) -> None:
-        """Refuse a draw whose inclusion probabilities do not fit its region."""
+        """Refuse a draw whose probabilities are not those of its region."""
         p, q = self._inclusions(number)
         rows = self.draw.batch == number
         scores = self.scores[rows]
@@ -398,7 +405,7 @@ class _Labelled:
 
 
 class _Test:
-    """The candidates of a plan, tested with the labels."""
+    """The thresholds of a plan, tested with the labels."""
 
     def __init__(self, tested: Plan, labelled: _Labelled, is_used: Booleans, batches: int) -> None:
         drawn = int(is_used.sum())
@@ -416,7 +423,7 @@ class _Test:
 
 
 def _unusable(labelled: _Labelled, calibration: Calibration, document: Path) -> str | None:
-    """Return the reason why the labels of a file cannot be used for a promise, or None."""
+    """Return why the labels of a file cannot be used for a promise, or None."""
     draw = labelled.draw
     if not (labelled.is_used & draw.labelled).any():
         if draw.labelled.any():
@@ -445,7 +452,7 @@ def _sets(
     target: Domain,
     scaled: ScaledLogits,
 ) -> SetRule:
-    """Return the rule for sets of classes; `labelled` are randomly drawn rows."""
+    """Return the rule that makes sets of classes. `labelled` are rows drawn at random."""
     coverage = settings.coverage or 0.0
     if labelled is None:
         cut = sample.cut(coverage, estimate)
@@ -469,7 +476,7 @@ def _sets(
 
 
 def _point(decision: Decision, share: float) -> CurvePoint:
-    """Return the expected error of the best rows of a share."""
+    """Return the expected error of the rows with the highest scores, a `share` of all rows."""
     shares = [point.share for point in decision.curve]
     error, low, high = (
         float(np.interp(share, shares, [getattr(point, name) for point in decision.curve]))
@@ -489,7 +496,7 @@ def _accepting(decision: Decision, ranking: Ranking, threshold: float) -> Decisi
 
 
 def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:
-    """Return the decision with the number of labels for which a promise is likely."""
+    """Return the decision with the number of labels that would probably make a promise possible."""
     offers: list[tuple[int, float, float]] = []
     for labels in _OFFERS:
         if labels <= len(ranking):

@@ -1,4 +1,4 @@
-"""Rows to accept, and sets of classes, for logits in memory."""
+"""Choose rows to accept, and sets of classes, for logits in memory."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -23,12 +23,12 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
-# Accuracies that are possible without an estimate, as shares of the mean confidence.
+# Without an estimate, these accuracies are considered possible, as shares of the mean confidence.
 _POSSIBLE = (1.0, 0.8, 0.6)
 
 
 class Decision:
-    """A rule for rows to accept at an error, and for sets of classes with a coverage.
+    """A rule that accepts rows at a limit of the error, or makes sets of classes.
 
     Parameters
     ----------
@@ -37,18 +37,19 @@ class Decision:
     coverage : float, optional
         The share of rows whose set contains the right class.
     certainty : float
-        The certainty of the promise that labels make about future rows.
+        The probability that a promise is kept, over repeated draws of the labelled rows.
     temperature : float
-        T of the calibrated probabilities softmax(z / T), such as `Calibrator.temperature_`.
+        T of the calibrated probabilities softmax(z / T), for example `Calibrator.temperature_`.
 
     Attributes
     ----------
     threshold_ : float
-        Rows with a larger confidence are accepted; 1 if no row is accepted.
+        Rows with a higher confidence are accepted; 1 if no row is accepted.
     is_promise_ : bool
         Whether labels prove that at most `error` of the accepted rows are wrong.
     cut_ : float
-        A set has the most probable class, and every class with at least this probability.
+        The set of a row contains the most probable class, and each class with at least this
+        probability.
     """
 
     @checked
@@ -77,21 +78,23 @@ class Decision:
         *,
         estimate: Estimate | None = None,
     ) -> Self:
-        """Choose the threshold and the cut from target logits, and from labels of random rows.
+        """Choose `threshold_` and `cut_` from target logits, and from the labels of random rows.
 
-        Without labels both are estimates. With labels the threshold is a promise. It is valid for
+        Without labels, both are estimates. With labels, `threshold_` is a promise. It is valid for
         every classifier, temperature and estimate, if the rows were drawn at random.
 
         Parameters
         ----------
         logits : array of shape (n, K), or (n,) for the second of two classes
         rows : array of shape (m,), optional
-            Numbers of rows that were drawn at random from all n rows, each at most once.
+            The numbers of the labelled rows. They must be drawn at random from all n rows, each at
+            most once.
         labels : array of shape (m,), optional
-            The class numbers of those rows.
+            The class numbers of these rows.
         estimate : Estimate, optional
-            The accuracy on the target, such as `Calibrator.estimate_`. Without labels, it and its
-            low end decide the threshold. If it is missing, the probabilities are taken for right.
+            The accuracy on the target, for example `Calibrator.estimate_`. Without labels, the
+            threshold is chosen by this estimate and its low end. Without an estimate, the
+            probabilities are assumed to be right.
         """
         values = logits_of(logits, "logits")
         drawn, known_labels = _labelled(rows, labels, values.shape)
@@ -123,7 +126,7 @@ class Decision:
         return np.asarray(shares.max(axis=1) > self.threshold_)
 
     def sets(self, logits: ArrayLike) -> Booleans:
-        """Return which classes are in the set of every row, shape (n, K)."""
+        """Return which classes are in the set of each row, shape (n, K)."""
         self._require_fitted("cut_", "coverage", self.coverage)
         rule = SetRule(self.coverage or 0.0, self.cut_, 1.0, 0, None)
         return rule.members(self._probabilities(logits_of(logits, "logits")))
@@ -131,7 +134,7 @@ class Decision:
     def _beliefs(
         self, logits: Float64s, top: Labels, confidence: float, estimate: Estimate | None
     ) -> list[Float64s]:
-        """Return possible errors, by the range of the estimate or by a series of accuracies."""
+        """Return the errors that are considered possible, by the range of the estimate if given."""
         if estimate is not None:
             range_ = estimate.low, estimate.high
             range_of = confidence_range(logits, self.temperature, top, range_)
@@ -141,10 +144,10 @@ class Decision:
         return [beliefs_of(expected_errors(*range_of))[0] for range_of in ranges]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
-        """Return the lowest threshold that the labels prove, or 1 if they do not prove any.
+        """Return the lowest threshold whose error the labels prove; 1 if they prove none.
 
-        The labelled rows above a threshold are a random sample of all rows above it, so the number
-        of wrong rows among them is binomial.
+        The labelled rows above a threshold are a random sample of all rows above it. So the number
+        of wrong rows among them has a binomial distribution.
         """
         error, level = self.error or 0.0, 1 - self.certainty
 
@@ -176,7 +179,7 @@ class Decision:
 def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
-    """Return the numbers of the labelled rows and their labels, or refuse them."""
+    """Return the numbers of the labelled rows and their labels, after checking them."""
     drawn, drawn_labels = (
         whole_numbers_of([] if values is None else values, name)
         for values, name in ((rows, "rows"), (labels, "labels"))

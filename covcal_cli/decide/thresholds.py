@@ -1,23 +1,24 @@
-"""The rows to accept, and the classes in a set, from confidences in memory.
+"""Compute which rows to accept, and which classes a set contains, from confidences in memory.
 
-A curve gives the expected error of the rows with the highest confidence, for every share of the
-rows. Costs of wrong classes and of reviews give the share that is cheapest to accept.
+A curve gives, for every share of rows, the expected error of the rows with the highest confidence.
+If wrong classes and reviews have costs, the share whose acceptance costs least is computed.
 
-costs.json is an object with `review`, the cost of a row that a person reviews, and `wrong`, the
-cost of an accepted row with a wrong class. `pairs` is an optional list of objects with `true`,
-`predicted` and `cost`. It replaces `wrong` for single pairs of classes.
+costs.json is an object with two keys: `review`, the cost of a row that a person reviews, and
+`wrong`, the cost of an accepted row with a wrong class. The optional key `pairs` is a list of
+objects with `true`, `predicted` and `cost`. For these pairs of classes, `cost` replaces `wrong`.
 
-Sets of classes should contain the right class in a given share of the rows. A set has the most
-probable class, and every class whose calibrated probability is at least a cut. This is LAC
-(Sadinle, Lei & Wasserman 2019), but no set is empty.
+A set of classes should contain the right class with a given probability, the coverage C. It
+contains the most probable class, and every class whose calibrated probability is at least a number,
+the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set is empty.
 
-- Without labels, the cut is as large as possible, but the classes in the sets have, on average, the
-  wanted share of the probability. The probabilities for this mean have a higher temperature: their
-  mean confidence is two fifths of the way from the estimated accuracy to its low end.
-- With n labels of random rows, split conformal prediction (Papadopoulos et al. 2002) may exclude
-  (n + 1) (1 - C) - 1 right classes, those with the lowest probability. If this is no whole number,
-  it is rounded up or down at random, so that it is right on average. The coverage is then C on
-  average over draws. With a certainty, an exact test says how many right classes may be excluded.
+- Without labels, the cut is chosen so that the probabilities of the classes in a set sum to C on
+  average. For this, the temperature is raised until the mean confidence is two fifths of the way
+  from the estimated accuracy to its low end.
+- With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 of
+  them: those where its probability is lowest. This is split conformal prediction (Papadopoulos et
+  al. 2002). If this number is not whole, it is rounded up or down at random, so that its mean is
+  right. The coverage is then C on average over repeated draws. With a certainty, an exact test says
+  how many right classes may be excluded.
 """
 
 import math
@@ -37,8 +38,8 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import json_of
 
-# Chosen on the half *choose*. The share of the way from the estimated accuracy to its low end, for
-# sets, and from the expected error to its high end, for rows to accept.
+# Chosen on the half *choose*. For sets: how far to go from the estimated accuracy towards its low
+# end. For rows to accept: how far from the expected error towards its high end.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 
 
@@ -49,10 +50,10 @@ def cut_without_labels(
     estimate: Estimate | None,
     labels: Labels | None = None,
 ) -> float:
-    """Return the cut of `probabilities`, (n, K), whose sets have the coverage by the estimate.
+    """Return the cut of `probabilities`, (n, K), whose sets are expected to have the coverage.
 
-    Without an estimate the calibrated probabilities are taken for right. `labels` are the
-    classifier's labels, if they may differ from the top class of the logits.
+    Without an estimate, the calibrated probabilities are assumed to be right. `labels` are the
+    classes that the classifier predicts, if they may differ from the largest logit.
     """
     if estimate is None:
         return cut_by_mass(probabilities, coverage, probabilities)
@@ -62,7 +63,7 @@ def cut_without_labels(
 
 
 def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> float:
-    """Return the largest cut whose sets have a share of the mass, (n, K), on average."""
+    """Return the largest cut with which sets have on average this share of the `mass`."""
     rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
     needed = coverage * len(rows) - float(mass[rows, top].sum())
     if needed <= 0:
@@ -76,18 +77,18 @@ def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> flo
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return how many right classes of labelled rows sets may exclude; -1 for none.
+    """Return how many right classes of labelled rows sets may exclude; -1 if not even 0.
 
-    The numbers of the rows, which were drawn at random, say whether to round up or down.
+    Whether a number is rounded up or down depends on the numbers of these random rows.
     """
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
 
 
 def cut_by_labels(scores: Float64s, excluded: int) -> float:
-    """Return the cut that excludes so many right classes of labelled rows.
+    """Return the cut that excludes this number of right classes.
 
-    `scores` are the probabilities of the right classes, shape (n,).
+    `scores`, (n,), are the probabilities of the right classes.
     """
     if excluded < 0:
         return 0.0
@@ -101,7 +102,7 @@ def mean_size(probabilities: Float64s, cut: float) -> float:
 
 
 def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
-    """Return the right class's probability; 1 for the most probable class, 0 without a label."""
+    """Return the right class's probability: 1 if it is the largest, 0 without a label."""
     scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
     scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
     return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
@@ -118,11 +119,11 @@ def confidence_range(
     *,
     can_move: bool = False,
 ) -> tuple[Float64s, Float64s, Float64s]:
-    """Return the confidence of rows at `temperature`, and at the lowest and highest accuracy.
+    """Return the confidence at `temperature`, and at the lowest and highest accuracy.
 
-    The second and third result use the temperatures at which the mean confidence is the lowest and
-    the highest possible accuracy. Without `accuracies` all three are equal. `can_move` says whether
-    the top class of the logits, shape (n, K), may differ from the label.
+    The second and third results use the temperatures at which the mean confidence equals the lowest
+    and the highest of `accuracies`. Without `accuracies` all three are equal. `can_move` says
+    whether the largest logit, shape (n, K), may belong to another class than the predicted one.
     """
     moved = labels if can_move else None
     own, lowest, highest = (
@@ -138,7 +139,7 @@ def temperature_range(
     accuracies: tuple[float, float] | None,
     labels: Labels | None,
 ) -> tuple[float, float, float]:
-    """Return T, and the T for the lowest and the highest accuracy as mean confidence."""
+    """Return T, and the T at which the mean confidence is the lowest and the highest accuracy."""
     if accuracies is None:
         return temperature, temperature, temperature
     low, high = (match_accuracy(logits, end, labels).temperature for end in accuracies)
@@ -146,9 +147,10 @@ def temperature_range(
 
 
 def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:
-    """Return the expected error of the best rows of every share, with its range.
+    """Return for every share of rows the expected error of the best rows, with its range.
 
-    Rows are ranked by their `own` confidence. `confidence_range` returns all three arguments.
+    The best rows are those with the highest `own` confidence. All three arguments come from
+    `confidence_range`.
     """
     order = np.argsort(-own, kind="stable")
     shares = np.arange(1, _POINTS + 1) / _POINTS
@@ -161,10 +163,10 @@ def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple
 def errors_of_groups(
     names: Sequence[str], numbers: Integers, accepted: Booleans, *confidence: Float64s
 ) -> tuple[GroupPoint, ...]:
-    """Return the share accepted and the expected error of every group of rows.
+    """Return for every group the accepted share, and the expected error of its accepted rows.
 
-    `numbers` are the groups of rows, `accepted` says which rows are accepted, both of shape (n,),
-    and `confidence` are the three arrays of `confidence_range`.
+    `numbers`, (n,), are the groups of the rows; `accepted`, (n,), says which rows are accepted;
+    `confidence` are the three arrays of `confidence_range`.
     """
     own, lowest, highest = confidence
     groups = []
@@ -184,7 +186,7 @@ def _point(share: float, error: float, best: float, worst: float) -> CurvePoint:
 
 
 def largest_share(curve: tuple[CurvePoint, ...], error: float) -> float:
-    """Return the largest share whose expected error is within the limit, with a margin."""
+    """Return the largest share of rows whose expected error, with a margin, is within the limit."""
     return max(
         (
             point.share
@@ -195,16 +197,17 @@ def largest_share(curve: tuple[CurvePoint, ...], error: float) -> float:
     )
 
 
-_SHARES = 200  # shares that are compared
-_MOST = 1e100  # the largest cost; the square of a larger cost may be infinite
+_SHARES = 200  # number of shares that are compared
+# the largest cost that is allowed, because the square of a larger one may be infinite
+_MOST = 1e100
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of a review, and of each pair of classes."""
+    """The cost of a review, and of each pair of true and predicted class."""
 
     review: float
-    wrong: Float64s  # true class by predicted class, (K, K); the diagonal is 0
+    wrong: Float64s  # by true class and predicted class, (K, K); the diagonal is 0
 
     def of_accepted(self, probabilities: Float64s, labels: Labels) -> Float64s:
         """Return the expected cost of accepting each row, shape (m,)."""
@@ -213,10 +216,10 @@ class Costs:
     def cheapest(
         self, scores: Float64s, own: Float64s, lowest: Float64s, highest: Float64s
     ) -> CostPoint:
-        """Return the share of the best rows that is cheapest to accept, with the range of the cost.
+        """Return the share of best rows whose acceptance costs least, and the range of its cost.
 
-        `own` is the expected cost of accepting each row. `lowest` and `highest` are the same at
-        both ends of the estimated accuracy.
+        `own` is the expected cost of each row if it is accepted. `lowest` and `highest` are the
+        same at the ends of the estimated accuracy.
         """
         m, order = len(scores), np.argsort(-scores, kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
@@ -231,7 +234,7 @@ class Costs:
 
 
 def read_costs(path: Path, classes: Sequence[str]) -> Costs:
-    """Read costs.json for the classes of a file; raise `CovcalError` with the remedy."""
+    """Read costs.json for the classes of a file."""
     try:
         content = json_of(path)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A decision on rows to accept and on sets of classes, as decide.json holds it."""
+"""The decision of ``covcal decide``, as decide.json holds it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Covered = Literal["future rows", "these rows"]
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The rows with the highest scores, and the share of them that is expected to be wrong."""
+    """For the rows with the highest scores: their share of all rows, and their expected error."""
 
     share: Share  # share of the rows
     error: Share
@@ -39,19 +39,19 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class GroupPoint:
-    """The rows of one group, and the expected error of its accepted rows."""
+    """For one group: its rows, and the expected error of those that are accepted."""
 
     name: str
-    rows: Count  # number of the group's rows in the sample behind the curve
-    accepted: CurvePoint | None  # None: no row is accepted
+    rows: Count  # number of the group's rows among the rows from which the curve was computed
+    accepted: CurvePoint | None  # None if no row is accepted
 
 
 @dataclass(frozen=True)
 class CostPoint:
-    """The share of rows that is cheapest to accept, and the mean cost of a row."""
+    """The share of rows whose acceptance costs least, and the mean cost of a row."""
 
     share: Share
-    cost: float  # mean cost per row, of wrong accepted rows and of reviews
+    cost: float  # mean cost per row: of accepted rows that are wrong, and of reviewed rows
     low: float  # the cost at one end of the estimated accuracy
     high: float  # the cost at the other end
     review: float  # the mean cost if a person reviews every row
@@ -59,24 +59,26 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class LabelUse:
-    """The labels that a promise was tested with."""
+    """The labels with which a promise was tested."""
 
-    drawn: Number  # drawn rows of all batches for a decision
-    labels: Count  # labelled rows among the accepted rows, or above the first tested threshold
-    wrong: Count  # wrong rows among these; a drawn row without a label counts as wrong
-    allowed: int  # the most wrong rows with which the threshold is accepted; -1: none
+    drawn: Number  # number of rows that all batches for a decision drew
+    # number of labelled rows above the accepted threshold, or above the first tested one
+    labels: Count
+    wrong: Count  # number of wrong rows among them, with drawn rows that have no label
+    allowed: int  # the most wrong rows with which the test passes; -1 if it cannot pass
     batches: Number
 
 
 @dataclass(frozen=True)
 class SetRule:
-    """A rule for sets: the most probable class, and all classes with at least a probability."""
+    """A rule that makes sets: the most probable class, and each class that is probable enough."""
 
     coverage: Share  # the share of rows whose set should contain the right class
-    cut: Share  # the least probability
-    mean_size: float  # classes in a set
-    labels: Count  # number of labels that chose the cut; 0: an estimate
-    # The certainty of the coverage. None with labels: coverage holds on average over draws.
+    cut: Share  # the smallest probability of a class in a set
+    mean_size: float  # mean number of classes in a set
+    labels: Count  # number of labels that the cut was chosen by; 0 if it is an estimate
+    # The certainty of the coverage. None although there are labels: the coverage is a mean over
+    # repeated draws.
     certainty: Share | None
 
     def members(self, probabilities: Floats) -> Booleans:
@@ -92,25 +94,28 @@ class Decision(Document):
 
     schema: ClassVar[str] = "covcal.decision/1"
 
-    error: Share | None  # the largest share of accepted rows that may be wrong; None: only sets
-    certainty: Share  # of the promise
+    # the largest share of accepted rows that may be wrong; None if only sets were asked for
+    error: Share | None
+    certainty: Share  # the certainty of the promise
     covers: Covered
-    score: str  # the number by which rows are ranked
-    threshold: Share | None  # rows with a larger score are accepted; None: no row is accepted
-    share: Share  # accepted share of the rows
-    rows: Number  # target rows of `splits`
+    score: str  # in words, the number by which rows are ranked
+    threshold: Share | None  # rows with a higher score are accepted; None if no row is accepted
+    share: Share  # the share of rows that is accepted
+    rows: Number  # number of target rows of `splits`
     splits: tuple[str, ...]
-    is_promise: bool  # whether labels prove the error; else it is an estimate
-    expected: CurvePoint | None  # expected error of the accepted rows
+    is_promise: bool  # whether labels prove the error; if not, it is an estimate
+    expected: CurvePoint | None  # the accepted rows, and their expected error
     labels: LabelUse | None
-    labels_needed: Count  # number that makes a promise likely; 0 if no number does
-    promised_share: Share  # accepted share to expect in a promise with these labels
-    curve: tuple[CurvePoint, ...]  # evenly spaced shares up to 1
+    # a number of labels that probably makes a promise possible; 0 if there is none
+    labels_needed: Count
+    # the share of rows that a promise with this number of labels would probably accept
+    promised_share: Share
+    curve: tuple[CurvePoint, ...]  # the expected error for evenly spaced shares of rows, up to 1
     sets: SetRule | None
     notes: tuple[str, ...]
-    inputs: tuple[Input, ...]  # the data and the calibration
-    cost: CostPoint | None = None  # only for a decision by costs, which has no `error`
-    by: str | None = None  # the column of `groups`
+    inputs: tuple[Input, ...]  # the files of data and calibration
+    cost: CostPoint | None = None  # only in a decision by costs, which has no `error`
+    by: str | None = None  # the column of the groups, or "predicted"
     groups: tuple[GroupPoint, ...] = ()
 
     def __post_init__(self) -> None:
@@ -123,12 +128,12 @@ class Decision(Document):
 
     @property
     def accepts_rows(self) -> bool:
-        """Whether the decision is about rows to accept, and not only about sets."""
+        """Whether the user asked for rows to accept, and not only for sets."""
         return self.error is not None or self.cost is not None
 
     @property
     def accept_above(self) -> float:
-        """The threshold of the score; 1 if no row is accepted, because no score exceeds 1."""
+        """The score that accepted rows exceed; 1 (which none exceeds) if no row is accepted."""
         return 1.0 if self.threshold is None else self.threshold
 
     def accepts(self, scores: Floats) -> Booleans:
@@ -137,17 +142,17 @@ class Decision(Document):
 
     @property
     def beliefs(self) -> list[Float64s]:
-        """The expected wrong rows among the best rows of every share; see `beliefs_of`."""
+        """The expected number of wrong rows for every share of best rows; see `beliefs_of`."""
         return beliefs_of(self.curve)
 
     @property
     def calibration(self) -> Input:
-        """The calibration whose confidence is the score."""
+        """The calibration whose confidence ranks the rows."""
         return next(entry for entry in self.inputs if entry.role == "calibration")
 
 
 def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
-    """Return the wrong rows by share of best rows: low end, middle twice, and high end."""
+    """Return expected wrong rows: at the low end, twice in the middle, at the high end."""
     shares = np.array([point.share for point in curve])
     return [
         np.concatenate([[0.0], shares * [getattr(point, name) for point in curve]])
@@ -158,7 +163,7 @@ def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
 def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     """Read a decide.json that was made with one of these calibrations.
 
-    Raises `CovcalError` if it cannot be read, or was made with another calibration or score.
+    Raises `CovcalError` if it cannot be read, or was made with another calibration.
     """
     path, remedy = Path(path), "make it with covcal decide"
     decision = read_document(Decision, path, remedy=remedy, again="decide again")
@@ -178,7 +183,7 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
 
 
 def calibration_of(path: str | Path) -> Path:
-    """Return the calibration that a decide.json was made with, in its own folder."""
+    """Return the calibration that a decide.json was made with, in the folder of that file."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     entry = decision.calibration
     if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():

@@ -1,17 +1,19 @@
-"""The thresholds that `decide` tests, their order, and the rows from which labels are drawn.
+"""Plan which thresholds `decide` tests, in which order, and from which rows labels are drawn.
 
-Everything here is fixed before a label is seen. It follows from the scores of unlabelled rows, the
-number of labels, and beliefs. A belief is an expected number of wrong rows for each share of best
-rows. Wrong beliefs change how many rows are accepted, but never break a promise. MATHEMATICS,
-section 13 explains the tests and their bound.
+All of this is fixed before any label is seen. It depends on the scores of unlabelled rows, on the
+number of labels, and on beliefs. A belief says, for every share of best rows, how many of them are
+expected to be wrong. With wrong beliefs fewer rows may be accepted, but a promise is never broken
+more often. MATHEMATICS, section 13, explains the tests and their bound.
 
-A candidate is a set of the rows with the highest scores, and a count k of wrong labelled rows. The
-set is accepted if at most k of its labelled rows are wrong. The first candidate, and the region
-from which labels are drawn, are chosen to accept the most rows on average over the beliefs.
+A candidate is a set of rows, namely those with the highest scores, and a number k. The set is
+accepted if at most k of its labelled rows are wrong. The first candidate and the region (the rows
+from which labels are drawn) are chosen so that the most rows are accepted, on average over the
+beliefs.
 
-A later batch draws from the rows that no earlier batch drew. Of the K wrong rows of a set, these
-still contain at least K minus the number of rows that earlier batches could draw from the set. The
-bound of each batch is valid given the earlier batches, so a convolution joins the bounds.
+A later batch draws from the rows that no earlier batch drew. A set with K wrong rows then still
+contains at least K minus the number of rows that earlier batches could draw from it. The bound of a
+batch is valid whatever the earlier batches were, so the bounds of batches are joined by a
+convolution.
 """
 
 import math
@@ -23,17 +25,18 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
 
-_DEVIATIONS = 9  # standard deviations of K; the probability beyond is below 1e-18
-_POINTS = 128  # values of K; each also stands for all larger values up to the next
+# K is computed within this many standard deviations; the probability of other K is below 1e-18
+_DEVIATIONS = 9
+_POINTS = 128  # number of values of K; each also stands for the larger values up to the next one
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The draw of one batch from a set of rows."""
+    """How one batch was drawn from a set of rows."""
 
-    inclusion: float  # f: every row of the set was drawn with at least this probability
+    inclusion: float  # f: every row of the set was drawn with this probability, or a higher one
     most: int  # m, the largest number of rows that the batch can draw from the set
 
 
@@ -46,10 +49,9 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return the most wrong drawn rows that refute "more than `error` are wrong", or -1.
+    """Return the most wrong drawn rows that refute "more than `error` are wrong"; -1 if none do.
 
-    If more than a share `error` of the rows is wrong, the chance of so few wrong drawn rows is at
-    most `level`. The result is -1 if even 0 wrong rows do not refute it.
+    If the claim were true, so few wrong rows would be drawn with a probability of at most `level`.
 
     Parameters
     ----------
@@ -58,14 +60,14 @@ def most_wrong(
     batches : sequence of Sampling
     error, level : float
     these_rows : bool
-        Whether the claim is about these N rows, or about future rows like them.
+        Whether the claim is about these N rows, or about later rows like them.
     lost : int
-        Rows of the set that were removed before the first batch; all of them may be wrong.
+        Number of rows of the set that were removed before the first batch, and may all be wrong.
     """
     if not rows or not batches:
         return -1
     wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
-    # More wrong rows than are expected at the edge of the claim refute nothing.
+    # If more wrong rows were drawn than expected at exactly `error`, nothing is refuted.
     expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
     most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
     bounds = []
@@ -77,14 +79,14 @@ def most_wrong(
 
 
 def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s, Float64s]:
-    """Return values of K at the edge of the claim, ascending, and their probabilities."""
+    """Return possible numbers K of wrong rows at exactly `error`, and their probabilities."""
     if these_rows:
         return np.array([math.floor(error * rows + _ROUNDING) + 1.0]), np.ones(1)
     mean, deviation = rows * error, math.sqrt(rows * error * (1 - error))
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
     high = min(rows, math.ceil(mean + _DEVIATIONS * deviation))
     values = np.arange(low, high + 1, dtype=np.float64)
-    # log P(K + 1) - log P(K), summed from the lowest value.
+    # The sum of log P(K + 1) - log P(K), from the smallest K on.
     steps = np.log((rows - values[:-1]) / (values[:-1] + 1)) + math.log(error / (1 - error))
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     chances = np.exp(logs - logs.max())
@@ -94,7 +96,7 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
 
 
 def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
-    """Return the bounds of P(W <= k) for k = 0 .. `most` (rows) and every K (columns)."""
+    """Return bounds of P(W <= k), for k = 0 .. `most` (rows) and every K (columns)."""
     terms = np.minimum(max(batch.most, 1), np.maximum(wrong, 1))
     mean = batch.inclusion * wrong
     p = np.clip(mean / terms, 1e-300, _CERTAIN)
@@ -110,10 +112,11 @@ def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
 
 
 def _joined(first: Float64s, second: Float64s) -> Float64s:
-    """Return the bounds for the sum of two batches; `second` is valid given the first batch.
+    """Return bounds for the sum of two batches. `second` is valid whatever the first batch drew.
 
-    The second bound grows with the part of k that the first batch leaves. So the sum over the first
-    batch's counts can be written with tail probabilities (summation by parts).
+    P(W1 + W2 <= k) is a sum over the values of W1. The second bound grows with k - W1. So the sum
+    can be rearranged (summation by parts) into tail probabilities of W1, for which there are
+    bounds.
     """
     steps = np.diff(second, axis=0, prepend=0)
     return np.array(
@@ -121,41 +124,44 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
     )
 
 
-OUTSIDE = 0.02  # inclusion of rows outside the region, divided by the inclusion of rows inside
-_FIRST_LOOK = 0.975  # share of the level for the first test
-_REGIONS = np.geomspace(0.05, 1, 16)  # shares of the rows
-_GROWTH = 1.05  # factor between the counts of wrong rows of two candidates
-_COUNTS = 400  # numbers of labels for which binomial tails are computed
-_STEPS = 1_000_000  # thresholds are multiples of 1 / _STEPS, and 2 above the next row's score
+OUTSIDE = 0.02  # the probability of rows outside the region, divided by that of rows inside it
+# the part of the allowed error probability that the test after the first batch may use
+_FIRST_LOOK = 0.975
+_REGIONS = np.geomspace(0.05, 1, 16)  # the regions that are compared, as shares of the rows
+_GROWTH = 1.05  # ratio of the numbers k of neighbouring candidates
+_COUNTS = 400  # how many numbers of labels have a computed binomial tail
+# Thresholds are multiples of 1 / _STEPS, two steps above the score of the next row.
+_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows to accept, and the largest number of wrong labelled rows that is allowed."""
+    """A set of rows to accept, and the most wrong labelled rows with which it is accepted."""
 
     threshold: float
     rows: int  # the number of rows above the threshold
-    labels: int  # about the number of labelled rows among them
+    labels: int  # about how many of them have a label
     wrong: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Candidates in the order of the tests, and the result to expect."""
+    """The candidates in the order of their tests, and what to expect of them."""
 
     candidates: tuple[Candidate, ...]
-    share: float  # share of accepted rows, on average over the beliefs
-    chance: float  # the probability that any row is accepted
+    share: float  # the expected share of accepted rows, on average over the beliefs
+    chance: float  # the probability that any set is accepted
 
 
 class Ranking:
-    """The scores of rows, from the highest on, and beliefs about their errors."""
+    """The scores of rows, highest first, and beliefs about which rows are wrong."""
 
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        A belief has the expected number of wrong rows among the best rows, as a share of all rows.
-        It has one number for each share of best rows: 0, and then evenly spaced shares up to 1.
+        A belief is a sequence of expected numbers of wrong rows, each as a share of all rows. The
+        first is for no row, and the others are for evenly spaced shares of best rows, up to all
+        rows.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -164,15 +170,15 @@ class Ranking:
         return len(self._ascending)
 
     def wrong(self, rows: int, belief: Float64s) -> float:
-        """Return the expected number of wrong rows among the first `rows`."""
+        """Return the expected number of wrong rows among the best `rows`."""
         shares = np.linspace(0, 1, len(belief))
         return float(np.interp(rows / len(self), shares, belief)) * len(self)
 
     def threshold(self, rows: int) -> float:
-        """Return the threshold above which the first `rows` lie, or fewer if scores are equal.
+        """Return a threshold that the best `rows` exceed, or fewer of them if scores are equal.
 
-        The threshold depends only on the score of the next row. Given this score, the rows above it
-        are a random sample of all rows that will ever be above it.
+        It depends only on the score of the next row. Given this score, the rows above it are a
+        random sample of all rows that will ever be above it.
         """
         if rows >= len(self):
             return 0.0
@@ -184,13 +190,13 @@ class Ranking:
 
 
 def level_of_look(certainty: float, look: int) -> float:
-    """Return the chance of a broken promise that the test after batch `look` (1, ...) may use."""
+    """Return the part of 1 - `certainty` that the test after batch `look` (1, ...) may use."""
     share = _FIRST_LOOK if look == 1 else (1 - _FIRST_LOOK) * 0.5 ** (look - 1)
     return (1 - certainty) * share
 
 
 def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
-    """Return the inclusion probabilities of rows inside and outside the region."""
+    """Return the probabilities of rows inside and outside the region, for this number of labels."""
     p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
     return p, (labels - p * inside) / outside if outside else 0.0
 
@@ -201,10 +207,10 @@ def plan(
     batches: Callable[[float], Sequence[Sampling]],
     allowed: Callable[[float, Sequence[Sampling]], int],
 ) -> Plan:
-    """Return the candidates among the first `most` rows that accept most rows on average.
+    """Return the candidates that accept the most rows on average, among the best `most` rows.
 
-    `most` is the number of rows of the region from which labels are drawn. For the rows above a
-    threshold, `batches` returns the `Sampling` of each batch, and `allowed` returns `most_wrong`.
+    `most` is the number of rows in the region. For the rows above a threshold, `batches` says how
+    each batch was drawn, and `allowed` returns `most_wrong`.
     """
     candidates = _candidates(ranking, most, batches, allowed)
     if not candidates:
@@ -224,7 +230,7 @@ def _candidates(
     """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the whole region."""
 
     def candidate(rows: int) -> Candidate:
-        # If scores are nearly equal, threshold(above(threshold)) leaves out more rows.
+        # If scores are nearly equal, going from rows to a threshold and back loses rows.
         threshold = ranking.threshold(rows)
         above, drawn = ranking.above(threshold), batches(threshold)
         labels = round(sum(batch.inclusion for batch in drawn) * above)
@@ -236,14 +242,15 @@ def _candidates(
         high = most
         if candidate(high).wrong < wrong:
             break
-        while low < high:  # find the smallest set that allows this number
+        # a binary search for the smallest set that allows this number of wrong rows
+        while low < high:
             middle = (low + high) // 2
             if candidate(middle).wrong >= wrong:
                 high = middle
             else:
                 low = middle + 1
         new = candidate(high)
-        if new.wrong < 0:  # many rows have the same score
+        if new.wrong < 0:  # because many rows have the same score
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)
@@ -255,10 +262,10 @@ def _candidates(
 
 
 def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return the expected share, and the chance to accept any row, by first candidate, (m, 2)."""
+    """For each first candidate: return the expected share, and the chance to accept any, (m, 2)."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     values = np.zeros((len(candidates), 2))
-    # The expected further share after a candidate, by the number of its wrong labelled rows.
+    # How much more is expected after a candidate, given how many of its labelled rows are wrong.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]
@@ -267,7 +274,7 @@ def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
         chances = _binomial(candidate.labels, errors[place] / candidate.rows, limit)
         share = candidate.rows / len(ranking) + beyond[: len(chances)]
         values[place] = chances @ share, chances.sum()
-        # The labelled rows between the two sets decide whether the test passes.
+        # The test of the next candidate also counts the labelled rows between the two sets.
         rows = candidate.rows - before.rows
         rate = (errors[place] - errors[max(place - 1, 0)]) / max(rows, 1)
         chances = _binomial(candidate.labels - before.labels, rate, limit)
@@ -277,7 +284,7 @@ def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
 
 
 def _binomial(n: int, p: float, most: int) -> Float64s:
-    """Return the chances of 0 .. `most` in n trials."""
+    """Return the probabilities of 0 .. `most` successes in n trials."""
     p = min(max(p, 1e-12), 1 - 1e-12)
     k = np.arange(min(n, most) + 1)
     steps = np.log(np.maximum(n - k[:-1], 1) / (k[:-1] + 1)) + math.log(p) - math.log1p(-p)
@@ -286,7 +293,7 @@ def _binomial(n: int, p: float, most: int) -> Float64s:
 
 @dataclass(frozen=True)
 class Region:
-    """The rows from which labels are drawn, and the promise to expect from these labels."""
+    """The rows from which labels are drawn, and what can be promised with these labels."""
 
     rows: int
     threshold: float
@@ -294,9 +301,10 @@ class Region:
 
 
 def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Region | None:
-    """Return the region for this number of labels, or None if they cannot make a promise.
+    """Return the region for this number of labels; None if they cannot make a promise possible.
 
-    Binomial tails are used in place of the exact bound, because this choice cannot break a promise.
+    A binomial tail replaces the exact bound here. This only makes the choice less good; it cannot
+    break a promise.
     """
     best: Region | None = None
     sizes_of = np.unique(np.geomspace(1, labels + 1, _COUNTS).astype(np.int64))
@@ -313,7 +321,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
             return [sampling(p, ranking.above(threshold))]
 
         def allowed(threshold: float, drawn: Sequence[Sampling]) -> int:
-            # No row lies above the score of many tied rows.
+            # among many rows with the same score, no row is above it
             place = np.searchsorted(sizes_of, drawn[0].most, side="right") - 1
             return int(table[place]) if ranking.above(threshold) else -1
 
@@ -324,7 +332,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return the largest number of wrong labels, of `sizes`, that refutes an error rate, or -1."""
+    """Return for each number of labels the most wrong ones that refute an error; -1 if none do."""
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
     allowed = np.full(len(sizes), -1, dtype=np.int64)
@@ -337,6 +345,6 @@ def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
-    """Return how a batch drew from the first `rows` rows along the order of the score."""
+    """Return how a batch drew from the best `rows` rows, drawn in the order of the score."""
     ceiling = math.ceil(inclusion * rows - 1e-9)
     return Sampling(inclusion, ceiling if most is None else min(most, rows))
