@@ -1,1 +1,1 @@
-"""Later periods compared with the reference data of a calibration."""
+"""Compare later periods with the rows that a calibration was fitted on."""

@@ -1,9 +1,9 @@
-"""Estimate the accuracy of a period, from the source's rows or from a summary of these rows.
+"""Estimate the accuracy of a period, with the calibration's source rows or with a sketch of them.
 
-If the file that the calibration was fitted on exists unchanged, all estimators read its labelled
-source rows. Otherwise the sketch in the reference data replaces these rows. It holds the log odds
-of the top label, for right and wrong rows separately; ATC and DoC need nothing more. It also holds
-the centres of the classes, from which the estimators by clustering start.
+If the features file of the calibration exists unchanged, the estimators read its labelled source
+rows. If not, a sketch in the reference data replaces these rows. It contains the log odds of the
+predicted class, separately for right and wrong rows. The estimators ATC and DoC need nothing else.
+It also contains the centre of each class, with which the estimators by clustering begin.
 """
 
 import math
@@ -56,20 +56,20 @@ from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
 
-_LEAST_ROWS = 16  # least rows of a period: with fewer, half of all accuracies may be possible
+_LEAST_ROWS = 16  # With fewer rows, half of all accuracies may be possible.
 _LEAST_SOURCE = 2
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The source rows that an estimate needs, or artificial rows made from a sketch."""
+    """The source rows that an estimate needs: real rows, or artificial rows made from a sketch."""
 
     logits: Floats  # (n_v, K)
     labels: Labels  # (n_v,)
-    sketch: Reference | None  # the reference data with the sketch, if the rows were made from it
+    sketch: Reference | None  # the reference data, if the rows were made from their sketch
     temperature: float  # T_s
-    prior: Float64s | None  # class frequencies on the target, (K,), if the user gave them
-    has_all_classes: bool  # as in `EstimatorInputs`
+    prior: Float64s | None  # the class frequencies on the target that the user gave, (K,)
+    has_all_classes: bool  # as in `EstimatorInputs`, whether every class has a logit
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def metrics(
@@ -79,7 +79,7 @@ class SourceRows:
         wanted: Sequence[Wanted],
         classes: Sequence[str],
     ) -> Iterator[MetricEstimate]:
-        """Estimate metrics on rows with these logits, (n, K), at their estimated accuracy."""
+        """Estimate metrics on rows with these logits, (n, K), at the estimated accuracy."""
         if accuracy is None:
             yield from unknown_metrics(wanted, classes, len(logits))
             return
@@ -87,14 +87,14 @@ class SourceRows:
             self.logits, self.labels, logits, self.temperature, of_source=self.of_source
         )
         offsets = None
-        if self.prior is not None and self.sketch is None:  # a sketch has no labels
+        if self.prior is not None and self.sketch is None:  # artificial rows have no labels
             offsets = prior_offsets(self.prior, self.labels)
         ends = accuracy.accuracy, accuracy.low, accuracy.high
         estimate = Estimate("combined", *ends, ASSUMPTION)
         yield from expected_metrics(inputs, estimate, wanted, classes, offsets)
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
-        """Estimate the accuracy on rows with these logits, (n, K); None for too few rows."""
+        """Estimate the accuracy on rows with these logits, (n, K); None if there are too few."""
         if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_SOURCE:
             return None
         if self.sketch is None:
@@ -144,7 +144,7 @@ class SourceRows:
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return the source rows of a calibration, or rows made from its reference data."""
+    """Return the source rows of a calibration, or artificial rows from its reference data."""
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -165,7 +165,7 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
 def source_rows_of(
     file: FeatureFile, calibration: Calibration, reference: Reference, rows: Rows | None = None
 ) -> SourceRows:
-    """Return labelled source rows of the file that a calibration was fitted on: all, or some."""
+    """Return the labelled source rows of an open features file: all, or only `rows`."""
     source = file.require_source()
     rows = source.require_rows("validation") if rows is None else rows
     rows = thinned(
@@ -183,14 +183,14 @@ def source_rows_of(
 
 
 def _prior_and_kind(calibration: Calibration) -> tuple[Float64s | None, bool]:
-    """Return the class frequencies that the user gave, and whether all classes have a logit."""
+    """Return the class frequencies that the user gave, and whether every class has a logit."""
     prior = calibration.target_prior.shares
     has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     return None if prior is None else np.array(prior), has_all_classes
 
 
 def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
-    """Yield the checks of the combined estimate that need more than two classes."""
+    """Yield the checks of the combined estimate for which two classes are not enough."""
     clusters, of_source = sketch.source.clusters, sketch.source.places
     if clusters is None or logits.shape[1] == 2:
         return
@@ -207,9 +207,9 @@ def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
-    """Yield the estimates by both clusterings, if the reference has clusters."""
+    """Yield the estimates by both clusterings, if the sketch contains clusters."""
     source, clusters = sketch.source, sketch.source.clusters
-    # Two classes: only one number per row, too few for clusters.
+    # With two classes, a row is only one number, and clusters need more.
     if clusters is None or logits.shape[1] == 2:
         return
     centres = Centres(np.array(clusters.classes), clusters.centres.values)
@@ -232,9 +232,9 @@ def _spread(quantiles: Floats, count: int) -> Floats:
 
 
 def _top_against_rest(odds: Floats, n_classes: int, temperature: float) -> Float64s:
-    """Return logits (n, K): the first class has these log odds at T, and the others are equal.
+    """Return logits (n, K) whose first class has these log odds at T; all others are equal.
 
-    The first class gets a probability of at least 1 / K, so that it remains the top class.
+    The first class has a probability of at least 1 / K, so it is always the predicted one.
     """
     logits = np.zeros((len(odds), n_classes))
     logits[:, 0] = temperature * np.maximum(odds + math.log(max(1, n_classes - 1)), 0.0)

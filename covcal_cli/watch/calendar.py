@@ -1,9 +1,9 @@
 """Cut files into periods, name the periods, and put them in the order of time.
 
-A period is a whole file, or a part of a file: a day, week, month, quarter or year of a column of
-dates, or a number of rows. Names are sorted by time if they are all of one kind (2026-11-28,
-2026-W48, 2026-11, 2026-Q4, 2026, or "row 2501" for the rows from 2501 on). Times with an offset
-count in UTC.
+A period is a whole file or a part of it: a day, week, month, quarter or year by a column of dates,
+or a number of rows. If all names are of one kind, they are sorted by time. The kinds are
+2026-11-28, 2026-W48, 2026-11, 2026-Q4, 2026, and "row 2501" (the rows from 2501 on). A time with an
+offset is converted to UTC.
 """
 
 import re
@@ -29,21 +29,21 @@ _NAMES: dict[str, re.Pattern[str]] = {
     "year": re.compile(r"(\d{4})", re.ASCII),
     "row": re.compile(r"row (\d{1,15})", re.ASCII),
 }
-_DATE = 10  # length of 2026-11-28
-_LONGEST = 35  # length of a date with a time and an offset
-_MOST_MISSING = 1000  # most names in one gap
+_DATE = 10  # characters of 2026-11-28
+_LONGEST = 35  # characters of a date with a time and an offset
+_MOST_MISSING = 1000  # the most missing periods that are named
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows of one period."""
+    """One period of a file: its name and its rows."""
 
     name: str
     rows: Rows
 
 
 def require_every(text: str) -> None:
-    """Raise `CovcalError` unless the text is a unit of time or a number of rows above 1."""
+    """Refuse a text that is neither a unit of time nor a number of rows above 1."""
     if text not in UNITS and rows_of(text) is None:
         raise CovcalError(
             f"--every {shown(text)} is not a period: use {', '.join(UNITS)}, or a number of rows "
@@ -52,21 +52,21 @@ def require_every(text: str) -> None:
 
 
 def rows_of(every: str) -> int | None:
-    """Return the number of rows of a period, or None for a unit of time."""
+    """Return the number of rows of a period; None if periods are units of time."""
     return int(every) if re.fullmatch(r"[1-9]\d{0,11}", every, re.ASCII) else None
 
 
 def per_year(every: str) -> float:
-    """Return the number of periods in a year; a number of rows counts as a week."""
+    """Return the number of periods in a year. Periods of some rows count as weeks."""
     return 1.0 if every == "year" else _PER_YEAR.get(every, _PER_YEAR["week"])
 
 
 def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]:
-    """Yield the periods of a file's target in order.
+    """Yield the periods of a file's target, in order.
 
-    Without `by` they are all rows, or blocks of `every` rows in the order of the file. With `by`
-    they are the units of time of the column, or blocks of rows in the order of its dates. A file
-    without rows is a period only if it is not cut.
+    Without `by`, the file is one period, or is cut into blocks of `every` rows in the order of the
+    file. With `by`, periods are units of time in that column, or blocks of rows in the order of its
+    dates. A file without rows is one period without `by`, and no period with it.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
 
 
 def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
-    """Return the day of every row as an ordinal, shape (n,)."""
+    """Return the date of each row as an ordinal, shape (n,)."""
     if by not in target.columns:
         columns = ", ".join(target.columns) or "none"
         raise CovcalError(
@@ -123,7 +123,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
 
 
 def _day(text: str) -> date:
-    """Return the day of a date, or of a time; a time with an offset from UTC counts in UTC."""
+    """Return the date of a text, in UTC if the text has a time with an offset."""
     if len(text) > _DATE:
         try:
             moment = datetime.fromisoformat(text)
@@ -134,7 +134,7 @@ def _day(text: str) -> date:
 
 
 def _named(day: date, every: str) -> str:
-    """Return the name of the period that contains a day."""
+    """Return the name of the period to which a date belongs."""
     if every == "week":
         year, week, _ = day.isocalendar()
         return f"{year:04d}-W{week:02d}"
@@ -147,13 +147,13 @@ def _named(day: date, every: str) -> str:
 
 
 def place_in_time(name: str) -> tuple[str, int] | None:
-    """Return the kind of a name and its number in the order of time; None for other names."""
+    """Return the kind of a name, and its number in the order of time; None for other names."""
     for kind, pattern in _NAMES.items():
         if (parts := pattern.fullmatch(name)) is not None:
             numbers = [int(part) for part in parts.groups()]
             try:
                 return kind, _number(kind, numbers)
-            except ValueError:  # there is no 30 February
+            except ValueError:  # such as 30 February
                 return None
     return None
 
@@ -170,7 +170,7 @@ def _number(kind: str, numbers: Sequence[int]) -> int:
 
 
 def missing_between(before: str, after: str) -> list[str]:
-    """Return the names of the periods between two periods, which have no rows; at most 1000."""
+    """Return the names of periods without rows between two periods; at most 1000."""
     first, last = place_in_time(before), place_in_time(after)
     if first is None or last is None or first[0] != last[0] or first[0] == "row":
         return []
@@ -179,10 +179,10 @@ def missing_between(before: str, after: str) -> list[str]:
 
 
 def _of_number(kind: str, number: int) -> str:
-    """Return the name of a kind with a number: the inverse of `place_in_time`."""
+    """Return the name of this kind and number, as the inverse of `place_in_time`."""
     if kind == "day":
         return date.fromordinal(number).isoformat()
-    if kind == "week":  # ordinal 1 is a Monday
+    if kind == "week":  # the date with ordinal 1 was a Monday
         return _named(date.fromordinal(7 * number + 1), "week")
     if kind == "month":
         return f"{number // 12:04d}-{number % 12 + 1:02d}"

@@ -1,9 +1,10 @@
-"""The drift of kept columns: how their values differ from those of the calibration's rows.
+"""Measure how the values of kept columns differ from those of the calibration's rows.
 
-Numbers are compared by the population stability index (PSI) over the tenths of the reference, and
-by the Kolmogorov-Smirnov test. Categories are compared by the PSI of their shares, and by the
-chi-square test. Missing values have a chi-square test of their own. The p-values are corrected for
-all tests of a period (Bonferroni).
+Numbers are compared by the Kolmogorov-Smirnov test, and by the population stability index (PSI):
+the reference's values are divided into ten equal parts, and the PSI measures how the shares of
+these parts changed. Categories are compared by the PSI of their shares, and by the chi-square test.
+The share of missing values has a chi-square test of its own. The p-values are corrected for the
+number of tests in a period (Bonferroni).
 
 Columns that cannot be compared are left out: dates, and texts that are nearly all different.
 """
@@ -20,27 +21,27 @@ from covcal_cli.formats.features import Domain
 from covcal_cli.watch.period import ColumnDrift
 from covcal_cli.watch.reference import ColumnSketch, quantiles
 
-_MOST_COLUMNS = 20  # columns with a sketch
-_MOST_CATEGORIES = 30  # a column with more different texts is not compared
-_MOST_NUMBERS = 10  # at most this many different numbers count as categories
-_LONGEST = 60  # characters of a category
-_LEAST_ROWS = 30  # a comparison needs this many rows with a value on both sides
-_LEAST_SHARE = 1e-4  # replaces an empty part in the PSI
-_LEAST_EXPECTED = 5.0  # rarer categories are counted together in the chi-square test
+_MOST_COLUMNS = 20  # the most columns that are compared
+_MOST_CATEGORIES = 30  # a column of texts with more different values is not compared
+_MOST_NUMBERS = 10  # a column with at most this many different numbers is compared as categories
+_LONGEST = 60  # the most characters of a category's name
+_LEAST_ROWS = 30  # both sides of a comparison need this many rows with a value
+_LEAST_SHARE = 1e-4  # in the PSI, this share replaces a share of 0
+_LEAST_EXPECTED = 5.0  # categories with a smaller expected count are joined in the chi-square test
 _TENTHS = np.arange(1, 10) / 10
 _TERMS = 100  # number of terms of the series of the Kolmogorov distribution
-_NEW = 3  # number of new categories that are named
+_NEW = 3  # the most new categories that are named
 _DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
 
 
 def sketches_of(domain: Domain, rows: Rows) -> tuple[ColumnSketch, ...]:
-    """Return the sketches of the columns of some rows, for columns that can be compared."""
+    """Return a sketch of every column that can be compared."""
     sketches = (sketch(name, domain.column(name, rows)) for name in domain.columns)
     return tuple(column for column in sketches if column is not None)[:_MOST_COLUMNS]
 
 
 def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
-    """Return the sketch of a column, or None if later values cannot be compared with it."""
+    """Return the sketch of a column; None if its values cannot be compared."""
     present = _present(values)
     if len(present) < _LEAST_ROWS:
         return None
@@ -58,9 +59,9 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
-    """Return the drift of every column that has a sketch, if there are enough rows.
+    """Return how much every column that has a sketch has drifted, if there are enough rows.
 
-    A column that is absent counts as missing in all rows, unless all columns are absent.
+    A missing column counts as a column without values, unless all columns are missing.
     """
     names = set(domain.columns)
     if not any(column.name in names for column in sketches):
@@ -77,15 +78,15 @@ def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tupl
 
 
 def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, ...]:
-    """Return drifts whose p-values are corrected for this number of comparisons."""
+    """Correct the p-values for this number of comparisons."""
     return tuple(replace(column, p=min(1.0, column.p * tests)) for column in columns)
 
 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
-    """Yield the drift of a column; nothing for few rows.
+    """Yield the drift of a column, unless there are too few rows.
 
-    Texts in a column of numbers count as missing. If nearly all values are missing, only the share
-    of missing values is compared.
+    A text in a column of numbers counts as a missing value. If nearly all values are missing, only
+    the share of missing values is compared.
     """
     if min(len(values), before.valued) < _LEAST_ROWS:
         return
@@ -136,9 +137,9 @@ def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
 
 
 def _present(values: AnyArray) -> AnyArray:
-    """Return the values that are not missing: texts as bytes, or finite numbers as float32.
+    """Return the values that are not missing: texts as bytes, numbers as float32.
 
-    The quantiles of the reference are float32 too, so that equal numbers stay equal.
+    The quantiles of the reference are float32 too, so equal numbers compare as equal.
     """
     if values.dtype.kind == "S":
         stripped: AnyArray = np.char.strip(values)
@@ -156,7 +157,7 @@ def _texts(values: AnyArray) -> list[str]:
 
 
 def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
-    """Return the medians as text, or the middle halves if the medians are equal."""
+    """Return both medians as text; if they are equal, both middle halves."""
     medians = [f"{float(np.median(part)):.3g}" for part in (present, usual)]
     if medians[0] != medians[1]:
         return "median", medians[0], medians[1]
@@ -168,23 +169,23 @@ def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
 
 
 def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the share of the known category that changed most."""
+    """Return the share of the category that changed most, among those of the reference."""
     name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
     now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
     return f"share of {name}", now, before
 
 
-# Statistics.
+# Test statistics and p-values.
 
 
 def psi(before: Floats, now: Floats) -> float:
-    """Return the population stability index of two lists of shares, sum (q - p) log(q / p)."""
+    """Return the population stability index of two lists of shares: sum (q - p) log(q / p)."""
     p, q = (np.maximum(np.asarray(part, dtype=np.float64), _LEAST_SHARE) for part in (before, now))
     return max(0.0, float(((q - p) * np.log(q / p)).sum()))
 
 
 def _parts(values: Floats, edges: Floats) -> Float64s:
-    """Return the share of values in each part between edges; an edge belongs to the part below."""
+    """Return the share of values in each part; a value on an edge belongs to the part below."""
     places = np.searchsorted(edges, values, side="left")
     return np.asarray(np.bincount(places, minlength=len(edges) + 1) / len(values))
 
@@ -199,24 +200,24 @@ def ks_statistic(first: Floats, second: Floats) -> float:
 
 
 def ks_p(statistic: float, n: int, m: int) -> float:
-    """Return the asymptotic p-value of the two-sample Kolmogorov-Smirnov test.
+    """Return the approximate p-value of the Kolmogorov-Smirnov test of two samples.
 
-    The small-sample term is from Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von Mises and
-    related statistics without extensive tables", 1970.
+    The correction for small samples is from Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von
+    Mises and related statistics without extensive tables", 1970.
     """
     root = math.sqrt(n * m / (n + m))
     size = (root + 0.12 + 0.11 / root) * statistic
-    if size < 0.2:  # the series converges slowly, and the p-value is 1 to ten digits
+    if size < 0.2:  # here the series converges slowly, but the p-value is 1 to ten digits
         return 1.0
     terms = ((-1) ** (j - 1) * math.exp(-2 * j * j * size * size) for j in range(1, _TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))
 
 
 def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
-    """Return the p-value of Pearson's test that two lists of counts have the same shares.
+    """Return the p-value of Pearson's chi-square test that two lists of counts have equal shares.
 
-    Categories with a small expected count are counted together. Two categories have Yates's
-    correction.
+    Categories with a small expected count are joined. If two categories remain, Yates's correction
+    is used.
     """
     table = np.array([before, now], dtype=np.float64)
     table = table[:, table.sum(axis=0) > 0]
@@ -235,7 +236,7 @@ def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) 
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """Return the probability that a chi-square variable of whole degrees of freedom is larger."""
+    """Return the probability that a chi-square variable with whole degrees of freedom is larger."""
     half, odd = value / 2, freedom % 2
     tail = math.erfc(math.sqrt(half)) if odd else 0.0
     if half <= 0:

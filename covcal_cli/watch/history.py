@@ -1,18 +1,19 @@
-"""The history of a watch, and the periods of one calibration judged in the order of time.
+"""Read and write the history of a watch, and judge its periods in the order of time.
 
-The history is a file of JSON lines, to which lines are only added. A run appends its lines in one
-write, under a lock, and waits until they are on the disk. If a process is killed, earlier lines do
-not change. Each line holds one period and its digest. A line that was cut off or changed is ignored
-with a warning, and the next line starts below it. A file is never changed unless at least one of
-its lines begins like a period.
+The history is a file of JSON lines, to which lines are only added. A run writes all its new lines
+at once, while the file is locked, and waits until they are on the disk. If a process is killed,
+earlier lines are unchanged. A line holds one period and its hash. A line that was cut off or
+changed is ignored with a warning; the next line starts below it. A file is refused, and not
+changed, unless one of its lines begins like a period.
 
-Periods are put in the order of time, and judged from the first new period on, because a period that
-arrives late changes the verdicts of later periods.
+A period that arrives late changes the verdicts of later periods. So periods are put in the order of
+time, and judged again from the first new one on.
 
-The alarm compares the rows with the calibration's own rows. An alarm ends when a new segment
-begins. This happens if somebody accepts the changed rows (``--acknowledge``), or if they have not
-changed again for a number of periods. From then on the alarm compares with the first periods of the
-segment. The verdict is always about the calibration.
+The alarm first compares the rows with those of the calibration. An alarm ends when the changed rows
+become the new reference, which begins a new "segment" of the history. This happens if somebody
+accepts the changed rows (``--acknowledge``), or if the rows do not change again for a number of
+periods. From then on the alarm compares with the first periods of the segment. The verdict always
+compares with the calibration.
 """
 
 import os
@@ -45,31 +46,31 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-# the beginning of every line
+# each line begins with one of these
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
-_PADDING = b" \t\r\0"  # a power cut may leave NULs in a file
+_PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
 
 
 @dataclass(frozen=True)
 class History:
-    """The content of a history: every period once, by its latest line."""
+    """The content of a history. If lines repeat a period, the last one counts."""
 
     path: Path
     periods: tuple[Period, ...] = ()
     acknowledgements: tuple[Acknowledgement, ...] = ()
-    damaged: tuple[str, ...] = ()  # a sentence per damaged line
-    size: int = 0  # bytes of the complete lines that were read
+    damaged: tuple[str, ...] = ()  # one sentence for each damaged line
+    size: int = 0  # number of bytes that were read, in complete lines
     lines: int = 0  # number of complete lines
 
     def of(self, calibration_sha256: str) -> list[Period]:
-        """Return the periods that were compared with one calibration."""
+        """Return the periods that were watched with this calibration."""
         return [
             period for period in self.periods if period.calibration.sha256 == calibration_sha256
         ]
 
     def change_of(self, period: Period) -> str:
-        """Return whether the rows of a period changed, and whether somebody accepted that."""
+        """Return what changed in the rows of a period, and why somebody accepted it, if so."""
         key = period.calibration.sha256, period.measured.period
         reasons = [
             acceptance.reason
@@ -80,7 +81,7 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read a history; a file that does not exist is an empty history.
+    """Read a history. If the file does not exist, the history is empty.
 
     Raises
     ------
@@ -92,16 +93,17 @@ def read_history(path: Path) -> History:
             return _extended(History(path), handle.readall())
     except FileNotFoundError:
         return History(path)
-    except ValueError as error:  # a pipe or device, which may never end
+    except ValueError as error:  # it is a pipe or device, which may never end
         raise _not_plain(path) from error
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
-    """Append the lines that `lines` makes from the current history; append nothing if it raises.
+    """Append lines to a history: `lines` makes them from the history as it is now.
 
-    Only the part of the file after the `earlier` history is read.
+    Nothing is appended if `lines` raises. Of the file, only the part after the `earlier` history is
+    read.
 
     Raises
     ------
@@ -121,7 +123,7 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
     with os.fdopen(descriptor, "r+b", buffering=0) as handle:
         _lock(descriptor)
         size = os.fstat(descriptor).st_size
-        if size < earlier.size:  # another process replaced the file
+        if size < earlier.size:  # another process has replaced the file
             earlier = History(path)
         handle.seek(earlier.size)
         content = handle.readall()
@@ -141,14 +143,14 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the file for appending; some network file systems have no locks."""
+    """Lock the file for appending. Without locks on some network file systems, writing goes on."""
     if sys.platform != "win32":
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _extended(earlier: History, content: bytes) -> History:
-    """Return a history with the lines that follow it in the file."""
+    """Return a history with the further lines of its file."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)
@@ -172,8 +174,8 @@ def _extended(earlier: History, content: bytes) -> History:
             reason = "it was cut off" if is_cut_off else error
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
-        periods[period.key] = period  # a later line replaces an earlier line
-    if damaged and not is_history:  # the file is of another kind, such as a calibration
+        periods[period.key] = period  # the last line of a period counts
+    if damaged and not is_history:  # the file is something else, such as a calibration
         raise CovcalError(
             f"{path} is not a history of watch, because no line holds a period: pass another "
             "--history"
@@ -201,15 +203,15 @@ def _unwritable(path: Path, error: OSError) -> CovcalError:
 
 @dataclass(frozen=True)
 class Rule:
-    """The settings of the verdict and the alarm."""
+    """The settings by which periods are judged."""
 
     tolerance: float
-    threshold: float  # threshold of the evidence
-    stable: int  # periods without another change that end an alarm; 0 for never
+    threshold: float  # the evidence at which the alarm is raised
+    stable: int  # an alarm ends after so many periods without another change; 0 for never
 
 
 def in_time(names: Sequence[str]) -> list[int]:
-    """Return the time order of period names; the given order unless all are dates of one kind."""
+    """Return names in the order of time if all are of one kind, else unchanged."""
     keys = [place_in_time(name) for name in names]
     if any(key is None for key in keys) or len({key[0] for key in keys if key}) > 1:
         return list(range(len(names)))
@@ -217,7 +219,7 @@ def in_time(names: Sequence[str]) -> list[int]:
 
 
 def periods_in_time(history: History, calibration_sha256: str) -> list[Period]:
-    """Return the periods of one calibration in the order of time."""
+    """Return the periods that were watched with a calibration, in the order of time."""
     periods = history.of(calibration_sha256)
     return [periods[place] for place in in_time([period.measured.period for period in periods])]
 
@@ -229,12 +231,12 @@ def judged(
     standard: Standard,
     rule: Rule,
 ) -> list[Period]:
-    """Return the lines that new periods add to a history, with those of changed verdicts.
+    """Return the lines to append for new periods, and for periods whose verdict they change.
 
     Parameters
     ----------
     fresh : mapping
-        The new, grown, joined or replaced periods by name, in the order of their files.
+        The periods to add by name, in the order of their files: new, longer, joined or replaced.
     history, used, standard, rule
         The history so far, the calibration with its reference data, and the settings.
     """
@@ -279,7 +281,7 @@ def _judged(
     standard: Standard,
     rule: Rule,
 ) -> Period:
-    """Return the last of some periods with its alarm and verdict."""
+    """Return the last of these periods with its alarm and its verdict."""
     entry = so_far[-1]
 
     def alarm_since(segment: Segment | None) -> RaisedAlarm:
@@ -298,7 +300,7 @@ def _judged(
         again = alarm_since(following)
         if not again.raised:
             segment, alarm = following, again
-    # Labels from before a change of the rows say nothing about later rows.
+    # Labels from before the rows changed are not evidence on later rows.
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
@@ -322,9 +324,9 @@ def _judged(
 def acknowledgement(
     history: History, used: WatchedCalibration, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return two things: a line that accepts the rows of the last period, and this period.
+    """Return a line that accepts the rows of the last period, and that period.
 
-    Return None if its alarm is not raised.
+    Return None if the period has no alarm.
     """
     periods = periods_in_time(history, used.sha256)
     if not periods or not periods[-1].alarm.raised:

@@ -1,19 +1,19 @@
-"""The accuracy and the gap by the labels of one period, and of several periods together.
+"""Compute accuracy and gap from the labels of one period, or of several periods together.
 
-Every labelled period gives an accuracy A and a size n*, the number of random labels that would be
-as precise. So n* A labels count as right, and the others as wrong. Periods are pooled by adding
-these counts. The result is the gap, mean confidence minus accuracy, because the accuracy itself
-changes with the rows. The interval is valid at every look (`maths.odds.anytime_interval`).
+The labels of a period give an accuracy A, and an effective size n*: so many labels of random rows
+would be as precise. So n* A labels count as right, and n* (1 - A) as wrong. These counts are added
+over the periods of a "pool". The result is the gap (mean confidence minus accuracy), because the
+accuracy itself may change from period to period. You may look at its interval after every period;
+it still has the stated error probability (`maths.odds.anytime_interval`).
 
-A pool may begin at any labelled period. The pool that begins at period k = 0, 1, ... has the error
-probability e / ((k + 1) (k + 2)). The sum of these is e, so all intervals are right together with
-probability 1 - e, and the labels may choose among them. The result is the longest pool whose
-interval overlaps the intervals of all shorter pools. So a pool ends if later labels show another
-gap than earlier labels.
+A pool contains the labelled periods from some period on. The pool that begins with period k = 0, 1,
+... gets the error probability e / ((k + 1) (k + 2)). These sum to e. So all intervals are right
+together with probability 1 - e, and the labels themselves may decide which pool is used. It is the
+longest pool whose interval overlaps the intervals of all shorter pools. So if the gap has changed,
+the pool that is used begins after the change.
 
-Labels that arrive late come as a CSV with the columns ``id`` and ``label``. They are joined to the
-rows of watched periods by id. If several periods have the same ids, the CSV also needs a column
-``period``.
+Late labels come in a CSV with the columns ``id`` and ``label``. They are joined by id to the rows
+of periods. If an id occurs in several periods, the CSV needs a third column, ``period``.
 """
 
 from collections import Counter
@@ -44,28 +44,30 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
-ERROR = 0.05  # the probability that any interval of a history ever misses
-_MOST_ROWS = 20_000  # most rows of one file whose labels are read
-_MOST_STARTS = 100  # most labelled periods of a pool, the latest ones
+ERROR = 0.05  # the probability that any interval in a history is ever wrong
+_MOST_ROWS = 20_000  # the most rows of one file whose labels are read
+_MOST_STARTS = 100  # the most labelled periods in a pool; the latest ones count
 
 
 @dataclass(frozen=True)
 class FileLabels:
-    """The labelled rows of a file, with the scores of the rows that they represent."""
+    """The labelled rows of a file, with their scores and those of the rows that they stand for."""
 
-    draw: Draw  # n labelled rows; if its design is "random", they are random rows of their period
+    # the n labelled rows; with the design "random", they count as random rows of their period
+    draw: Draw
     right: Float64s  # (n,), 1 if the classifier is right
-    scores: Float64s  # (n,), scores of these rows
-    frame_scores: Float64s  # (m,), scores of the frame of the draw
-    drawable: Booleans  # (N,), whether each row of the target could have been drawn
+    # (n,), their scores, which estimate the probability that the classifier is right
+    scores: Float64s
+    frame_scores: Float64s  # (m,), scores of rows that stand for all rows that could be drawn
+    drawable: Booleans  # (N,), for each target row whether it could have been drawn
 
     @property
     def is_random(self) -> bool:
-        """Whether the rows count as random rows of their period."""
+        """Whether the labelled rows count as random rows of their period."""
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Return accuracy and size by the labels of a part of the rows; None without labels."""
+        """Return accuracy and effective size from the labels of some rows; None without labels."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -82,9 +84,10 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def weighted(self, rows: Rows) -> PeriodLabels | None:
-        """Return accuracy and size by the labels of a part of the rows, only from their weights.
+        """Return accuracy and effective size from the labels of some rows and their weights only.
 
-        A row with the largest weight of the file counts as one random row; other rows count less.
+        A row with the largest weight in the file counts as one random row. Rows with smaller
+        weights count less.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
@@ -99,7 +102,7 @@ class FileLabels:
     def metrics(
         self, target: Domain, rows: Rows, wanted: Sequence[Wanted], classes: Sequence[str]
     ) -> tuple[MetricEstimate, ...]:
-        """Estimate metrics on a part of the rows by its labels; it must have at least one."""
+        """Estimate metrics on some rows, of which at least one has a label."""
         draw = self.draw
         inside, frame = np.isin(draw.rows, rows), np.isin(draw.frame, rows)
         population, labelled = int(self.drawable[rows].sum()), int(inside.sum())
@@ -127,12 +130,12 @@ class FileLabels:
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the rows of a file that ``covcal pick`` drew and a person labelled, or None."""
+    """Return the rows of a file that covcal pick drew and a person labelled, or None."""
     return _of_draw(file, labelled_draw(file), seed)
 
 
 def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the target rows of a file that have a label in it, or None without any."""
+    """Return the target rows that have a label in the file itself, or None."""
     target = file.require_target()
     rows = target.rows(ALL)
     labels = target_labels(target, rows)
@@ -141,10 +144,10 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 
 
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
-    """Return rows of a file, ascending, with labels that arrived late.
+    """Return rows of a file, ascending, with late labels.
 
-    If ``covcal pick`` drew all these rows, they count by the design of the draw, together with the
-    labels of the other drawn rows. Otherwise they count as random rows of their period.
+    If ``covcal pick`` drew all these rows, the probabilities of the draw are used, together with
+    other labels of drawn rows. If not, they count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
@@ -191,7 +194,7 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
 
 
 def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabels | None:
-    """Return the labels of two parts as random rows of both parts, added as in a pool."""
+    """Add the labels of two parts of the rows, as labels of random rows of both parts."""
     if first is None or second is None:
         return first or second
     size = first.size + second.size
@@ -200,9 +203,9 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 
 
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
-    """Return accuracy and size by the labels of parts of one period, given the rows of each part.
+    """Return accuracy and size of one period, from those of its parts and the rows of each part.
 
-    Every part counts in proportion to its rows. A part without labels is left out.
+    A part counts in proportion to its number of rows. A part without labels is left out.
     """
     labelled = [(rows, labels) for rows, labels in parts if labels is not None]
     if not labelled:
@@ -210,7 +213,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
     shares = np.array([rows for rows, _ in labelled]) / sum(rows for rows, _ in labelled)
     accuracies = np.array([labels.accuracy for _, labels in labelled])
     sizes = np.array([labels.size for _, labels in labelled])
-    # The variance of a share at this size, with one label of either kind added.
+    # The variance of a share, with one right and one wrong label added, so that it is never 0.
     smoothed = (accuracies * sizes + 1) / (sizes + 2)
     variance = float(shares**2 @ (smoothed * (1 - smoothed) / sizes))
     accuracy = float(shares @ accuracies)
@@ -221,7 +224,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
 
 @dataclass(frozen=True)
 class Pool:
-    """The gap by the labels of some periods together."""
+    """The gap from the labels of several periods together."""
 
     gap: Gap
     labels: int
@@ -229,7 +232,7 @@ class Pool:
     last: str
 
     def accuracy(self, confidence: float) -> PeriodAccuracy:
-        """Return the accuracy of a period with this mean confidence."""
+        """Return the accuracy of a period that has this mean confidence."""
         value, low, high = (
             float(np.clip(confidence - gap, 0, 1))
             for gap in (self.gap.value, self.gap.high, self.gap.low)
@@ -240,7 +243,7 @@ class Pool:
 
 
 def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) -> Pool | None:
-    """Return the gap by the labels of ordered periods from `start` on, or None."""
+    """Return the gap from the labels of the periods from `start` on, or None."""
     labelled = [
         (entry, entry.labels, place)
         for place, entry in enumerate(entries)
@@ -266,16 +269,16 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
 
 @dataclass(frozen=True)
 class Pools:
-    """The gap by the labels from each start on; all intervals are right together."""
+    """The gap from the labels from each start on. All intervals are right together."""
 
-    starts: Sequence[int]  # numbers of labelled periods
+    starts: Sequence[int]  # indexes of the labelled periods at which a pool begins
     gaps: Sequence[Gap]
-    # position of the longest pool whose interval overlaps the intervals of all shorter pools
+    # index of the longest pool whose interval overlaps those of all shorter pools
     chosen: int
 
 
 def spent(k: Integers, error: float = ERROR) -> Float64s:
-    """Return the error probability of the pool that begins at the k-th labelled period."""
+    """Return the error probability of the pool that begins with the k-th labelled period."""
     return np.asarray(error / ((k + 1.0) * (k + 2.0)))
 
 
@@ -288,13 +291,14 @@ def pools(
     expected: float | None = None,
     error: float = ERROR,
 ) -> Pools | None:
-    """Return the gap by the labels of periods, from every start to the end; None without a start.
+    """Return the gap from the labels of periods, for every start of a pool; None without one.
 
-    - `sizes`, `accuracies`, `confidences`: n*, A and the mean confidence of the labelled periods in
-      order, shape (n,).
-    - `starts`: numbers of labelled periods; only the last of these are used.
-    - `expected`: the accuracy to expect, known before the labels. Default: the mean confidence.
-    - `error`: the probability that any interval ever misses.
+    - `sizes`, `accuracies`, `confidences`, (n,): n*, A and mean confidence of the labelled periods,
+      in the order of time.
+    - `starts`: indexes of labelled periods; if there are too many, only the last are used.
+    - `expected`: the accuracy that was expected before any label was known. Default: the mean
+      confidence.
+    - `error`: the probability that any interval is ever wrong.
     """
     starts = starts[-_MOST_STARTS:]
     if not starts:
@@ -312,7 +316,7 @@ def pools(
     )
     ends = confidence - accuracy, confidence - highs, confidence - lows
     gaps = [Gap(*gap) for gap in zip(*(end.tolist() for end in ends), strict=True)]
-    # The first start whose interval overlaps the intervals of all later starts.
+    # the first start whose interval overlaps those of all later starts
     highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
     lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
     chosen = next(
@@ -326,16 +330,17 @@ _REMEDY = "give a CSV with the columns id and label"
 
 @dataclass
 class LateLabels:
-    """The lines of a CSV of labels, and the periods that they were joined to."""
+    """The lines of a CSV with labels, and the periods to which they were joined."""
 
     path: Path
     ids: AnyArray  # (m,), UTF-8 bytes
     texts: AnyArray  # (m,), class names or numbers
-    periods: AnyArray | None  # (m,), the column ``period``, if there is one
-    joined: dict[int, str] = field(default_factory=dict)  # the period of each joined line
+    periods: AnyArray | None  # (m,), the column ``period``, or None
+    # for each line that was joined: its period
+    joined: dict[int, str] = field(default_factory=dict)
 
     def of_rows(self, file: FeatureFile, period: str, rows: Rows) -> tuple[Rows, Labels]:
-        """Return the rows of a period that have a label here, ascending, and their labels.
+        """Return the rows of a period whose label is here, ascending, and their labels.
 
         Raises
         ------
@@ -365,7 +370,7 @@ class LateLabels:
 
     @property
     def notes(self) -> list[str]:
-        """Return a note on the lines that belong to no period."""
+        """Return a note if some lines belong to no period."""
         missing = sorted(set(range(len(self.ids))) - set(self.joined))
         if not missing:
             return []
@@ -375,7 +380,7 @@ class LateLabels:
         ]
 
     def require_any(self) -> None:
-        """Raise `CovcalError` if no line was joined to a period."""
+        """Refuse a CSV of which no line belongs to a period."""
         if not self.joined:
             raise CovcalError(
                 f"{self.path}: none of its ids is in a watched period (the first is "
@@ -393,7 +398,7 @@ def read_late_labels(path: Path) -> LateLabels:
     Raises
     ------
     CovcalError
-        If a column is missing, or an id is there twice.
+        If a column is missing, or an id occurs twice.
     """
     require_file(path, remedy=_REMEDY)
     store = CSVStore(path, as_texts=True)

@@ -1,4 +1,4 @@
-"""Measure a period: how its rows differ from the rows of the calibration."""
+"""Measure a period: how its rows differ from those of a calibration."""
 
 import hashlib
 import math
@@ -58,10 +58,10 @@ from covcal_cli.watch.sketches import (
     squared_distance,
 )
 
-# The most rows of a period that are read. Their sampling noise is far below the noise of the
-# calibration's own rows.
+# The most rows of a period that are read. More would hardly help, because the calibration's own
+# rows then cause most of the noise.
 _MOST_ROWS = 20_000
-_LEAST_ROWS = 2  # fewer rows have no useful moments
+_LEAST_ROWS = 2  # with fewer rows, means and covariances are not computed
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Standard:
     networks: Path | None
     allow_other_preprocessing: bool
     notes: tuple[str, ...] = ()
-    is_new: bool = False  # whether no file holds the reference data yet
-    segments: Segments | None = None  # how periods are cut into segments, if the user asks
+    is_new: bool = False  # whether the reference data are not in a file yet
+    segments: Segments | None = None  # the segments of periods, if the user asked for them
     decision: WatchedDecision | None = None
     metrics: Sequence[Wanted] = ()  # metrics to estimate for every period
 
@@ -90,15 +90,15 @@ def standard_of(
     named: Sequence[Path],
     allow_other_preprocessing: bool,
 ) -> Standard:
-    """Return a calibration with its reference data; make them if they do not exist yet.
+    """Return a calibration with its reference data, which are made if they are missing.
 
-    The file that the calibration was fitted on is opened only if it is in the calibration's folder,
-    or if the user `named` it.
+    The features file of the calibration is opened only if it is in the calibration's folder, or if
+    the user `named` it.
 
     Raises
     ------
     CovcalError
-        If there are no reference data, and they cannot be made.
+        If the reference data are missing and cannot be made.
     """
     fitted, *others = calibration.inputs
     if fitted.is_outside and any(_is_same(fitted.path, path) for path in named):
@@ -120,9 +120,9 @@ def standard_of(
 
 
 def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) -> Standard:
-    """Write new reference data; `wrote` is called with their file.
+    """Write new reference data to their file, and call `wrote` with its path.
 
-    If they cannot be written, only this watch uses them, and a note says so.
+    If this fails, only this watch can use them; a note says so.
     """
     if not standard.is_new:
         return standard
@@ -140,12 +140,12 @@ def _is_same(first: Path, second: Path) -> bool:
 
 
 def make_reference(calibration: Calibration, document: Path, sha256: str) -> Reference:
-    """Make the reference data of a calibration from the file that it was fitted on.
+    """Make the reference data of a calibration from its features file.
 
     Raises
     ------
     CovcalError
-        If that file is gone or has changed.
+        If the file is missing or has changed.
     TooFewRowsError
         If it has too few labelled source validation rows.
     """
@@ -178,39 +178,39 @@ class Source:
     """A file to watch, and how it is cut into periods."""
 
     path: Path
-    name: str  # name of the period, if the file is one period
-    by: str | None  # a column of dates
+    name: str  # the name of the period, if the file is a single period
+    by: str | None  # the column of dates by which the file is cut
     every: str
-    uses_labels: bool = False  # whether the labels in the file are read
+    uses_labels: bool = False  # whether labels in the file are used
 
     @property
     def is_one_period(self) -> bool:
-        """Whether the file is not cut."""
+        """Whether the file is a single period."""
         return self.by is None and rows_of(self.every) is None
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A period in its file, with the history's period of the same name."""
+    """A period that was measured, and the period of this name in the history, if there is one."""
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
     segments: tuple[SegmentVerdict, ...] = ()
-    is_of_decision: bool = False  # whether the watched decision was made on this file
+    is_of_decision: bool = False  # whether the watched decision was made on this very file
 
 
 def measurements(
     source: Source, standard: Standard, recorded: Mapping[str, Measured], late: LateLabels | None
 ) -> Iterator[Measurement]:
-    """Yield every period of a file.
+    """Measure and yield every period of a file.
 
-    If the history has a period with the same rows, it is not measured again, but its labels are
-    read. A period is "grown" if its first rows are the rows in the history.
+    If the history already has a period with the same rows, only its labels are read. A period has
+    "grown" if its first rows are those in the history.
 
     Raises
     ------
     CovcalError
-        If the file has no target, is of another classifier, or a column is no date.
+        If the file has no target, is of another classifier, or has a value that is not a date.
     """
     with FeatureFile(source.path) as file:
         yield from measurements_of(file, source, standard, recorded, late)
@@ -223,7 +223,7 @@ def measurements_of(
     recorded: Mapping[str, Measured],
     late: LateLabels | None = None,
 ) -> Iterator[Measurement]:
-    """Yield every period of an open file, as `measurements`."""
+    """Yield every period of an open file, as `measurements` does."""
     target = file.require_target()
     if standard.metrics:
         file.require_all_classes("--metrics")
@@ -274,7 +274,7 @@ def _with_accepted(
     standard: Standard,
     labels: FileLabels | None,
 ) -> Measured:
-    """Return a period with the data of the rows that the watched decision accepts."""
+    """Add to a period the numbers of the rows that the watched decision accepts."""
     decision = standard.decision
     if decision is None:
         return entry
@@ -285,7 +285,8 @@ def _with_accepted(
     if is_recorded and of_rows is None:
         return entry
     accepted = accepted_rows(target, cut.rows, scaled, decision)
-    # An earlier watch may have read some of these labels without this decision, so count all again.
+    # An earlier watch without this decision may have read some of these labels, so all are counted
+    # again.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
@@ -298,9 +299,9 @@ def _with_accepted(
 def _with_metrics(
     entry: Measured, target: Domain, cut: Cut, standard: Standard, labels: FileLabels | None
 ) -> Measured:
-    """Return a period with its metrics: by `labels` if there are new labels, else estimated.
+    """Add metrics to a period: from `labels` if there are new ones, else estimated.
 
-    Metrics in the history are not estimated again.
+    Metrics that the history already has are not estimated again.
     """
     classes = standard.calibration.classes
     recorded = wanted_again(entry.metrics, classes)
@@ -330,7 +331,7 @@ def _segments(
     labels: FileLabels | None,
     entry: Measured,
 ) -> tuple[SegmentVerdict, ...]:
-    """Return the verdict on every segment of a period; none unless the user asks."""
+    """Return the verdict on every segment of a period, if the user asked for segments."""
     how = standard.segments
     if how is None:
         return ()
@@ -339,9 +340,9 @@ def _segments(
 
 
 def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
-    """Return a standard that cuts periods into segments by a column.
+    """Return the calibration with the segments of a column.
 
-    If the file that the calibration was fitted on is gone, or lacks the column, a note says so.
+    A note says if the calibration's features file is missing, or lacks the column.
     """
     calibration, notes = standard.calibration, standard.notes
     segments = segments_by(column, tolerance, level, calibration, standard.reference)
@@ -356,7 +357,7 @@ def with_segments(standard: Standard, column: str, tolerance: float, level: floa
 def _labels(
     file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return the labelled rows of a file: late labels, labels in the file, or picked rows."""
+    """Return the labels of a file's rows: late ones, those in the file, or those of picked rows."""
     own = own_labels(file, seed) if source.uses_labels else None
     if own is not None:
         return own
@@ -420,10 +421,10 @@ def _mean(shares_of_rows: Float64s) -> float:
 
 
 def joined(first: Measured, second: Measured) -> Measured:
-    """Return one period from two parts, which came in two files.
+    """Return one period from two parts that are in two files.
 
-    Means and signals are those of all rows. The estimate and the distances between domains are
-    means over both parts.
+    Means and signals are computed over all rows. The estimate and the distances between domains are
+    means of both parts.
     """
     rows = np.array([first.rows, second.rows], dtype=np.float64)
 
@@ -468,14 +469,15 @@ def joined(first: Measured, second: Measured) -> Measured:
             if name in second.variances
         },
         signal_rows=first.signal_rows + second.signal_rows,
-        columns=(),  # their distributions cannot be joined
+        # the distribution of a column over all rows cannot be computed from those of the parts
+        columns=(),
         metrics=(),
         accepted=_joined_accepted(first, second),
     )
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Return the accepted rows of both parts; None unless the same decision accepted them."""
+    """Add the accepted rows of two parts; None unless the same decision accepted them."""
     one, other = first.accepted, second.accepted
     if one is None or other is None or one.decision != other.decision:
         return None
@@ -500,7 +502,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the rows' coordinates, shape (m, p); None if the file lacks the features."""
+    """Return the rows' coordinates, shape (m, p); None if the file has no features."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
@@ -510,10 +512,11 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 def distances(
     reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the domain AUC of a period against source and target, and the source's effective rows.
+    """Return how far a period is from source and target: two AUCs, and the effective source rows.
 
-    For two normal domains with equal covariance and squared Mahalanobis distance d2, the best AUC
-    is Phi(sqrt(d2 / 2)), and importance weights leave a share exp(-d2) of effective rows.
+    An AUC is that of the best classifier between two domains. For normal domains with equal
+    covariance and squared Mahalanobis distance d2, it is Phi(sqrt(d2 / 2)), and the share of
+    effective rows after importance weighting is exp(-d2).
     """
     if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None
@@ -531,10 +534,10 @@ def _auc(squared: float) -> float:
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield the position of the rows among the reference rows, signal by signal.
+    """Yield for every signal the position of the rows among the reference rows.
 
-    The position is the mean rank minus the reference's own mean rank, with the variance of the
-    ranks.
+    The position is the mean rank of the rows minus that of the reference itself. The variance of
+    the ranks is returned too.
 
     Parameters
     ----------
@@ -543,9 +546,9 @@ def signals_of(
     logits : ndarray of shape (n, K)
         The classifier's logits.
     confidence : ndarray of shape (n,)
-        Calibrated confidence in the classifier's labels.
+        The calibrated confidence in the predicted classes.
     compared : ndarray of shape (n, p), optional
-        Coordinates of the rows, if they have any.
+        The coordinates of the rows, if there are any.
     """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}

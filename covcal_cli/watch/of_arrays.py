@@ -1,7 +1,7 @@
-"""Watch periods whose logits are in memory.
+"""Watch periods whose logits are in memory, with ``covcal.Watch``.
 
-Each period becomes a features file in memory. Then the functions of ``covcal watch`` measure and
-judge it, so the numbers and verdicts are equal to those of the command.
+Each period becomes a features file in memory, which the functions of ``covcal watch`` measure and
+judge. So numbers and verdicts are those of the command.
 """
 
 import hashlib
@@ -39,40 +39,42 @@ from covcal_cli.watch.segments import segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
-_IN_MEMORY = Path("the arrays")  # the path of a period or calibration that is not in a file
+# stands for the file that a period or calibration in memory does not have
+_IN_MEMORY = Path("the arrays")
 
 
 class Watch:
-    """A calibration that judges later rows, period by period, as ``covcal watch`` does.
+    """Judge later rows with a calibration, period by period, as ``covcal watch`` does.
 
     Parameters
     ----------
     calibration : path or Calibrator
-        A cal.json with its reference data or its features file beside it, or a fitted calibrator.
+        A cal.json, with its reference data or its features file beside it; or a fitted calibrator.
     source_logits, source_labels, target_logits : arrays, optional
-        For a calibrator: the arrays that it was fitted on. Later rows are compared with them.
+        Needed if `calibration` is a calibrator: the arrays that it was fitted on. Later rows are
+        compared with them.
     target_columns, source_columns : data frames or dicts of arrays, optional
-        Further columns of these rows. The columns of later rows are compared with the target's.
-        `segment` needs the source's too, to estimate the accuracy of a segment.
+        Other columns of these rows. The columns of later rows are compared with those of the
+        target. `segment` also needs those of the source, to estimate the accuracy of each segment.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. Without it the
         history is kept in memory.
     tolerance : float
-        If the confidence is off by more than this, the verdict is "off".
+        If the mean confidence differs from the accuracy by more than this, the verdict is "off".
     every : str
-        The length of a period: day, week, month, quarter or year. It determines how often an alarm
-        is possible.
+        The length of a period: day, week, month, quarter or year. It decides how many periods a
+        year has, and so how strong evidence for an alarm must be.
     false_alarms : float
-        The largest number of false alarms (changed rows) per year.
+        The most false alarms per year. A false alarm says that rows changed, although they did not.
     stable : int
-        The number of periods without another change that end an alarm; 0 for never.
+        An alarm ends after this many periods without another change; 0 for never.
     segment : str, optional
-        A column whose values are judged separately, or "predicted".
+        A column, or "predicted". The rows of each of its values are judged separately.
     metrics : str, optional
-        Metrics to estimate for every period, such as "f1,recall:fraud", as ``--metrics``.
+        Metrics to estimate for every period, as for ``--metrics``, such as "f1,recall:fraud".
     decide : path, optional
-        Only with a cal.json: a decide.json that was made with it. ``promise`` of each period says
-        whether the accepted rows keep the promised error.
+        A decide.json that was made with this cal.json. `promise` of each period then says whether
+        the accepted rows are wrong no more often than promised.
 
     Attributes
     ----------
@@ -81,12 +83,12 @@ class Watch:
     segments_ : tuple of SegmentVerdict
         The verdicts on the segments of the last period that was observed.
     notes_ : tuple of str
-        Notes on this period.
+        Notes on the data, as the command prints them.
 
     Raises
     ------
     CovcalError
-        If there are no reference data and they cannot be made, or the history cannot be read.
+        If the reference data are missing and cannot be made, or the history cannot be read.
     """
 
     @checked
@@ -178,29 +180,28 @@ class Watch:
     ) -> Period:
         """Judge the rows of a period, and add it to the history.
 
-        If you give the same rows again with labels that arrived later, they are judged by these
-        labels.
+        If labels arrive later, pass the same rows again with their labels.
 
         Parameters
         ----------
         logits : array or data frame, shape (n, K), or (n,) for the second of two classes
-            The classifier's logits. A data frame may have one column per class, named like the
-            class, and other columns.
+            The classifier's logits. A data frame may have a column for each class, with the name of
+            the class, and other columns.
         period : str
-            The name, such as "2026-11-29", "2026-W48" or "2026-11". Such names are put into the
-            order of time.
+            A name such as "2026-11-29", "2026-W48" or "2026-11". Names of one such kind are put in
+            the order of time.
         features : array, shape (n, d), optional
             phi(x), if the calibration was fitted on a file with features.
         labels : array, shape (n,), optional
-            The labels of rows that somebody labelled, as class names or numbers; None or NaN for
-            other rows. They count as random rows of the period.
+            The class names or class numbers of rows that somebody labelled; None or NaN for other
+            rows. The labelled rows are assumed to be a random part of the period.
         columns : data frame or dict of arrays, optional
-            Further columns of the rows, numbers or categories, whose drift is measured. By default
+            Other columns of the rows, numbers or categories, whose drift is measured. By default
             the columns of `logits` that are not classes.
         join : bool
-            Whether the rows are further rows of a known period.
+            Whether to add the rows to a period that is in the history already.
         force : bool
-            Whether other rows may replace those of a known period.
+            Whether to replace a period that is in the history already.
 
         Returns
         -------
@@ -211,7 +212,7 @@ class Watch:
         Raises
         ------
         CovcalError
-            If arrays do not fit the calibration, or the period is known with other rows.
+            If arrays do not fit the calibration, or the period is in the history with other rows.
         """
         if not period.strip():
             raise ArgumentError("period must be a name, such as 2026-11-29")
@@ -258,7 +259,7 @@ class Watch:
         rest = None
         if set(names) <= set(getattr(logits, "columns", ())):
             rest, logits = logits.drop(columns=names), logits[names]
-        if hasattr(logits, "__len__") and not len(logits):  # a period without rows
+        if hasattr(logits, "__len__") and not len(logits):  # the period has no rows
             return np.zeros((0, len(self._standard.calibration.classes))), rest
         if calibrator is not None:
             return calibrator.rows(logits), rest
@@ -271,7 +272,7 @@ class Watch:
         return rows, rest
 
     def _labels(self, labels: Any, n: int) -> Labels:
-        """Return class numbers, and -1 if a label is missing."""
+        """Return class numbers, and -1 where a label is missing."""
         values = _objects(labels, "labels")
         if values.shape != (n,):
             raise ArgumentError(f"labels must have shape ({n},), not {values.shape}")
@@ -298,7 +299,7 @@ def _features(features: Any, n: int) -> AnyArray:
 
 
 def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
-    """Return the columns of a frame as a features file holds them: float64, or texts in UTF-8."""
+    """Return the columns in the types of a features file: float64, or texts in UTF-8."""
     if columns is None:
         return {}
     if not hasattr(columns, "keys"):
@@ -320,12 +321,12 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 
 
 def _objects(values: Any, name: str) -> AnyArray:
-    """Return an array that keeps NaN among texts, which NumPy would turn into a text."""
+    """Return an array of objects, because NumPy would turn NaN among texts into a text."""
     return array_of(np.array(values, dtype=object) if isinstance(values, list) else values, name)
 
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
-    """Return objects as numbers if all are, else as texts; missing values are NaN or empty."""
+    """Return objects as numbers if all are, else as texts. Missing ones are NaN or empty."""
     present = [not _is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)
@@ -336,15 +337,15 @@ def _numbers_or_texts(values: AnyArray) -> AnyArray:
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a value is None, NaN, or the NA or NaT of pandas."""
+    """Return whether a value is None, NaN, or pandas's NA or NaT."""
     try:
         return value is None or bool(value != value)
-    except TypeError:  # NA is neither true nor false
+    except TypeError:  # pandas's NA has no truth value
         return True
 
 
 def _standard_of_file(document: Path) -> Standard:
-    """Return a cal.json with its reference data, which are made if they do not exist yet."""
+    """Return a cal.json with its reference data, which are made if they are missing."""
     calibration = read_calibration(document)
     if calibration.scaling.reads_aligned or calibration.reading.get("tail") == ONE_CONFIDENCE:
         raise ArgumentError(
@@ -363,7 +364,7 @@ def _standard_of_arrays(
     segment: str | None,
     settings: WatchSettings,
 ) -> Standard:
-    """Return a fitted calibrator with the reference data of its arrays."""
+    """Return a fitted calibrator with reference data from its arrays."""
     if source_logits is None or source_labels is None:
         raise ArgumentError(
             "the Calibrator keeps no arrays: give the source_logits, source_labels and "

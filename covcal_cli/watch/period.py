@@ -1,7 +1,7 @@
-"""The records of a watch: the numbers and the verdict of one period, and the result of a run.
+"""The records of a watch: a period with its numbers and verdict, and the result of a run.
 
-The record of a period is one line of the history. Its numbers use only labels that you give: rows
-you labelled (`covcal label`), ``--labels`` or ``--target-labels``.
+The record of a period is one line of the history. Its numbers use no labels except those that you
+give: rows you labelled (`covcal label`), ``--labels`` or ``--target-labels``.
 """
 
 import math
@@ -25,22 +25,22 @@ from covcal_cli.records import (
     require_ascending,
 )
 
-# Whether the mean confidence is within the tolerance of the accuracy.
+# holds: the mean confidence is within the tolerance of the accuracy
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
-_LARGE_DRIFT = 0.1  # a PSI or a difference of shares: the usual limit of a moderate change
-_LARGE_SHARE = 0.01  # share of missing or new values
-_LARGEST = 1e15  # more evidence than a shift of 10 million rows can give
+_LARGE_DRIFT = 0.1  # a larger PSI, or difference of shares, is usually called a moderate change
+_LARGE_SHARE = 0.01  # a smaller share of missing or new values does not matter
+_LARGEST = 1e15  # larger than the evidence of any shift of 10 million rows
 
 
 @dataclass(frozen=True)
 class WatchedCalibration:
-    """The calibration whose reference data a period is compared with."""
+    """The calibration with which a period was judged."""
 
     path: Path
     sha256: str
-    method: str  # the method that was used
+    method: str  # the method that was used; differs from the one asked for with auto
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class PeriodAccuracy:
     accuracy: Share
     low: Share
     high: Share
-    of: str  # the rows or labels on which the estimate rests, in words
-    contradicted: bool = False  # whether the estimators disagree
+    of: str  # in words, the rows or labels that the accuracy comes from
+    contradicted: bool = False  # whether the estimators disagreed
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, high=self.high)
@@ -59,11 +59,11 @@ class PeriodAccuracy:
 
 @dataclass(frozen=True)
 class PeriodLabels:
-    """The accuracy by the labels of one period, by the design of their draw."""
+    """The accuracy of one period from its labels, with the probabilities of their draw."""
 
-    rows: Number  # labelled
+    rows: Number  # number of labelled rows
     accuracy: Share
-    size: Positive  # the number of random labels that would be as precise
+    size: Positive  # effective size: so many labels of random rows would be as precise
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Gap:
         require_ascending(low=self.low, value=self.value, high=self.high)
 
     def verdict(self, tolerance: float) -> Verdict:
-        """Return the verdict: the interval is within the tolerance, beyond it, or neither."""
+        """Return "holds" (interval within the tolerance), "off" (beyond it) or "not known"."""
         if -tolerance <= self.low and self.high <= tolerance:
             return "holds"
         return "off" if self.low > tolerance or self.high < -tolerance else "not known"
@@ -86,26 +86,28 @@ class Gap:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """The difference between a kept column's values and those of the calibration's rows."""
+    """How the values of a kept column differ from those of the calibration's rows."""
 
     name: str
     rows: Number
-    psi: NonNegative  # population stability index, of tenths of the numbers or of categories
-    # The largest difference of the distribution functions (KS), or of the shares of a category.
+    # population stability index, over ten parts of the numbers or over the categories
+    psi: NonNegative
+    # for numbers, the largest difference of the distribution functions (KS); for categories, of
+    # their shares
     statistic: Share
-    # p-value of the KS or chi-square test and the test of missing values, for all columns together
+    # p-value of these tests, corrected for all columns of the period
     p: Share
     missing: Share
     missing_before: Share
-    new: Share  # share of the rows with a value whose category the reference does not have
-    new_categories: tuple[str, ...]  # the most frequent new categories
-    measure: str  # the number that changed most, in words, such as "median"
+    new: Share  # of the rows with a value, the share whose category the reference does not have
+    new_categories: tuple[str, ...]  # the most frequent of these categories
+    measure: str  # in words, the number that changed most, such as "median"
     now: str
     before: str
 
     @property
     def size(self) -> float:
-        """The size of the change, to compare columns."""
+        """The size of the change, by which columns are ranked."""
         return max(self.psi, self.statistic, abs(self.missing - self.missing_before))
 
     def is_drift(self, level: float) -> bool:
@@ -140,14 +142,14 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class RaisedAlarm:
-    """The evidence for a change so far: logarithms of R and of the threshold of the alarm."""
+    """The evidence for a change so far, and the evidence that raises the alarm, as logarithms."""
 
     log_evidence: Annotated[float, Within(-_LARGEST, _LARGEST)]
     log_threshold: Annotated[float, Within(0, 100)]
     raised: bool
-    since: str  # the period in which a change most likely began
-    signal: str  # the signal with the strongest evidence
-    change: str = ""  # the change in words, while the alarm is raised
+    since: str  # the period with which the change most likely began
+    signal: str  # the signal for which the evidence is strongest
+    change: str = ""  # the change in words; empty without an alarm
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
@@ -156,10 +158,10 @@ class RaisedAlarm:
 
 @dataclass(frozen=True)
 class Segment:
-    """The periods with which the alarm compares, in place of the calibration's rows."""
+    """The periods that the alarm uses as reference, instead of the calibration's rows."""
 
     since: str  # its first period
-    reason: str  # the reason why it began
+    reason: str  # why the segment began
 
 
 @dataclass(frozen=True)
@@ -169,18 +171,19 @@ class Accepted:
     decision: str  # sha256 of decide.json
     error: Share  # the largest share of accepted rows that may be wrong
     rows: Count  # number of accepted rows
-    expected: CurvePoint | None  # their expected error without labels
-    labels: PeriodLabels | None  # the accuracy by the labels of accepted rows
+    expected: CurvePoint | None  # their expected error, estimated without labels
+    labels: PeriodLabels | None  # their accuracy, from labels of accepted rows
 
 
 @dataclass(frozen=True)
 class Promise:
-    """Whether a decision still keeps its promise."""
+    """Whether the accepted rows are wrong no more often than a decision promised."""
 
     verdict: PromiseVerdict
-    labels: Count  # labelled accepted rows of this period and of earlier ones
-    error: Gap | None  # the share of accepted rows that is wrong, by these labels
-    needed: Count | None  # about how many more labels would decide; None: decided, or too many
+    labels: Count  # number of labelled accepted rows, in this and earlier periods
+    error: Gap | None  # from these labels, the share of accepted rows that are wrong
+    # about how many more labels are needed to decide; None if decided, or if they are too many
+    needed: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,29 +192,29 @@ class Measured:
 
     period: str
     file: Path
-    by: str | None  # the column of dates that cut the file; None for a whole file
-    every: str  # the length of a period
-    # The sha256 of the rows, by which they are recognised; one for each file of the period.
+    by: str | None  # the column of dates by which the file was cut; None if it was not cut
+    every: str  # the length of a period, such as "week"
+    # One sha256 of the rows per file of the period. Equal rows are recognised by it.
     rows_sha256: tuple[str, ...]
-    rows: Count  # if it is 0, the numbers below mean nothing
-    read: Count  # rows that the numbers use; a seeded sample if there are more
-    confidence_before: Share  # mean confidence of the classifier itself
-    confidence: Share  # mean calibrated confidence
-    predicted: tuple[Share, ...]  # how often each class is predicted
-    estimate: PeriodAccuracy | None  # estimated without labels
-    labels: PeriodLabels | None  # the accuracy by the labels of its rows
-    auc_target: Share | None  # AUC between the period and the calibration's own target
+    rows: Count  # without rows, the numbers below mean nothing
+    read: Count  # number of rows that were read: all, or a random sample
+    confidence_before: Share  # mean confidence before calibration
+    confidence: Share  # mean confidence after calibration
+    predicted: tuple[Share, ...]  # for each class, how often it is predicted
+    estimate: PeriodAccuracy | None  # the accuracy, estimated without labels
+    labels: PeriodLabels | None  # the accuracy from labels of the period's rows
+    auc_target: Share | None  # AUC of a classifier between the period and the calibration's target
     auc_source: Share | None
-    effective_rows: NonNegative | None  # effective sample size of the source for the period
-    # Mean rank of the rows among the reference rows, minus the reference's own mean rank, by
-    # signal.
+    # effective sample size of the source rows after weighting them towards the period
+    effective_rows: NonNegative | None
+    # by signal: mean rank of the rows among the reference rows, minus that of the reference itself
     signals: Mapping[str, Difference]
-    variances: Mapping[str, Share]  # variances of the ranks, by signal
-    signal_rows: Count  # number of rows for signals and domains
-    columns: tuple[ColumnDrift, ...] = ()  # drifts of the kept columns; empty for joined periods
-    accepted: Accepted | None = None  # the rows that the decision accepts, if a decision is watched
-    # The metrics that were asked for: by the labels of the period, or estimated; empty for joined
-    # periods.
+    variances: Mapping[str, Share]  # by signal: variance of the ranks
+    signal_rows: Count  # number of rows behind the signals and distances
+    # how each kept column drifted; empty if the period comes from several files
+    columns: tuple[ColumnDrift, ...] = ()
+    accepted: Accepted | None = None  # the rows that the watched decision accepts
+    # The metrics that the user asked for; empty if the period comes from several files.
     metrics: tuple[MetricEstimate, ...] = ()
 
     def __post_init__(self) -> None:
@@ -224,35 +227,35 @@ class Period(Document):
 
     schema: ClassVar[str] = "covcal.period/1"
 
-    version: str  # of covcal
+    version: str  # the version of covcal
     calibration: WatchedCalibration
     measured: Measured
-    # The accuracy by the labels of this period and of earlier ones; None without labels.
+    # the accuracy from the labels of this period and earlier ones; None without labels
     by_labels: PeriodAccuracy | None
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
-    segment: Segment | None  # None while the alarm compares with the calibration's own rows
+    segment: Segment | None  # None if the alarm compares with the calibration's rows
     verdict: Verdict
     why: str
-    supersedes: bool = False  # whether an earlier line has the same period and calibration
-    promise: Promise | None = None  # None without a decision
+    supersedes: bool = False  # whether the history has an earlier line of this period
+    promise: Promise | None = None  # None if no decision is watched
 
     @property
     def accuracy(self) -> PeriodAccuracy | None:
-        """The accuracy behind the verdict: by labels if there are any, else estimated."""
+        """The accuracy that the verdict uses: from labels if there are any, else estimated."""
         return self.by_labels or self.measured.estimate
 
     @property
     def answer(self) -> str:
-        """The verdict in words, with its reason."""
+        """The verdict with its reason, in words."""
         if self.verdict == "off" and self.gap is not None:
             return f"off by about {100 * abs(self.gap.value):.0f} points: {self.why}"
         return f"{self.verdict}: {self.why}"
 
     @property
     def change(self) -> str:
-        """Whether the rows changed, since which period, and the change, in words."""
+        """In words: whether the rows changed, since when, and what changed."""
         if self.alarm.raised:
             return f"changed since {self.alarm.since}: {self.alarm.change}"
         if self.segment is None:
@@ -264,7 +267,7 @@ class Period(Document):
 
     @property
     def accepted(self) -> str:
-        """The number of rows that the decision accepts, and their expected error, in words."""
+        """In words: how many rows the decision accepts, and their expected error."""
         accepted = self.measured.accepted
         if accepted is None:
             return ""
@@ -279,7 +282,7 @@ class Period(Document):
 
     @property
     def promise_answer(self) -> str:
-        """Whether the decision keeps its promise, in words."""
+        """In words: whether the decision keeps its promise."""
         promise, accepted = self.promise, self.measured.accepted
         if promise is None or accepted is None:
             return ""
@@ -301,9 +304,9 @@ class Period(Document):
 
     @property
     def drifts(self) -> list[ColumnDrift]:
-        """The kept columns that have drifted, the largest change first.
+        """The kept columns that drifted, the largest change first.
 
-        A false drift is as rare as a false alarm, because both have the same level per period.
+        A column is called drifted by chance as rarely as a false alarm is raised.
         """
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]
@@ -311,41 +314,41 @@ class Period(Document):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The name and the calibration, which identify a period in a history."""
+        """The name of the period and the calibration, which identify a line of the history."""
         return self.measured.period, self.calibration.sha256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Document):
-    """A line of the history: somebody accepts changed rows, which ends the alarm."""
+    """A line of the history by which somebody accepted changed rows, which ended the alarm."""
 
     schema: ClassVar[str] = "covcal.acknowledgement/1"
 
-    version: str  # of covcal
+    version: str  # the version of covcal
     calibration: str  # sha256 of the calibration
-    since: str  # the period in which the change began, the first of the new segment
-    after: str  # the last period at that time; the segment is used from the next period on
+    since: str  # the period in which the change began, which is the first of the new segment
+    after: str  # the period that was last when somebody accepted; later ones use the new segment
     reason: str
 
 
 @dataclass(frozen=True)
 class SegmentVerdict:
-    """The verdict on the rows of a period with one value of a column."""
+    """The verdict on those rows of a period that have one value of a column."""
 
     period: str
     segment: str
     rows: Number
     confidence: Share  # mean calibrated confidence
-    accuracy: PeriodAccuracy | None  # by the labels of the period if there are any, else estimated
+    accuracy: PeriodAccuracy | None  # from labels of the period if there are any, else estimated
     gap: Gap | None
     verdict: Verdict
     why: str
-    drifts: tuple[ColumnDrift, ...]  # compared with the calibration's rows of the same segment
+    drifts: tuple[ColumnDrift, ...]  # compared with the calibration's rows that have the same value
 
 
 @dataclass(frozen=True)
 class Watched(Document):
-    """The result of one watch: periods with their verdicts."""
+    """The result of one run of watch: the periods with their verdicts."""
 
     schema: ClassVar[str] = "covcal.watch/1"
 
@@ -354,7 +357,7 @@ class Watched(Document):
     every: str
     false_alarms: Positive
     tolerance: Share
-    earlier: Count  # number of periods of the history that the alarm also uses
+    earlier: Count  # number of earlier periods of the history that the alarm used
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     segments: tuple[SegmentVerdict, ...] = ()

@@ -1,16 +1,16 @@
-"""Whether a decision still keeps its promise: at most a share A of the accepted rows is wrong.
+"""Test whether at most a share A of the accepted rows is wrong, as a decision promised.
 
-Labels of accepted rows add up over periods, with intervals that are valid at every look
-(`watch.labels.pools`). A pool may begin at any labelled period. The intervals of all pools are
-right together with probability 95 %. The promise counts as broken if the interval of any pool is
-above A. For a decision that keeps its promise, this happens with a probability of at most 5 %,
-however long you watch. The promise holds so far if the interval of the longest pool without a
-change is at most A.
+The labels of accepted rows are added over periods. You may look at the intervals after every period
+(`watch.labels.pools`). A pool contains the labelled periods from some period on. The intervals of
+all pools are right together with probability 95 %. The promise is called broken if the interval of
+any pool is above A. If a decision keeps its promise, it is called broken with a probability of at
+most 5 %, however long you watch. The promise holds so far if the pool that is used (the longest one
+without a change) has an interval up to A or below.
 
 A random row counts as one row. If rows have different weights w, a row counts as u = w / max w
-rows. The test stays valid for this reason. Let L be the likelihood ratio of one row, which is
-linear in r (1 if the row is wrong, else 0). Then L^u <= 1 + u (L - 1) (Bernoulli's inequality). The
-right side has the mean 1 if the weighted share of wrong rows is A.
+rows, at most one. The test is still valid, for this reason. Let L be the likelihood ratio of one
+row. It is linear in r, which is 1 if the row is wrong, else 0. Then L^u <= 1 + u (L - 1)
+(Bernoulli's inequality). If the weighted share of wrong rows is A, the right side has mean 1.
 """
 
 from collections.abc import Sequence
@@ -30,31 +30,31 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.watch.labels import FileLabels, pools, spent
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
-# numbers of labels that are suggested
+# the numbers of labels that may be suggested
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
-_PRIOR = 10.0  # number of labels as which the expected error counts
+_PRIOR = 10.0  # the expected error counts like this many labels
 
 
 @dataclass(frozen=True)
 class WatchedDecision:
-    """A decision whose promise is watched."""
+    """A decision whose promise is tested."""
 
     decision: Decision
-    sha256: str  # of its file
-    error: float  # A
+    sha256: str  # hash of its file
+    error: float  # A, the largest share of accepted rows that may be wrong
 
     def was_made_on(self, sha256: str) -> bool:
-        """Return whether the decision was made on rows of a features file."""
+        """Return whether the decision was made on the rows of this features file."""
         return sha256 in {entry.sha256 for entry in self.decision.inputs}
 
 
 def watched_decision(path: Path, document: Path) -> WatchedDecision:
-    """Read the decision to watch; it must belong to the calibration `document`, and accept rows.
+    """Read the decision to watch. It must be made with the calibration `document`, and accept rows.
 
     Raises
     ------
     CovcalError
-        If it cannot be read, has another calibration or score, or makes no promise.
+        If it cannot be read, was made with another calibration, or makes no promise.
     """
     decision = read_decision(path, document)
     if decision.error is None:
@@ -69,7 +69,7 @@ def watched_decision(path: Path, document: Path) -> WatchedDecision:
 
 
 def accepted_rows(target: Domain, rows: Rows, scaled: ScaledLogits, by: WatchedDecision) -> Rows:
-    """Return the rows of a period that a decision accepts."""
+    """Return the rows of a period that the decision accepts."""
     masks = [by.decision.accepts(scores) for _, scores in scaled.confidences(target, rows)]
     accepted: Booleans = np.concatenate([np.zeros(0, dtype=np.bool_), *masks])
     return rows[accepted]
@@ -86,9 +86,9 @@ def accepted_in_period(
 ) -> Accepted:
     """Measure the accepted rows of a period.
 
-    - `sample`: rows that represent all rows of the period.
-    - `estimate`: the accuracy of all rows without labels. If it is missing, there is no expected
-      error.
+    - `sample`: rows that stand for all rows of the period.
+    - `estimate`: the accuracy of all rows, estimated without labels. Without it, there is no
+      expected error.
     - `labels`: the labelled rows of the file.
     """
     expected = None
@@ -111,9 +111,9 @@ def accepted_in_period(
 
 
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
-    """Return whether the promise holds after the last period; None without a decision.
+    """Return whether the promise is kept after the last period; None if no decision is watched.
 
-    Labels from position `start` on count, if they are of the same decision.
+    Labels count from position `start` on, if they are about the same decision.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -154,7 +154,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return about how many more labels decide, if a share `rate` of them is wrong."""
+    """Return about how many more labels decide, if a share `rate` of the rows is wrong."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

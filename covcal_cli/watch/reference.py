@@ -1,9 +1,9 @@
-"""The reference data of a calibration: how its own rows are distributed.
+"""The reference data of a calibration, which describe the distribution of its rows.
 
-The data hold quantiles of single numbers, means and covariances, but no rows. They are in a
-separate file beside the calibration, such as cal.reference.json beside cal.json, of less than 200
-kB. The first ``covcal watch`` makes this file from the features or adapted file that the
-calibration was fitted on. Every record checks its own lengths and ranges when it is read.
+They contain quantiles, means and covariances, but no rows. They are in a file of less than 200 kB
+beside the calibration, such as cal.reference.json beside cal.json. The first ``covcal watch`` makes
+it from the features file of the calibration. When the file is read, every record checks its lengths
+and ranges.
 """
 
 import base64
@@ -27,30 +27,31 @@ from covcal_cli.records import Document, Share, read_document
 
 Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
-CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # names of signals
-_ROUNDING = 1e-3  # rounding of sums and norms of 32-bit numbers
-_LARGEST_VARIANCE = 1e12  # largest variance of a coordinate; d features have about d
-_LARGEST_RANK_VARIANCE = 0.25  # the largest variance of numbers from 0 to 1
+CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # the names of two signals
+_ROUNDING = 1e-3  # rounding error of sums and norms of 32-bit numbers
+# the largest possible variance of a coordinate; d features usually give about d
+_LARGEST_VARIANCE = 1e12
+_LARGEST_RANK_VARIANCE = 0.25  # no numbers from 0 to 1 have a larger variance
 _QUANTILES = 257
-_LEAST_TEMPERATURE = 1e-100  # T must lie between this number and its inverse
+_LEAST_TEMPERATURE = 1e-100  # T must be between this number and its inverse
 
 
 def reference_path(document: Path) -> Path:
-    """Return the file of a calibration's reference data: its name ends in .reference.json.
+    """Return the file for a calibration's reference data; its name ends in .reference.json.
 
-    With several labels, each label has a file of its own, with the label in its name.
+    In a file for several labels, each label has its own, with the label in its name.
     """
     label = current_label()
     if label is None:
         return document.with_name(f"{document.stem}.reference.json")
-    # Disks may not tell upper and lower case apart, nor the forms of an accented letter.
+    # Some disks do not distinguish upper and lower case, or the two forms of an accented letter.
     is_plain = re.fullmatch(r"[a-z0-9_ -]{1,80}", label) is not None
     name = label if is_plain else hashlib.sha256(label.encode()).hexdigest()[:12]
     return document.with_name(f"{document.stem}.{name}.reference.json")
 
 
 def identity_of(document: Path) -> str:
-    """Return the sha256 of a calibration's file; for one of several labels, derived from it."""
+    """Return the sha256 of a calibration's file, or a hash made from it for one label."""
     label, sha256 = current_label(), sha256_of(document)
     if label is None:
         return sha256
@@ -64,13 +65,13 @@ def _require(condition: object, fault: str) -> None:
 
 @dataclass(frozen=True)
 class Packed:
-    """An array of finite float32 as text.
+    """An array of finite float32 numbers, as text.
 
-    Raises ValueError if the number of values does not fit the shape, or a value is not finite.
+    Raises ValueError if the number of values does not fit the shape, or if a value is not finite.
     """
 
     shape: tuple[int, ...]
-    float32: str  # base64 of the little-endian values, row by row
+    float32: str  # base64 of the numbers in little-endian order, row by row
 
     def __post_init__(self) -> None:
         try:
@@ -83,7 +84,7 @@ class Packed:
 
     @classmethod
     def of(cls, values: Floats) -> "Packed":
-        """Pack an array; infinite values become the largest finite values."""
+        """Pack an array. Infinite values become the largest finite ones."""
         limit = np.finfo(np.float32).max
         packed = np.clip(values, -limit, limit).astype("<f4")
         return cls(tuple(packed.shape), base64.b64encode(packed.tobytes()).decode("ascii"))
@@ -101,7 +102,7 @@ class Packed:
         return bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < _ROUNDING
 
     def require_quantiles(self, rows: int, name: str) -> None:
-        """Raise ValueError if the array cannot be the quantiles of this number of values."""
+        """Raise ValueError if these cannot be the quantiles of this number of values."""
         one_dimension = self.values.ndim == 1
         _require(
             one_dimension and len(self.values) <= rows, f"the quantiles of {name} are too many"
@@ -112,16 +113,17 @@ class Packed:
 
 @dataclass(frozen=True)
 class Signal:
-    """The distribution of one number per row; `watch` compares later values with it."""
+    """The distribution of one number per row, with which watch compares later rows."""
 
     name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER"
-    rows: int  # the number of rows in the distribution
-    quantiles: Packed  # (m,), at the probabilities (i + 1/2) / m
-    # Mean and variance of the ranks of these rows, by `ranks`: 1/2 and 1/12 without ties.
+    rows: int  # number of reference rows
+    quantiles: Packed  # (m,), the quantiles at the probabilities (i + 1/2) / m
+    # mean and variance of the ranks of the reference rows themselves (see `ranks`); 1/2 and 1/12 if
+    # all values differ
     mean: float
     variance: float
-    class_number: int | None = None  # the class, for the signal of a class
-    axis: int | None = None  # the coordinate, for the signal of a coordinate
+    class_number: int | None = None  # the number of the class, if the signal is about a class
+    axis: int | None = None  # the number of the coordinate, if the signal is about a coordinate
 
     def __post_init__(self) -> None:
         _require(self.rows >= 1, f"the signal {self.name} has no rows")
@@ -139,14 +141,15 @@ class Signal:
 
 @dataclass(frozen=True)
 class ColumnSketch:
-    """The distribution of one kept column; `watch` compares later values with it."""
+    """The distribution of one kept column, with which watch compares later rows."""
 
     name: str
     rows: int
     missing: Share
-    quantiles: Packed | None  # quantiles of the numbers, as in `Signal`; None for categories
+    # quantiles of the numbers, as in `Signal`; None if the values are categories
+    quantiles: Packed | None
     categories: tuple[str, ...] = ()
-    shares: tuple[Share, ...] = ()  # shares among the rows with a value, one per category
+    shares: tuple[Share, ...] = ()  # for each category, its share of the rows with a value
 
     def __post_init__(self) -> None:
         _require(self.valued >= 1, f"the column {self.name} has no rows")
@@ -163,7 +166,7 @@ class ColumnSketch:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and covariance of the coordinates of one domain."""
+    """Mean and covariance of one domain's rows, in coordinates."""
 
     rows: int
     mean: Packed  # (p,)
@@ -184,7 +187,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Axes:
-    """A few directions of standardised points, which are features or logits."""
+    """The directions in which coordinates of rows (their features or logits) are measured."""
 
     mean: Packed  # (d,)
     scale: Packed  # (d,)
@@ -208,14 +211,14 @@ class Axes:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The coordinates that compare domains, and the moments of the calibration's own rows."""
+    """Coordinates in which domains are compared, and the moments of the calibration's rows."""
 
     of: Space
     axes: Axes
     source: Moments
     target: Moments | None
-    # (p,): direction of the log density ratio, target to source. It exists if both domains have
-    # training rows for the fit.
+    # (p,): the direction in which the log density ratio of target to source grows. None unless both
+    # domains have training rows to fit it.
     density: Packed | None
 
     def __post_init__(self) -> None:
@@ -227,13 +230,13 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Clusters:
-    """The clusters of the labelled source validation rows, for the estimators by clustering."""
+    """Clusters of the labelled source validation rows, which the estimators by clustering need."""
 
-    centres: Packed  # (L, K), centres of the classes that have a row
-    classes: tuple[int, ...]  # (L,), numbers of these classes
-    shares: Packed  # (K,), shares of the classes
-    strays: float  # share of rows that end in a cluster other than the cluster of their label
-    held_strays: float  # this share for the clustering with fixed class shares
+    centres: Packed  # (L, K), the centre of each class that has rows
+    classes: tuple[int, ...]  # (L,), the numbers of these classes
+    shares: Packed  # (K,), the shares of all classes
+    strays: float  # share of rows that are in another cluster than their label's after clustering
+    held_strays: float  # the same share after clustering with fixed class shares
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -248,12 +251,12 @@ class Clusters:
 
 @dataclass(frozen=True)
 class ClassPlaces:
-    """The mean and spread of the logits of the source rows of each predicted class."""
+    """Mean and spread of the source rows' logits, for each predicted class."""
 
-    classes: tuple[int, ...]  # (m,), the classes that are predicted for at least a few rows
-    counts: tuple[int, ...]  # (m,), number of their rows
-    means: Packed  # (m, K), means of every logit minus its row's mean
-    spreads: Packed  # (m, K), standard deviations
+    classes: tuple[int, ...]  # (m,), the classes that are predicted for enough rows
+    counts: tuple[int, ...]  # (m,), the number of their rows
+    means: Packed  # (m, K), mean of each logit, after the mean of its row is subtracted
+    spreads: Packed  # (m, K), standard deviation of the same
 
     def __post_init__(self) -> None:
         shape = self.means.shape
@@ -268,15 +271,15 @@ class ClassPlaces:
 
 @dataclass(frozen=True)
 class SourceSketch:
-    """Log odds and class frequencies of the labelled source validation rows."""
+    """A sketch of the labelled source validation rows: log odds and class frequencies."""
 
     right: int
     wrong: int
-    right_odds: Packed  # (m,), quantiles as in `Signal`, of the rows that are classified correctly
+    right_odds: Packed  # (m,), quantiles of the log odds of right rows, as in `Signal`
     wrong_odds: Packed
     predicted: Packed  # (K,), how often each class is predicted
-    clusters: Clusters | None  # None with very many classes
-    places: ClassPlaces | None = None  # None with many classes, or with two
+    clusters: Clusters | None  # None if there are too many classes
+    places: ClassPlaces | None = None  # None if there are too many classes, or two
 
     def __post_init__(self) -> None:
         _require(min(self.right, self.wrong) >= 0, "a number of source rows is negative")
@@ -299,17 +302,18 @@ class Reference(Document):
     schema: ClassVar[str] = "covcal.reference/1"
 
     calibration_sha256: str  # sha256 of the calibration's file
-    temperature: float  # T_s, the temperature fitted on the source
-    baseline: Baseline  # the domain of the signals
-    signals: tuple[Signal, ...]  # the signals of axes come last
-    # (p, p): makes the ranks of the p axes, each divided by its standard deviation, uncorrelated.
+    temperature: float  # T_s, the temperature of temperature scaling on the source
+    baseline: Baseline  # the domain whose rows are the reference of the signals
+    signals: tuple[Signal, ...]  # the signals about coordinates ("axes") come last
+    # (p, p), a matrix that makes the ranks on p axes, divided by their standard deviations,
+    # uncorrelated
     joint: Packed | None
     coordinates: Coordinates
     source: SourceSketch
-    # Whether the data come from an earlier calibration, because the rows of this calibration raised
-    # an alarm.
+    # whether the data are those of an earlier calibration, because the rows of this one raised an
+    # alarm
     is_carried_over: bool = False
-    columns: tuple[ColumnSketch, ...] = ()  # the kept columns that can be compared
+    columns: tuple[ColumnSketch, ...] = ()  # the kept columns whose values can be compared
 
     def __post_init__(self) -> None:
         _require(
@@ -341,9 +345,9 @@ class Reference(Document):
         _require(is_wide, "the coordinates of logits have the wrong number of classes")
 
     def carried_over(self, calibration_sha256: str) -> "Reference":
-        """Return these data for a different calibration of the same classifier.
+        """Return these data for another calibration of the same classifier.
 
-        The signal of the confidence is left out, because the other calibration changes it.
+        The signal of the confidence is left out, because that calibration changes the confidence.
         """
         signals = tuple(signal for signal in self.signals if signal.name != CONFIDENCE)
         return replace(
@@ -361,17 +365,17 @@ def _are_below(limit: int, numbers: Sequence[int]) -> bool:
 
 
 def read_reference(document: Path, calibration: Calibration, sha256: str) -> Reference | None:
-    """Read the reference data beside a calibration; None if they belong to another calibration.
+    """Read the reference data of a calibration; None if they belong to another calibration.
 
     Parameters
     ----------
     document, calibration, sha256
-        The calibration's file, its content and its hash.
+        The calibration's file, what it contains, and its hash.
 
     Raises
     ------
     CovcalError
-        If the file is missing, damaged or not a file of reference data.
+        If the file is missing, damaged, or something else.
     """
     path, fitted = reference_path(document), calibration.inputs[0].path
     remedy = f"remove it. covcal watch makes it again from {fitted}"
@@ -384,16 +388,16 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
 
 
 def ranks(quantiles: Float32s, values: Floats) -> Float64s:
-    """Return the share of a distribution below each value; ties count one half.
+    """Return for each value the share of the distribution below it; equal values count half.
 
-    `quantiles`, shape (m,), ascend; quantile i belongs to the probability (i + 1/2) / m. Between
-    two quantiles the share is linear. Beyond the first and last quantile it is a quarter of a step
-    from 0 or 1.
+    `quantiles`, (m,), ascend. Quantile i is at the probability (i + 1/2) / m. Between two
+    quantiles, the share is interpolated. Below the first quantile it is a quarter of a step above
+    0, and above the last one a quarter of a step below 1.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
     m = len(quantiles)
-    # One search finds the position of a value; `right` is the end of a run of equal quantiles.
+    # `left` is the place of a value; `right` ends a run of quantiles equal to it.
     left = np.searchsorted(quantiles, values, side="left")
     place = np.minimum(left, m - 1)
     above, below = quantiles[place].astype(np.float64), quantiles[np.maximum(left - 1, 0)]
@@ -406,14 +410,15 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
 
 
 def quantiles(values: Floats) -> Packed:
-    """Return the quantiles of values (n,) at (i + 1/2) / m, for `ranks`; without values, none."""
+    """Return the quantiles at (i + 1/2) / m of values (n,), for `ranks`; none without values."""
     m = min(len(values), _QUANTILES)
     limit = np.finfo(np.float32).max
     ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
-    # Hazen's quantiles: if there are no more rows than quantiles, every row is a quantile.
+    # Hazen's quantiles. If rows are no more than quantiles, every row is one.
     places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
     lower = np.floor(np.maximum(places, 0)).astype(np.int64)
     upper = np.minimum(lower + 1, len(ordered) - 1)
     share = (places - lower).clip(0, 1).astype(np.float32)
     values = np.asarray(ordered[lower] * (1 - share) + ordered[upper] * share)
-    return Packed.of(np.maximum.accumulate(values))  # equal values may differ by rounding
+    # rounding may put equal values in the wrong order
+    return Packed.of(np.maximum.accumulate(values))

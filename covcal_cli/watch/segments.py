@@ -1,12 +1,12 @@
-"""The verdict and the drift for each segment of a period: each value of a kept column.
+"""Judge the segments of a period: the rows that have the same value in a kept column.
 
-A segment is compared with the calibration's rows of the same segment. Its accuracy is estimated
-from the source rows of this segment, because other segments may have other classes. Its drift is
-the drift of the confidence, the predicted class and the kept columns. Intervals by labels and
-p-values are corrected for the number of segments.
+A segment is compared with those rows of the calibration that have the same value. Its accuracy is
+estimated with the source rows of the segment, because the classes of other segments may differ. Its
+drift is measured for the confidence, the predicted class and the kept columns. Intervals from
+labels, and p-values, are corrected for the number of segments.
 
-A predicted class is judged only by labels. The estimators compare how often classes are predicted,
-which does not help within one predicted class.
+If segments are predicted classes, only labels can judge them. The estimators compare how often each
+class is predicted, and within one predicted class there is nothing to compare.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,21 +30,21 @@ from covcal_cli.watch.reference import CONFIDENCE, ColumnSketch, Reference
 from covcal_cli.watch.sketches import baseline_of, calibrated_confidence
 from covcal_cli.watch.verdict import verdict_on
 
-PREDICTED = "predicted"  # the segments by predicted class, unless there is a column of this name
+PREDICTED = "predicted"  # segments are the predicted classes, unless a column has this name
 _MOST_SEGMENTS = 30  # more segments do not fit on one page
-_MOST_ROWS = 20_000  # rows of a segment that are read
-_LEAST_SOURCE = 50  # an estimate needs this many source rows of a segment
+_MOST_ROWS = 20_000  # the most rows of a segment that are read
+_LEAST_SOURCE = 50  # the fewest source rows of a segment for an estimate
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The column that cuts periods into segments, and the calibration's rows of every segment."""
+    """The column whose values are the segments, and the calibration's rows of each segment."""
 
     column: str
     tolerance: float
-    level: float  # the largest p-value of a drift
-    # For each segment, from the file that the calibration was fitted on: sketches of the
-    # confidence, the predicted class and the kept columns, and the labelled source rows.
+    level: float  # a drift is reported if its p-value is at most this
+    # For each segment, from the calibration's features file: sketches of the confidence, the
+    # predicted class and the kept columns; and the labelled source rows.
     sketches: Mapping[str, Sequence[ColumnSketch]]
     sources: Mapping[str, SourceRows]
 
@@ -52,7 +52,7 @@ class Segments:
 def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return the segments by a column, with the rows of the calibration's file if it is there."""
+    """Return the segments of a column, with the calibration's rows if its file is unchanged."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         return Segments(column, tolerance, level, {}, {})
@@ -68,7 +68,7 @@ def segments_in_file(
     calibration: Calibration,
     reference: Reference,
 ) -> Segments:
-    """Return the segments by a column, with the rows of the open file of the calibration."""
+    """Return the segments of a column, with rows from the calibration's open features file."""
     sketches: dict[str, list[ColumnSketch]] = {}
     sources: dict[str, SourceRows] = {}
     classes = calibration.classes
@@ -97,7 +97,7 @@ def segments_of(
     entry: Measured,
     calibration: Calibration,
 ) -> Iterator[SegmentVerdict]:
-    """Yield the verdict on every segment of the rows of a period, in the order of their names."""
+    """Yield the verdict on every segment of a period, in the order of their names."""
     classes = calibration.classes
     parts = _parts(segments.column, target, rows, classes)
     for name, part in parts:
@@ -146,12 +146,12 @@ def segments_of(
 def _parts(
     column: str, domain: Domain, rows: Rows, classes: Sequence[str]
 ) -> list[tuple[str, Rows]]:
-    """Return the segments of some rows: their names and rows.
+    """Return the names of the segments that occur in some rows, and the rows of each.
 
     Raises
     ------
     CovcalError
-        If there is no such column, or it has too many values.
+        If the column is missing, or has too many values.
     """
     if column in domain.columns or column != PREDICTED:
         groups = column_groups(domain, column, rows, others=[PREDICTED])

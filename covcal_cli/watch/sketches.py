@@ -1,12 +1,13 @@
-"""Summarise rows: the numbers per row that `watch` follows, and the reference data made from them.
+"""Make the reference data of a calibration, and compute the numbers that `watch` follows.
 
-Every signal is one number per row. `watch` uses its mean rank among the reference rows minus one
-half, like the Mann-Whitney statistic. With a few dozen rows its distribution is nearly normal.
+A signal is one number per row, such as the confidence. `watch` uses the mean rank of a period's
+rows among the reference rows, minus one half, as in the Mann-Whitney test. With a few dozen rows
+this mean is nearly normally distributed.
 
-Signals from the classifier's own outputs use the target's training and validation rows. The density
-ratio and the aligned logits were learnt on the target's training rows. Their signals therefore use
-only the target's validation rows, because later rows are not training rows either. The source's
-training rows are not read, because the classifier was trained on them.
+The reference of signals from the classifier's outputs is the target's training and validation rows.
+Two other signals, the density ratio and the aligned logits, were learnt on the target's training
+rows. So their reference is only the target's validation rows: later rows are not training rows
+either. The source's training rows are never used, because the classifier was trained on them.
 """
 
 from collections.abc import Sequence
@@ -55,21 +56,24 @@ from covcal_cli.watch.reference import (
 )
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
-_MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data have no clusters
-_MOST_CLASSES_PLACED = 50  # with more classes, the reference data have no places of classes
-_MOST_CLASSES = 10  # the most classes that have a signal
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # numbers in all axes, including means and scales
+_MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data contain no clusters
+_MOST_CLASSES_PLACED = 50  # with more classes, the reference data contain no `ClassPlaces`
+_MOST_CLASSES = 10  # the most classes with a signal of their own
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # the most axes, and the most numbers in all axes together
 _ROWS_PER_AXIS = 10
-_RANK_RIDGE = 0.01  # added to the correlations, whose diagonal is 1
-_STEPS = 8  # steps of the subspace iteration
-_LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000  # rows and numbers with which domains are compared
-_MOST_ROWS = 5000  # rows on which axes are found
-_CONSTANT = 1e-7  # standard deviation of a constant column, as a share of its mean
-_RIDGE = 1e-3  # share of the mean variance that is added, so that a covariance can be inverted
+_RANK_RIDGE = 0.01  # added to the diagonal of the correlations
+_STEPS = 8  # number of iterations that find the axes
+# the fewest rows, and the most numbers, with which domains are compared
+_LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000
+_MOST_ROWS = 5000  # the most rows from which axes are computed
+# a column counts as constant if its standard deviation is a smaller share of its mean
+_CONSTANT = 1e-7
+# added to the diagonal of a covariance, as a share of the mean variance, so that it can be inverted
+_RIDGE = 1e-3
 
 
 def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | None:
-    """Return the source and its labelled validation rows; None if there are too few rows."""
+    """Return the source and its labelled validation rows; None if they are too few."""
     source = file.source
     if source is None or source.n_classes < _LEAST_CLASSES:
         return None
@@ -81,7 +85,7 @@ def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | N
 def reference_of(
     file: FeatureFile, scaled: ScaledLogits, seed: int, calibration_sha256: str
 ) -> Reference | None:
-    """Make the reference data from the file that a calibration was fitted on.
+    """Make the reference data of a calibration from its features file.
 
     Parameters
     ----------
@@ -89,7 +93,7 @@ def reference_of(
     scaled : ScaledLogits
         The logits that the calibration scales.
     seed : int
-        Chooses rows if there are many.
+        Chooses rows if there are too many.
     calibration_sha256 : str
         The hash of the calibration's file.
 
@@ -137,7 +141,7 @@ def reference_of(
 
 
 def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
-    """Return the clusters of labelled rows; None if there are very many classes."""
+    """Return the clusters of labelled rows; None if there are too many classes."""
     n_classes = logits.shape[1]
     if n_classes > _MOST_CLASSES_CLUSTERED:
         return None
@@ -157,7 +161,7 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return the places of the predicted classes; None for many classes or two."""
+    """Return the `ClassPlaces` of rows; None if there are too many classes, or two."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = places(logits, LEAST_ROWS_OF_CLASS)
@@ -166,18 +170,18 @@ def _places(logits: Floats) -> ClassPlaces | None:
 
 
 def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
-    """Return the rows of the splits, sampled if there are too many."""
+    """Return the rows of the splits; if they are too many, a random part of them."""
     return domain.drawn(min(MAX_ROWS, most_points(domain, of)), seed, *splits)
 
 
 def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
-    """Return the rows of a domain that its signals use."""
+    """Return the rows of a domain that are the reference of its signals."""
     splits = ESTIMATED if domain.name == "target" else ("validation",)
     return _drawn(domain, of, seed, *splits)
 
 
 def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Domain, Rows]:
-    """Return the domain and the rows of the signals, in the file that a reference was made from."""
+    """Return the domain and the rows that are the reference, in the calibration's features file."""
     domain = file.require_target() if reference.baseline == "target" else file.require_source()
     return domain, _baseline_rows(domain, reference.coordinates.of, seed)
 
@@ -189,7 +193,7 @@ def _signals(
     coordinates: Coordinates,
     seed: int,
 ) -> tuple[tuple[Signal, ...], Packed | None]:
-    """Return every signal, and the matrix that makes the signals of the axes uncorrelated."""
+    """Return all signals, and the matrix that makes the signals of the axes uncorrelated."""
     of = coordinates.of
     rows, unseen = _baseline_rows(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
@@ -206,11 +210,11 @@ def _signals(
 
 
 def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:
-    """Return coordinates with the moments of both domains and the density ratio's direction."""
+    """Return coordinates, with the moments of both domains and the density ratio's direction."""
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
-    # Both domains give equally many rows for the axes, so that neither dominates.
+    # Equally many rows of both domains, so that neither decides the axes alone.
     least = min(map(len, clouds))
     equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
     axes = fit_axes(np.concatenate(equal), seed)
@@ -222,22 +226,22 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
     return Coordinates(of, axes, both[0], both[1] if target is not None else None, density)
 
 
-# Signals.
+# Computing the signals.
 
 
 def watched_classes(predicted: Float64s) -> list[int]:
-    """Return the classes with a signal: the most frequent of `predicted`, (K,), ascending.
+    """Return the classes that have a signal: the most frequent of `predicted`, (K,), ascending.
 
-    With two classes one signal is enough, because the two margins are opposite numbers.
+    Of two classes only one has a signal, because the other margin is its negative.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
 
 
 def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
-    """Return each class's logit minus the highest other logit, shape (len(classes), n).
+    """Return each class's margin: its logit minus the highest other logit, (len(classes), n).
 
-    The margin of a masked class is the lowest finite number.
+    If the logit of a class is -inf, its margin is the lowest finite number.
     """
     predictions = logits.argmax(axis=1)
     rows = np.arange(len(logits))
@@ -254,14 +258,14 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
 
 
 def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
-    """Return the calibrated probability of the classifier's own label, shape (n,)."""
+    """Return the calibrated confidence in the predicted class, shape (n,)."""
     return np.concatenate([np.empty(0), *(part for _, part in scaled.confidences(domain, rows))])
 
 
 def signal(
     name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
 ) -> Signal:
-    """Return the signal of these values, shape (n,)."""
+    """Return the signal of which these, shape (n,), are the values on reference rows."""
     sketch = quantiles(values)
     own_ranks = ranks(sketch.values, values)
     mean, variance = float(own_ranks.mean()), float(own_ranks.var())
@@ -269,10 +273,10 @@ def signal(
 
 
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
-    """Return one signal per axis of coordinates (n, p), and a matrix that decorrelates their ranks.
+    """Return one signal per axis of coordinates (n, p), and a matrix that decorrelates them.
 
-    The correlations are estimated from the rows, so few rows allow few axes. Constant coordinates
-    have no signal.
+    The matrix is estimated from the rows, so with few rows only few axes are used. A constant
+    coordinate has no signal.
     """
     most = min(places.shape[1], len(places) // _ROWS_PER_AXIS)
     sketches = (signal(f"axis {axis}", places[:, axis], axis=axis) for axis in range(most))
@@ -284,20 +288,19 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
     return signals, Packed.of(np.linalg.inv(np.linalg.cholesky(correlations)))
 
 
-# Coordinates: principal components, in which domains are compared by their moments.
+# Computing the coordinates: principal components of the points.
 
 
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the maximum number of rows for comparing domains (fewer for wide rows)."""
+    """Return the most rows with which domains are compared: fewer if rows are wide."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 
 
 def points(domain: Domain, rows: Rows, of: Space) -> Floats:
-    """Return the points for comparing domains: features, or logits minus their row's mean.
+    """Return the points of rows, shape (n, d): features, or logits minus the mean of the row.
 
-    Their shape is (n, d). The logit of a masked class is replaced by the lowest other logit of its
-    row.
+    A logit of -inf is replaced by the lowest other logit of its row.
     """
     if of == "features":
         return domain.features(rows)
@@ -309,9 +312,9 @@ def points(domain: Domain, rows: Rows, of: Space) -> Floats:
 
 
 def fit_axes(cloud: Floats, seed: int) -> Axes:
-    """Return the leading principal axes of standardised points (n, d).
+    """Return the leading principal axes of points (n, d), which are standardised first.
 
-    A subspace iteration finds them from a seeded start.
+    They are found by subspace iteration from a random start with a fixed seed.
     """
     mean, scale = cloud.mean(axis=0, dtype=np.float64), cloud.std(axis=0, dtype=np.float64)
     varies = (scale > _CONSTANT * np.abs(mean)) & (scale > np.finfo(np.float32).tiny)
@@ -327,30 +330,30 @@ def fit_axes(cloud: Floats, seed: int) -> Axes:
 
 
 def moments(places: Float64s) -> Moments:
-    """Return the moments of coordinates (n, p)."""
+    """Return mean and covariance of coordinates (n, p)."""
     centred = places - places.mean(axis=0)
     covariance = centred.T @ centred / max(1, len(places) - 1)
     return Moments(len(places), Packed.of(places.mean(axis=0)), Packed.of(covariance))
 
 
 def direction(first: Moments, second: Moments) -> Float64s:
-    """Return the coefficients of log (density of `first` / density of `second`), shape (p,).
+    """Return the coefficients of the log density ratio of `first` to `second`, shape (p,).
 
-    Both densities are normal with the pooled covariance (Fisher's discriminant).
+    Both densities are assumed to be normal with equal covariance (Fisher's discriminant).
     """
     difference = first.mean.values.astype(np.float64) - second.mean.values
     return np.asarray(np.linalg.solve(_pooled(first, second), difference))
 
 
 def squared_distance(first: Moments, second: Moments) -> float:
-    """Return the squared Mahalanobis distance of two domains, corrected for sampling noise."""
+    """Return the squared Mahalanobis distance of two domains, minus what chance adds to it."""
     difference = first.mean.values.astype(np.float64) - second.mean.values
     squared = float(difference @ direction(first, second))
     return max(0.0, squared - len(difference) * (1 / first.rows + 1 / second.rows))
 
 
 def _pooled(first: Moments, second: Moments) -> Float64s:
-    """Return the pooled covariance of two domains, with a ridge."""
+    """Return the mean covariance of two domains, made invertible."""
     total = max(1, first.rows + second.rows - 2)
     parts = [(part.rows - 1) / total * part.covariance.values for part in (first, second)]
     both: Float64s = np.stack(parts).sum(axis=0, dtype=np.float64)

@@ -1,30 +1,32 @@
-"""Judge a period: whether its confidence is right, and whether its rows changed, in words.
+"""Judge a period: whether its confidence is right, and whether its rows changed.
 
-These are two separate questions, because real rows change every week and most changes do not
-matter. The verdict compares the interval of (mean confidence - accuracy) with a tolerance. The
-alarm says whether the rows changed.
+These are two questions, because real rows change every week, and most changes leave the confidence
+right. The verdict answers the first: it compares the interval of (mean confidence - accuracy) with
+a tolerance. The alarm answers the second.
 
-The alarm is for a change at an unknown time, with a guaranteed rate of false alarms. A change may
-have begun in any period j. For every signal and every j, the rows from period j on are compared
-with the rows before it: the reference and the earlier periods. Let u be the rank of a row among the
-reference rows, and D the difference of the mean ranks after and before. Let v = var(u) (1 / n_after
-+ 1 / n_before), which includes the sampling noise of the reference. While nothing changes, D is
-approximately normal with variance v. The likelihood ratio of a change of size N(0, tau^2) to no
-change is
+**The alarm.** It finds a change at an unknown time, with a guaranteed rate of false alarms. A
+change may have begun in any period j. For every signal and every j, the rows from period j on
+("after") are compared with all rows before it ("before"): the reference, and the earlier periods.
+Let u be the rank of a row among the reference rows, and D the mean rank after minus the mean rank
+before. Let v = var(u) (1 / n_after + 1 / n_before). This includes the sampling noise of the
+reference.
+While nothing changes, D is approximately normal with mean 0 and variance v.
+Suppose that a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood
+ratio of change to no change is
 
-    E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))),
+    E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))).
 
-It uses only differences, because the true mean of the reference is unknown. Such a test is
+D is a difference, because the true mean of the reference is unknown. Such a test is called
 group-invariant (Perez-Ortiz et al., "E-statistics, group invariance and anytime-valid testing",
-2024), and while nothing changes, the mean of E_j is 1. For p uncorrelated differences together,
-replace the root by the power p/2 and D^2 by the sum of squares; the mean is still 1. The average of
-E_j over several taus and signals also has mean 1, whatever the correlation of the signals.
+2024). While nothing changes, the mean of E_j is 1. For p uncorrelated differences together, the
+square root becomes a power p/2, and D^2 a sum of squares; the mean is still 1. The average of E_j
+over several taus and signals has mean 1 too, even if the signals are correlated.
 
-The sum R over the starts j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
-"E-detectors", 2024): R minus the number of periods is a martingale. By Ville's inequality, the
-probability that R reaches c within n periods is at most n / c (MATHEMATICS, section 12). With c =
-periods per year / allowed false alarms per year, every year has at most the allowed rate, and you
-may look at R at any time.
+The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
+"E-detectors", 2024). While nothing changes, R minus the number of periods is a martingale. By
+Ville's inequality, the probability that R reaches c within n periods is at most n / c (MATHEMATICS,
+section 12). The alarm is raised if R reaches c = periods per year / allowed false alarms per year.
+Then every year has at most the allowed rate, however often you look at R.
 """
 
 import math
@@ -50,20 +52,22 @@ from covcal_cli.watch.period import (
 )
 from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
-# Sizes tau of the changes that are tested, in standard deviations of a row's rank.
+# The sizes tau that are averaged over, in standard deviations of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
-_MOST_STARTS = 1000  # test only the latest periods as the start of a change; this can only lower R
+# Only the latest periods can be the start of a change. This makes R smaller, never larger.
+_MOST_STARTS = 1000
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """The evidence for a change so far."""
+    """The evidence for a change, after the last period."""
 
-    log_evidence: float  # natural logarithm of R
-    log_threshold: float  # natural logarithm of c
-    raised: bool  # whether R is c or more
-    start: int  # number of periods before the change most likely began
-    # The signal with the strongest evidence; if signals are tested together, the first of them.
+    log_evidence: float  # logarithm of R
+    log_threshold: float  # logarithm of c
+    raised: bool  # whether R is at least c
+    start: int  # number of periods before the most likely start of the change
+    # The signal with the strongest evidence. For signals that are tested together, the first of
+    # them.
     signal: int
 
 
@@ -80,23 +84,22 @@ def alarm(
     Parameters
     ----------
     rows, means : ndarrays of shape (t, S) float64
-        Number of rows of each period and signal, and their mean rank minus the mean rank of the
-        reference. If a period lacks a signal, the number of rows is 0.
+        For each period and signal: the number of rows, and their mean rank minus that of the
+        reference. If a signal is missing in a period, its number of rows is 0.
     reference_rows, variances : ndarrays of shape (S,) float64
-        Number of reference rows of each signal, and the variance of their ranks, above 0.
+        For each signal: the number of reference rows, and the variance of their ranks, above 0.
     threshold : float
-        c, above 1.
+        The c of the module's head, above 1.
     joint : ndarray of shape (p, p) float64, optional
-        A matrix that makes the last p signals, each divided by its standard deviation,
-        uncorrelated. They are tested together, for a change in any direction, and all have the same
-        rows.
+        A matrix that makes the last p signals, divided by their standard deviations, uncorrelated.
+        These signals have the same rows, and are tested together, for a change in any direction.
     """
     periods = len(rows)
     counts = np.vstack([np.zeros(rows.shape[1]), rows.cumsum(axis=0)])
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # Compare the periods from a start on with the earlier periods and the reference (mean 0).
+    # Compare the rows after each start with those before it, where the reference has mean 0.
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -106,7 +109,7 @@ def alarm(
     if joint is not None:
         squares = ((standard[:, single:] @ joint.T) ** 2).sum(axis=1, keepdims=True)
         bets = np.hstack([bets, _bets(squares, noise[:, single : single + 1], len(joint))])
-    # A signal without rows after a start gives no evidence: its E is 1.
+    # A signal without rows after a start is no evidence: its E is 1.
     bets = np.where(after[:, : bets.shape[1]] > 0, bets, 0.0)
     by_start = log_mean(list(bets.T))
     best = int(by_start.argmax())
@@ -116,7 +119,7 @@ def alarm(
 
 
 def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
-    """Return log E for p differences, given the squared length of the standardised differences.
+    """Return log E of p differences, from the squared length of the standardised differences.
 
     E is the mean over all sizes tau of (v / (v + tau^2))^(p/2) exp(|D|^2 / 2 * tau^2 / (v (v +
     tau^2))).
@@ -130,15 +133,16 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-_SMALLEST = 0.005  # a smaller change of a share is not mentioned
+_SMALLEST = 0.005  # a smaller change of a class's share is not mentioned
 
 
 def verdict_on(
     entry: Measured, pool: Pool | None, tolerance: float
 ) -> tuple[Verdict, Gap | None, str]:
-    """Return the verdict on a period, the gap that it judges, and the reason.
+    """Return the verdict on a period, the gap between confidence and accuracy, and the reason.
 
-    `pool` is the gap by labels since the rows last changed. It replaces the estimate.
+    `pool` is the gap from labels since the rows last changed. It is used instead of the estimate if
+    there is one.
     """
     if not entry.rows:
         return "not known", None, "no rows came"
@@ -172,9 +176,9 @@ def alarm_after(
     *,
     is_own_baseline: bool,
 ) -> RaisedAlarm:
-    """Return the alarm after the last period, with what changed in words.
+    """Return the alarm after the last period, and in words what changed.
 
-    The periods are compared with the reference data, or with the first period if `is_own_baseline`.
+    Periods are compared with the reference data; with `is_own_baseline`, with their first period.
     """
     if is_own_baseline:
         found, signal = _alarm_within(entries, reference, threshold)
@@ -202,13 +206,13 @@ def alarm_of(
     Parameters
     ----------
     signals : sequence of pairs
-        The rows and the signals of every period in order, as `signals_of` gives them.
+        For each period in order: the rows and signals that `signals_of` returns.
     reference : Reference
         The reference data of the calibration.
     threshold : float
-        `WatchSettings.threshold`.
+        The evidence that raises the alarm, `WatchSettings.threshold`.
     """
-    # A signal with equal values is left out, because its ranks cannot move.
+    # A signal whose reference values are all equal has no ranks to compare.
     moving = [signal for signal in reference.signals if signal.variance > 0]
     if not moving:
         return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
@@ -227,7 +231,7 @@ def alarm_of(
 def _alarm_within(
     entries: Sequence[Measured], reference: Reference, threshold: float
 ) -> tuple[Alarm, str]:
-    """Return the alarm of periods that are compared with the first period."""
+    """Return the alarm if periods are compared with the first of them."""
     first, *following = entries
     moving = [
         signal
@@ -256,7 +260,7 @@ def _alarm_within(
 def _table(
     signals: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[Float64s, Float64s]:
-    """Return the rows and the means of signals by period; a signal that is missing has no rows."""
+    """Return the rows and the means of signals by period. A missing signal has no rows."""
     rows = np.zeros((len(signals), len(names)))
     means = np.zeros_like(rows)
     for place, (count, period) in enumerate(signals):
@@ -271,13 +275,13 @@ def _named(signal: Signal, reference: Reference) -> str:
     return signal.name if signal.axis is None else together
 
 
-# Words for a change.
+# A change in words.
 
 
 def change_in_words(
     entries: Sequence[Measured], reference: Reference, classes: Sequence[str], signal: str
 ) -> str:
-    """Return the difference between these periods and the calibration's own rows, in words.
+    """Return in words how these periods differ from the calibration's rows.
 
     Parameters
     ----------
@@ -312,8 +316,9 @@ def change_in_words(
 
 
 def _usual(signal: Signal) -> float:
-    """Return how often the class of a signal is predicted on the reference rows."""
-    return 1 - float(signal.ranks(np.zeros(1))[0])  # its margin is above 0
+    """Return how often the class of a signal is predicted in the reference rows."""
+    # the class is predicted where its margin is above 0
+    return 1 - float(signal.ranks(np.zeros(1))[0])
 
 
 def _moved(signal: Signal, predicted: Float64s) -> float:
@@ -329,7 +334,7 @@ def _share_in_words(signal: Signal, predicted: Float64s, classes: Sequence[str])
     return f"class {name} is predicted {share:.{digits}%} of the time instead of {usual:.{digits}%}"
 
 
-# Gates.
+# The results of gates.
 
 _GATES: Mapping[FailOn, str] = {
     "off": "confidence not off",
@@ -345,7 +350,7 @@ _OF_PROMISE: Mapping[PromiseVerdict, Outcome] = {
 
 
 def gate_results(watched: Watched, fail_on: Sequence[FailOn]) -> list[GateResult]:
-    """Return the result of each gate on each period."""
+    """Return the result of each gate for each period."""
     return [_gate(period, gate) for period in watched.periods for gate in fail_on]
 
 

@@ -1,6 +1,6 @@
-"""``covcal watch``: judge whether an old calibration still fits new rows.
+"""``covcal watch``: judge whether an old calibration is still right on new rows.
 
-Each period is measured without labels and compared with the reference data of the calibration. The
+Each period is measured without labels, and compared with the reference data of the calibration. The
 verdict says whether the confidence is off by more than a tolerance. Separately, an alarm says
 whether the rows changed.
 """
@@ -53,12 +53,14 @@ class WatchSettings:
     """The settings of ``covcal watch``."""
 
     by: str | None = None  # a column of dates
-    every: str = "week"  # a unit of time, or a number of rows
+    every: str = "week"  # a unit of time, or a number of rows, as text
     false_alarms: float = 0.05  # the most false alarms per year
-    tolerance: float = 0.05  # if the confidence is off by more than this, the verdict is "off"
-    stable: int = 8  # periods without another change that end an alarm; 0 for never
-    segment: str | None = None  # a kept column, or "predicted": verdicts for each of its values
-    target_labels: bool = False  # whether the target labels in the files are read
+    # if confidence and accuracy differ by more than this, the verdict is "off"
+    tolerance: float = 0.05
+    stable: int = 8  # an alarm ends after so many periods without another change; 0 for never
+    # a kept column, or "predicted": each of its values gets a verdict too
+    segment: str | None = None
+    target_labels: bool = False  # whether target labels in the files are used
     metrics: tuple[Wanted, ...] = ()  # metrics to estimate for every period
     allow_other_preprocessing: bool = False
 
@@ -75,11 +77,11 @@ class WatchSettings:
 
     @property
     def threshold(self) -> float:
-        """The evidence at which the alarm is raised, c in `alarm`."""
+        """The evidence that raises the alarm: c in `alarm`."""
         return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
 
 
-_LEAST_THRESHOLD = 1.01  # it must be above 1
+_LEAST_THRESHOLD = 1.01  # c must be above 1
 DEFAULTS = WatchSettings()
 
 
@@ -96,32 +98,33 @@ def watch(
     force: bool = False,
     wrote: Callable[[Path], None] = lambda _: None,
 ) -> Watched:
-    """Compare periods with the reference data of a calibration, and append them to a history.
+    """Judge the periods of some files, and append them to a history.
 
     Parameters
     ----------
     files : sequence of Path
-        Features or adapted files with a target. Each is one period, or several with `settings.by`.
-        ``NAME=FILE`` names a period; otherwise its name is the name of the file. Without files,
-        `labels` are joined to the files of the history.
+        Features or adapted files with a target. Each file is one period, or is cut into several by
+        `settings.by` or `settings.every`. ``NAME=FILE`` gives a period a name; by default it is the
+        name of the file. Without files, `labels` are joined to the periods of the history.
     document : Path
         The calibration.
     settings : WatchSettings
-        The length of periods and the rate of false alarms.
+        How files are cut into periods, and how these are judged.
     history : Path, optional
-        A file of JSON lines. The alarm also uses its periods, and new periods are appended.
+        A file of JSON lines. Its periods count for the alarm and the labels, and new periods are
+        appended.
     networks : Path, optional
-        The adapted file with the networks of an fl method, if it was moved.
+        The adapted file with the networks of an fl method, if it has moved.
     labels : Path, optional
-        A CSV with the columns id and label: labels that arrived late.
+        A CSV with labels that arrived late: columns id and label.
     decide : Path, optional
-        A decide.json of the calibration, whose promise is watched too.
+        A decide.json made with this calibration, whose promise is tested too.
     join : bool
-        Whether further rows of a known period are added to it.
+        Whether to add further rows to a period that is in the history already.
     force : bool
-        Whether other rows may replace those of a known period.
+        Whether to replace a period that is in the history already.
     wrote : callable
-        Called with the path of the reference data if this watch writes them.
+        Called with the path of the reference data, if this watch writes them.
 
     Raises
     ------
@@ -167,7 +170,7 @@ def watch(
             raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
-    if not files:  # rows that have changed are not the rows in the history
+    if not files:  # if a file has changed, its rows are no longer those of the history
         entries_now = [entry for entry in entries_now if entry.state == "same"]
 
     reported, notes, now = extended(
@@ -180,7 +183,8 @@ def watch(
         join=join,
         force=force,
     )
-    standard = with_written_reference(standard, wrote)  # after everything that may be refused
+    # written only after everything that may be refused was accepted
+    standard = with_written_reference(standard, wrote)
     empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
@@ -233,9 +237,9 @@ def extended(
     join: bool = False,
     force: bool = False,
 ) -> tuple[list[Period], list[str], History]:
-    """Judge measured periods; return the periods to report, notes, and the history with them.
+    """Judge measured periods. Return the periods to report, notes, and the new history.
 
-    They are appended to the file of the `earlier` history if it is `on_disk`.
+    With `on_disk`, they are also appended to the file of the `earlier` history.
     """
     rule = Rule(settings.tolerance, settings.threshold, settings.stable)
     lines: list[Period] = []
@@ -262,9 +266,9 @@ def extended(
 
 
 def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
-    """Return the files of periods, and a warning for each file that cannot be opened.
+    """Return the files of periods, and a warning for each file that must not or cannot be opened.
 
-    A file outside the folder of the history is opened only if the command names it.
+    A file outside the history's folder is opened only if the command names it.
     """
     files = {
         Source(entry.file, "" if rows_of(entry.every) else entry.period, entry.by, entry.every)
@@ -291,14 +295,14 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
 def _fresh(
     measured: Sequence[Measurement], history: History, sha256: str, *, join: bool, force: bool
 ) -> tuple[dict[str, Measured], list[str]]:
-    """Return the periods that change a history, by name, with notes.
+    """Return the periods that are new or changed, by name, with notes.
 
     Raises
     ------
     OutputExistsError
-        If a period has other rows than in the history.
+        If the history has a period with other rows.
     CovcalError
-        If two files hold rows of one period.
+        If two files have a period of the same name.
     """
     recorded = {period.measured.period: period.measured for period in history.of(sha256)}
     fresh: dict[str, Measured] = {}
@@ -341,7 +345,7 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the periods to report (all new periods, else the last) and whether any is new."""
+    """Return the periods to report (the new ones, else the last one), and whether any is new."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:
@@ -350,7 +354,7 @@ def _shown(
 
 
 def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
-    """Return a note on the periods without rows before the periods that are reported."""
+    """Return a note about periods without rows before the periods that are reported."""
     asked = {period.measured.period for period in reported}
     missing = [
         name
@@ -365,12 +369,12 @@ def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
 
 
 def acknowledge(document: Path, history: Path, reason: str) -> str:
-    """Accept the changed rows of the last period, so that its alarm ends; return what changed.
+    """Accept the changed rows of the last period, which ends its alarm. Return what changed.
 
     Raises
     ------
     CovcalError
-        If there is no alarm to end, or no reason.
+        If there is no alarm, or no reason is given.
     """
     calibration = read_calibration(document)
     used = WatchedCalibration(document, identity_of(document), calibration.method_used)
@@ -397,7 +401,7 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
 
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
-    """Return one warning on the periods that cannot be judged."""
+    """Return one warning about all periods that cannot be judged."""
     unknown = [
         period for period in periods if period.verdict == "not known" and period.measured.rows
     ]
