@@ -1,4 +1,4 @@
-"""Count rows in cells, block by block, and compute calibration errors from the counts.
+"""Count rows in bins, block by block, and compute calibration errors from the counts.
 
 Unless stated otherwise, bins are equally wide intervals (c_{b-1}, c_b]; the first includes 0.
 """
@@ -14,10 +14,11 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, La
 from covcal_cli.errors import ArgumentError
 from covcal_cli.records import at
 
-# The metrics that are mean losses of the confidence, as a forecast that the label is right.
+# Metrics that treat the confidence as a forecast of whether the label is right, and average its
+# loss.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
 MAX_BINS = 10_000
-SMALL_GROUP = 100  # rows; the ECE of a smaller group is mostly the noise of its bins
+SMALL_GROUP = 100  # in a group of fewer rows, the ECE is mostly noise
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50
 
@@ -35,7 +36,7 @@ def bin_edges(bins: int) -> Float64s:
 
 
 def require_rows(n: int) -> int:
-    """Return the number of rows; raise ValueError if there are no rows."""
+    """Return the number of rows. Raises ValueError if it is 0."""
     if n == 0:
         raise ValueError("no rows were counted")
     return n
@@ -50,21 +51,22 @@ class ConfidenceBlock:
 
     confidence: Float64s  # within [0, 1]
     correct: Booleans
-    index: Integers  # number of the bin
-    losses: Mapping[str, Float64s] = field(default_factory=dict)  # losses of the rows, by metric
+    index: Integers  # the number of its bin
+    # for each metric, the losses of the rows
+    losses: Mapping[str, Float64s] = field(default_factory=dict)
 
 
 def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:
-    """Return rows with the bin of each between `edges`.
+    """Return rows, each with the number of its bin. Bins are between neighbouring `edges`.
 
-    Raises ValueError if a confidence is NaN or, beyond rounding, outside [0, 1].
+    Raises ValueError if a confidence is NaN, or outside [0, 1] by more than rounding.
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # The product may be rounded into the bin above, so the confidence is compared with the edges
-    # too. Thus 0, 1 and every edge belong to exactly one bin.
+    # Rounding may move a confidence into the bin above, so it is also compared with the edges. So
+    # 0, 1 and every edge belong to exactly one bin.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
-    lower[0] = -1.0  # the first bin is closed
+    lower[0] = -1.0  # so that 0 belongs to the first bin
     index -= lower.take(index) >= values
     return ConfidenceBlock(values, correct, index)
 
@@ -72,18 +74,18 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
 def _within_bounds(values: Float64s) -> Float64s:
     if len(values) == 0:
         return values
-    lowest, highest = values.min(), values.max()  # NaN if any value is NaN
+    lowest, highest = values.min(), values.max()  # both are NaN if any value is
     if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
         raise ValueError("a confidence is NaN or outside [0, 1]")
     return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
 
 
-# Counts per bin: the ECE, its two parts and the MCE.
+# Counts in bins: the ECE, its two parts, and the MCE.
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Rows counted in bins of any kind; each array has shape (bins,)."""
+    """Rows by bin: how many, how many are right, and their confidence; shape (bins,) each."""
 
     counts: Integers  # rows
     hits: Integers  # right rows
@@ -125,7 +127,7 @@ class Bins:
         return float(under(self._gaps()).sum())
 
     def mce(self) -> float:
-        """Return the maximum calibration error, the largest |conf_b - acc_b| of a filled bin."""
+        """Return n_b/n (conf_b - acc_b); 0 for an empty bin."""
         require_rows(self.n)
         return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
 
@@ -139,11 +141,11 @@ class ReliabilityBins(Bins):
 
     @property
     def edges(self) -> Float64s:
-        """From 0 to 1, shape (bins + 1,)."""
+        """The edges of the bins from 0 to 1, shape (bins + 1,)."""
         return bin_edges(len(self.counts))
 
     def ece(self) -> float:
-        """Return the expected calibration error, exactly the sum of its two parts."""
+        """Return the expected calibration error. It equals the sum of its two parts exactly."""
         return self.over_ece() + self.under_ece()
 
 
@@ -164,12 +166,12 @@ def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
     return quotient
 
 
-# Counts per group and bin: by class, by predicted label, by a column, or all together.
+# Counts by group and bin. A group is a class, a predicted label, a value of a column, or all rows.
 
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """The metrics of one group of rows; fractions, and None for a group without rows."""
+    """The metrics of one group of rows, as fractions. They are None for a group without rows."""
 
     name: str = field(metadata=at("group"))
     n: int
@@ -177,11 +179,12 @@ class GroupMetrics:
     mean_confidence: float | None
     ece: float | None
     over_ece: float | None
-    small: bool  # whether it has so few rows that the ECE is mostly noise
-    correctness_brier: float | None = None  # None if it was not asked for
+    small: bool  # whether it has so few rows that its ECE is mostly noise
+    correctness_brier: float | None = None  # None if the user did not ask for it
     correctness_nll: float | None = None
-    correctness_auroc: float | None = None  # None also if all rows are right, or all wrong
-    # Intervals by metric, at the level of the evaluation; empty without resamples.
+    # None if the user did not ask for it, or if all rows are right, or all wrong
+    correctness_auroc: float | None = None
+    # for each metric its interval, at the level of the evaluation; empty without resamples
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -192,10 +195,10 @@ class GroupBins:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
-        self._losses: dict[str, Float64s] = {}  # sums per group, by metric
+        self._losses: dict[str, Float64s] = {}  # for each metric, a sum per group
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
-        """Count a block of rows, given the number of each row's group; None: all in group 0."""
+        """Count a block of rows. `groups` are the numbers of the rows' groups; None: one group."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
@@ -208,17 +211,17 @@ class GroupBins:
                 sums += np.bincount(places, values, minlength=shape[0])
 
     def together(self) -> ReliabilityBins:
-        """Return the counts of all groups together."""
+        """Return the counts of all groups together, by bin."""
         arrays = (self.counts, self.hits, self.confidence_sums)
         return ReliabilityBins(*(array.sum(axis=0) for array in arrays))
 
     def by_group(self) -> Bins:
-        """Return the counts with each group as one bin."""
+        """Return the counts of all bins together, by group."""
         arrays = (self.counts, self.hits, self.confidence_sums)
         return Bins(*(array.sum(axis=1) for array in arrays))
 
     def bins_of(self, group: int) -> ReliabilityBins:
-        """Return the counts of one group."""
+        """Return the counts of one group, by bin."""
         return ReliabilityBins(self.counts[group], self.hits[group], self.confidence_sums[group])
 
     def result(self, names: Sequence[str]) -> tuple[GroupMetrics, ...]:
@@ -253,16 +256,16 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Each cell has several copies, which neighbouring rows use in turn. Most probabilities are small
-# and fall into the same cell. With one copy, each addition would wait for the previous addition.
+# Most probabilities are small and belong to the same bin, and an addition to a bin must wait for
+# the addition before. So each bin has several copies, which neighbouring rows use in turn.
 _LANES = 4
 
 
 class ClasswiseBins:
-    """Counts of every class's probability in bins: the class-wise ECE, calibration and sharpness.
+    """Counts of the probabilities of every class in bins, for class-wise ECE and sharpness.
 
-    A probability less than 1e-15 above an edge counts as equal to the edge, because exponentials
-    are rounded. Edges, 0 and 1 belong to the same bins as in `confidence_block`.
+    A probability less than 1e-15 above an edge counts as equal to it, because probabilities have
+    rounding errors. 0, 1 and every edge belong to the same bins as in `confidence_block`.
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:
@@ -303,9 +306,9 @@ class ClasswiseBins:
     def decomposition(self) -> tuple[float, float]:
         """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
 
-        c_k is the frequency of class k among the rows whose probability of class k is in the same
-        bin. Brier = calibration + 1 - sharpness, except for the covariance of probability and label
-        within the bins of a class.
+        Let c_k be the frequency of class k among the rows whose probability of class k is in the
+        same bin. Then Brier = calibration + 1 - sharpness, up to the covariance of probability and
+        label within bins.
         """
         n = require_rows(self._n)
         hits, sums = self._by_bin(self._hits), self._by_bin(self._sums)
@@ -315,26 +318,26 @@ class ClasswiseBins:
         return max(0.0, calibration) / n, sharpness / n
 
     def _by_bin(self, values: AnyArray) -> AnyArray:
-        """Add up the lanes: shape (K, bins)."""
+        """Add up the copies of each bin; shape (K, bins)."""
         added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
         return added
 
     def _first_cells(self, m: int) -> NDArray[np.int32]:
-        """Return the number of the first bin of every class and row, shape (K, m)."""
+        """Return where the bins of each class begin, for every row in turn, shape (K, m)."""
         lanes = np.arange(self._classes)[:, None] * _LANES + np.arange(m) % _LANES
         return (lanes * self._bins).astype(np.int32)
 
 
-# The debiased ECE of Kumar, Liang & Ma (2019): the ECE minus its expected noise.
+# The debiased ECE of Kumar, Liang & Ma (2019): the ECE minus what noise adds to it.
 
 
 def debiased_ece(bins: Bins) -> float:
     """Return 2 ECE - E[ECE*].
 
-    For ECE*, the accuracy of each bin is drawn from a normal distribution around the observed
-    accuracy, with variance acc (1 - acc) / n_b. The mean of ECE* has a closed form;
-    uncertainty-calibration's ``get_ece(debias=True)`` draws a thousand samples instead. A result
-    below 0 means that chance explains the whole ECE.
+    For ECE*, the accuracy of each bin is drawn from a normal distribution with the observed mean
+    and the variance acc (1 - acc) / n_b. The mean of ECE* is computed by a formula. (The package
+    uncertainty-calibration draws a thousand samples in ``get_ece(debias=True)``.) If the result is
+    below 0, chance alone explains the ECE.
     """
     n = require_rows(bins.n)
     filled = bins.counts > 0
@@ -350,7 +353,7 @@ def debiased_ece(bins: Bins) -> float:
 
 
 def _mean_of_magnitude(mean: float, deviation: float) -> float:
-    """Return E|X| of a normal X."""
+    """Return E|X| of a normally distributed X."""
     if deviation == 0:
         return abs(mean)
     z = mean / deviation
@@ -358,10 +361,10 @@ def _mean_of_magnitude(mean: float, deviation: float) -> float:
     return spread + mean * math.erf(z / math.sqrt(2))
 
 
-# The distribution of values, counted in narrow cells, from which their mean is resampled.
-#
-# The cell of a value is its float32 sign, its exponent and the first five bits of the fraction, so
-# a cell is at most 3 % wide. Sums are kept too, so every cell's mean is exact.
+# The distribution of a number per row, from which the mean is resampled. Numbers are counted in
+# narrow cells. A cell contains the numbers with the same sign, exponent and first five bits of the
+# fraction in float32, so it is at most 3 % wide. The sum of each cell is kept too, so the mean of a
+# cell is exact.
 
 _SHIFT = np.uint32(18)
 _CELLS = 1 << 14
@@ -381,7 +384,7 @@ class ValueCells:
         self._sums += np.bincount(cells, values, minlength=_CELLS)
 
     def filled(self) -> tuple[Integers, Float64s]:
-        """Return count and mean of every cell that holds values."""
+        """Return count and mean of every cell that is not empty."""
         filled = self._counts > 0
         counts = self._counts[filled]
         return counts, self._sums[filled] / counts

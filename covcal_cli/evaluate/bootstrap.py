@@ -1,65 +1,66 @@
-"""Intervals for the metrics of a sample, by resampling its rows.
+"""Compute intervals of metrics, by resampling the rows.
 
-A draw resamples the counts of rows in cells, not single rows. So ten million rows take no more time
-than a thousand.
+Rows are counted in cells first. A resample draws how many rows each cell has. So ten million rows
+take no more time than a thousand.
 
-Means (mean confidence and the losses) have percentile intervals of the mean over resampled cells.
-The accuracy has Wilson's (1927) interval, whose width is not 0 when every row is right. The AUROC
-is a share of pairs. It also has Wilson's interval, with an effective number of rows
+The mean confidence and mean losses have percentile intervals over the resamples. The accuracy has
+Wilson's (1927) interval, because its width is above 0 even if every row is right. The AUROC is a
+share of pairs of rows. It has Wilson's interval too, with an effective number of rows
 (`ranks_interval`).
 
-For calibration errors a percentile interval would be wrong. The ECE is a sum of absolute values, so
-chance only adds to it: the resamples of a calibrated forecaster never come near its true value, 0.
-The interval therefore contains every true ECE that the data do not reject:
+**The ECE.** Percentiles would be wrong here. The ECE is a sum of absolute values, so noise can only
+add to it. If a forecaster is calibrated, its true ECE is 0, but all resamples are above 0. So the
+interval contains every true ECE that the data do not reject:
 
 - A hypothesis is a gap d_b = confidence - accuracy for every bin. Its true ECE is sum_b n_b/n
   |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, where n* is multinomial and e_b is
   the noise of binomial hits.
-- Two families of hypotheses are tested at every true ECE. `concentrated` scales the gaps that
-  exceed two standard errors, and sets all other gaps to 0 (chance adds the most). `even` has the
-  same gap in every bin, in the observed direction (chance adds the least).
-- A hypothesis is rejected if the observed ECE is further from the median of ECE* than 95 % of the
-  resamples. Values below the median of a calibrated forecaster are first raised to that median.
+- For every true ECE that is tested, there are two hypotheses, which bound how much noise can add.
+  `concentrated` scales the gaps that exceed two standard errors, and sets all others to 0; then
+  noise adds the most. `even` has the same gap in every bin, in the observed direction; then noise
+  adds the least.
+- A hypothesis is rejected if the observed ECE is further from the median of the simulated ECE* than
+  95 % of the simulations are. Before that, values below the median of a calibrated forecaster are
+  raised to this median.
 
-The lower end is above 0 only if at least one of two tests rejects a calibrated forecaster. Each
-test has half of the error rate, so that both together have the stated level:
+The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
+may err with half of the error probability, so both together have the stated level:
 
-- Labels drawn from the confidences themselves give a smaller ECE (the consistency resampling of
-  Broecker & Smith 2007).
-- The gap between mean confidence and accuracy is beyond chance. With any bins the ECE is at least
-  this gap (Jensen). The gap is a mean over rows and has less noise. So the lower end of the ECE is
-  at least the lower end of the gap.
+- If labels are drawn with the confidences as probabilities, the ECE is smaller than observed (the
+  consistency resampling of Broecker & Smith 2007).
+- The difference between mean confidence and accuracy is larger than chance explains. The ECE is at
+  least this difference, whatever the bins are (Jensen). The difference is a mean over rows, and has
+  less noise than the ECE. So the lower end of the ECE is at least that of this difference.
 
-The observed ECE may be above its interval; then most of it is noise. Coverage is tested.
+The observed ECE may be above its interval. Then most of it is noise. A test checks how often
+intervals contain the true ECE.
 
-The ECE and its over- and under-confident parts are tested separately, so a part could be larger
-than the whole. Then the intervals are widened until they agree: the upper end of the ECE is at
-least the upper end of each part, and no part has a lower end above the lower end of the ECE. A
-wider interval contains the truth at least as often; a narrower interval might not.
+The ECE and its over- and under-confident parts have separate intervals, so a part could seem to be
+larger than the whole. Then intervals are widened until the upper end of the ECE is at least that of
+each part, and its lower end at least that of each part. This can only make them contain the truth
+more often.
 
-At a level close to 1, fewer than five resamples may be outside the interval. Then the interval is
-computed for the highest level with five resamples outside, and widened as for a normal
-distribution.
+At a level close to 1, fewer than five resamples are outside the interval. Then the interval is
+computed at the highest level with five resamples outside, and widened as for a normal distribution.
 
-Two calibrations on the same rows are compared by paired resampling.
+**Differences.** Two calibrations on the same rows are compared with paired resamples.
 
-Comparing two intervals is not enough, because chance affects both calibrations in the same way. So
-both confidences of a row are resampled together, by resampling counts in joint cells. The cost of a
-draw does not depend on the number of rows.
+It is not enough to compare their intervals, because chance affects both in the same way. So the two
+confidences of a row are kept together: rows are counted in joint cells of both. The time of a
+resample does not depend on the number of rows.
 
-- Brier score and log loss, of the distribution and of correctness: percentiles of the mean
-  difference of the rows' losses. They are proper scores, so their difference says which forecast is
-  better.
-- AUROC: the variance of the difference of both areas comes from the rows' paired placements
-  (DeLong, DeLong & Clarke-Pearson 1988). Here placements are computed from cells of confidence with
-  equal width in log odds. The interval is normal.
-- ECE: chance adds to both ECEs, and more to the smaller one. So the observed difference is too near
-  0, and resampled differences are even nearer. The interval therefore contains the percentiles of
-  the resampled differences, and also their reflection at the observed difference (the basic
-  bootstrap interval, Davison & Hinkley 1997, section 5.2). In doubt it contains 0; a test checks
-  this.
-- Class gap: a sum of absolute values like the ECE, with the same interval. It needs the joint cells
-  of every class, so with more than some hundred classes there is no interval.
+- Brier score and log loss: percentiles of the mean difference of the rows' losses. Both are proper
+  scores, so the difference tells which forecast is better.
+- AUROC: a normal interval. Its variance is computed from the placements of each row in both
+  rankings (DeLong, DeLong & Clarke-Pearson 1988). Placements are computed from cells of confidence
+  with equal width in log odds.
+- ECE: noise adds to both values, and more to the smaller one. So the observed difference is too
+  close to 0, and resampled differences are even closer. The interval therefore contains the
+  percentiles of the resampled differences, and their mirror image at the observed difference (the
+  basic bootstrap interval, Davison & Hinkley 1997, section 5.2). It contains 0 rather too often
+  than too rarely; a test checks this.
+- Class gap: a sum of absolute values, with the same interval as the ECE. It needs joint cells for
+  every class, so there is no interval with more than a few hundred classes.
 """
 
 import math
@@ -77,18 +78,18 @@ from covcal_cli.maths.odds import quantile, wilson
 LEVEL = 0.95
 RESAMPLES = 1000  # usual number of draws
 Interval = tuple[float, float]
-# The part of a gap that counts: its absolute value, or its `over` or `under` part.
+# Maps gaps to what counts: their absolute value, or only their over- or under-confident part.
 Part = Callable[[Float64s], Float64s]
-_SIGNIFICANT = 2.0  # standard errors that a gap must exceed
+_SIGNIFICANT = 2.0  # a gap is significant if it exceeds this many standard errors
 _GRID = 48  # number of true ECEs that are tested
-_BEYOND = 5.0  # the tested ECEs are within this many standard errors of the observed ECE
-_LEAST_BEYOND = 5  # least number of resamples outside an interval
-# Limits the numbers drawn for the noise of bins; many bins get fewer resamples.
+_BEYOND = 5.0  # the tested ECEs are at most this many standard errors from the observed one
+_LEAST_BEYOND = 5  # at least this many resamples must be outside an interval
+# The most numbers that are drawn for the noise of bins. With many bins there are fewer resamples.
 _MAX_NOISE = 1 << 21
-MAX_DRAWS = 1 << 20  # numbers drawn at a time, which limits the memory
-_FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000  # resamples
+MAX_DRAWS = 1 << 20  # the most numbers drawn at a time, which limits memory
+_FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000  # numbers of resamples
 GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics with intervals for groups of rows
-# The parts of the ECE; all other metrics of gaps use the absolute value.
+# The ECE and its parts. All other sums of gaps use absolute values.
 _PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -102,14 +103,13 @@ def intervals(
 ) -> dict[str, Interval]:
     """Return the interval of every metric in `names` that has one, by default of all metrics.
 
-    The metrics must include the distributions of the rows' losses (`keep_losses`). A thousand
-    resamples are usual, and equal seeds give equal intervals. `level` is the share of samples whose
-    interval contains the truth.
+    The metrics must have been counted with `keep_losses`. A thousand resamples are usual. Equal
+    seeds give equal intervals. `level` is the share of samples whose interval contains the truth.
     """
     if names is None:
         names = metrics.names
     elif not _PARTS.keys().isdisjoint(names):
-        # Their intervals must agree.
+        # their intervals must fit together, so all are needed
         names = {*names, *(name for name in _PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
@@ -131,7 +131,7 @@ def intervals(
     gaps = {}
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
-        if bins is not None:  # None: too many classes
+        if bins is not None:  # None if there are too many classes
             part = _PARTS.get(name, np.abs)
             gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
     return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in _PARTS if n in gaps})
@@ -140,7 +140,7 @@ def intervals(
 def group_interval(
     metric: str, bins: Bins, *, resamples: int, seed: int, level: float = LEVEL
 ) -> Interval:
-    """Return the interval of one of `GROUP_METRICS` on the rows of a group that is not empty."""
+    """Return the interval of one of `GROUP_METRICS`, for a group that is not empty."""
     if metric == "accuracy":
         return wilson(bins.mean_accuracy(), bins.n, level)
     part = _PARTS[metric]
@@ -148,7 +148,7 @@ def group_interval(
 
 
 def group_resamples(resamples: int, groups: int) -> int:
-    """Return the number of resamples per group; many groups get fewer, to limit the time."""
+    """Return the number of resamples per group; fewer for many groups, to limit the time."""
     return min(resamples, max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups)))
 
 
@@ -157,7 +157,7 @@ def _of_kind(kind: str, names: Collection[str]) -> list[str]:
 
 
 def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
-    """Return the intervals of the ECE and its parts, widened until no part exceeds the whole."""
+    """Return the intervals of the ECE and its parts, widened so that no part exceeds the whole."""
     if "ece" not in parts:
         return parts
     least = parts["ece"][0]
@@ -166,7 +166,7 @@ def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
 
 
 def stretched(interval: Interval, middle: float, level: float, wanted: float) -> Interval:
-    """Widen an interval of a `level` to the `wanted` level, as for a normal distribution."""
+    """Widen an interval from `level` to the level `wanted`, as for a normal distribution."""
     if wanted == level:
         return interval
     factor = quantile(wanted) / quantile(level)
@@ -175,17 +175,18 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
 
 
 def resampled_level(level: float, resamples: int) -> float:
-    """Return the level, or the highest level that leaves five resamples beyond its ends."""
+    """Return the level, or the highest level that leaves five resamples outside."""
     return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
 
 
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return the interval of an area under the ROC curve.
 
-    It is Wilson's interval for an effective number of rows, with which a share of this size has the
+    It is Wilson's interval for an effective number of rows: a share of so many rows would have the
     variance of the area. This number is at least the number of right rows or of wrong rows,
-    whichever is smaller, because no area has a larger variance (Birnbaum & Klose 1957). So the
-    width is not 0 even if every right row ranks above every wrong row.
+    whichever is smaller, because no area has a larger variance than a share of so many rows
+    (Birnbaum & Klose 1957). So the width is above 0 even if every right row ranks above every wrong
+    row.
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -201,10 +202,10 @@ def mean_interval(
     rng: np.random.Generator,
     level: float = LEVEL,
 ) -> Interval:
-    """Return the percentile interval of a mean; each cell has `counts` rows with equal `values`."""
+    """Return the percentile interval of a mean. A cell has `counts` rows, all with its value."""
     n = int(counts.sum())
     counts, values = _coarser(counts, values)
-    size = max(1, MAX_DRAWS // len(counts))  # resamples at a time
+    size = max(1, MAX_DRAWS // len(counts))  # how many resamples are drawn at a time
     means = [
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
         for start in range(0, resamples, size)
@@ -215,10 +216,10 @@ def mean_interval(
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
-    """Return fewer cells with about the same distribution.
+    """Join cells whose values are close, which hardly changes the distribution.
 
-    Values that differ by less than a 32nd of the standard deviation are replaced by their mean.
-    This lowers the variance by less than a thousandth.
+    Values within a 32nd of the standard deviation become their mean. The variance falls by less
+    than a thousandth.
     """
     n = counts.sum()
     mean = counts @ values / n
@@ -233,7 +234,7 @@ def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
 def ece_interval(
     bins: Bins, *, resamples: int, seed: int, part: Part = np.abs, level: float = LEVEL
 ) -> Interval:
-    """Return the interval of a binned error of calibration, as the module describes it."""
+    """Return the interval of the ECE or one of its parts, as the head of this module explains."""
     resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))  # limits the memory
     wanted, level = level, resampled_level(level, resamples)
     n, filled = int(bins.counts.sum()), bins.counts > 0
@@ -242,8 +243,8 @@ def ece_interval(
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
     gaps = confidence - bins.hits[filled] / sizes
 
-    # Resample the sizes of the bins, and the noise e_b = n*_b/n (acc_b - acc*_b) in each bin. Half
-    # a hit and half a miss are added, so that a bin of three right rows has noise too.
+    # Resample the sizes of the bins, and the noise of each: e_b = n*_b/n (acc_b - acc*_b). Add half
+    # a right and half a wrong row, so that a bin of three right rows has noise too.
     accuracy = (bins.hits[filled] + 0.5) / (sizes + 1)
     errors = np.sqrt(accuracy * (1 - accuracy) / sizes)
     rng = np.random.default_rng(seed)
@@ -251,8 +252,8 @@ def ece_interval(
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # The ECE* of a calibrated forecaster. If one part is tested, the significant gaps of the other
-    # direction are kept, because the noise of their bins does not count in that part.
+    # The ECE* of a calibrated forecaster. For a part: significant gaps of the other direction
+    # remain, because noise in such bins does not add to this part.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -260,19 +261,19 @@ def ece_interval(
     observed_part = float(part(gaps) @ shares)
     observed = max(0.0, observed_part - cut)
 
-    # True ECEs to test: around the observed ECE, within some standard errors. The variance has a
-    # part from the labels within bins and a part from the sizes of the bins.
+    # Test true ECEs within some standard errors of the observed one. Its variance comes from the
+    # labels within bins, and from the sizes of the bins.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
-    # The interval spans the hypotheses of both families that are not rejected.
+    # The interval contains all hypotheses of both kinds that are not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        # the gaps of a hypothesis with true ECE 1
+        # the gaps of the hypothesis whose true ECE is 1
         unit = direction / float(part(direction) @ shares)
-        size = max(1, MAX_DRAWS // noise.size)  # hypotheses at a time
+        size = max(1, MAX_DRAWS // noise.size)  # number of hypotheses at a time
         consistent = np.concatenate(
             [
                 _shares_as_far(
@@ -284,7 +285,7 @@ def ece_interval(
         bounds += _crossings(grid, consistent, 1 - level)
     low, high = (min(bounds), max(bounds)) if bounds else (observed_part, observed_part)
 
-    # The lower end is above 0 only if one of two tests rejects, each with half the error rate.
+    # The lower end is above 0 only if one of the two tests rejects.
     low, high = stretched((low, high), (low + high) / 2, level, wanted)
     low, high = max(0.0, low), min(1.0, high)
     calibrated_rate = np.where(fixed == 0, confidence, accuracy)
@@ -298,9 +299,9 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether the share of draws that reach the observed value is above half the error rate.
+    """Return whether at least half the error probability of the draws reaches the observed value.
 
-    If there are too few draws for the `wanted` level, their normal approximation decides.
+    If there are too few draws for this, a normal distribution is fitted to them.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
@@ -308,7 +309,7 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
 
 
 def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:
-    """Return mean confidence minus accuracy, with sign, and its normal interval."""
+    """Return mean confidence minus accuracy, and its normal interval."""
     filled = bins.counts > 0
     sizes = bins.counts[filled]
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
@@ -320,10 +321,10 @@ def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval
 def _mean_gap(
     shares: Float64s, confidence: Float64s, gaps: Float64s, n: int, level: float
 ) -> tuple[float, float]:
-    """Return the mean gap, and the half-width of its normal interval.
+    """Return the mean gap, and half the width of its normal interval.
 
-    The variance of a row within its bin is at least the variance of a calibrated row. So a sample
-    without errors still has a variance above 0.
+    Within a bin, the variance is at least that of a calibrated forecaster. So it is above 0 even
+    without errors.
     """
     mean = float(gaps @ shares)
     accuracy = confidence - gaps
@@ -333,14 +334,14 @@ def _mean_gap(
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:
-    """Return the gaps that a part counts, and 0 for all others."""
+    """Set gaps to 0 that do not count in this part."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
 def _directions(
     gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of the two families of hypotheses, before scaling."""
+    """Yield the gaps of both hypotheses, before they are scaled to a true ECE."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -355,7 +356,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return by row the share of draws at least as far from the median as the observation."""
+    """Return for each row the share of draws that are as far from the median as the observation."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -363,7 +364,7 @@ def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
 
 
 def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
-    """Return the interpolated ends of the part of `grid` where `shares` exceed `least`."""
+    """Return the ends of the part of `grid` in which `shares` exceed `least`, interpolated."""
     inside = np.flatnonzero(shares > least)
     if len(inside) == 0:
         return []
@@ -377,15 +378,16 @@ def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
     return [low, high]
 
 
-LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are means of proper scores over rows
-_ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))  # edges of the cells of confidence
-_MAX_CELLS = 1_000_000  # most joint counts; if more are needed, the ECE has no paired difference
-_MAX_CLASS_CELLS = 1 << 17  # most joint counts by class, for the class gap
+LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are the mean of a proper score over rows
+# edges of the cells of confidence, with equal width in log odds
+_ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
+_MAX_CELLS = 1_000_000  # with more joint cells than this, the ECE has no paired difference
+_MAX_CLASS_CELLS = 1 << 17  # the same limit for the class gap, which counts each class separately
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of a metric between two calibrations on the same rows, for metrics.json."""
+    """The difference of a metric between two calibrations on the same rows, with its interval."""
 
     calibration: str
     against: str
@@ -402,10 +404,10 @@ class Difference:
 
 
 class PairedRows:
-    """The counts of the same rows by the confidence of two calibrations, block by block.
+    """Rows counted by the confidences of two calibrations, block by block.
 
-    `n_classes` is the number of predicted classes, or 1 if the two calibrations predict different
-    labels. Only the metrics in `names` get a difference.
+    `n_classes` is 1 if the two calibrations predict different labels. Only the metrics in `names`
+    get a difference.
     """
 
     def __init__(
@@ -413,14 +415,15 @@ class PairedRows:
     ) -> None:
         self._names = names
         self._bins = bins
-        cells = 4 * bins**2  # a cell per pair of bins and per pair of right or wrong labels
+        cells = 4 * bins**2  # one cell per pair of bins, and per pair of right or wrong labels
         if cells > _MAX_CELLS:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1
         self._counts = np.zeros((classes, cells), dtype=np.int64)
-        self._confidence = np.zeros((2, classes, cells))  # sums
+        # sums of both confidences, and of right labels
+        self._confidence = np.zeros((2, classes, cells))
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # For each calibration: the cell, and whether the label is right.
+        # For each calibration: the cell of the confidence, and whether the label is right.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
@@ -429,7 +432,7 @@ class PairedRows:
     ) -> None:
         """Count a block of m rows, with the losses of each row.
 
-        `predicted` are the labels of both calibrations, shape (m,), if `n_classes` is above 1.
+        If `n_classes` is above 1, `predicted` are the labels of both calibrations, shape (m,).
         """
         for name, cells in self._losses.items():
             cells.add(second.losses[name] - first.losses[name])
@@ -460,9 +463,9 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return the metrics of the second calibration minus the first, each with its interval.
+        """Return each metric of the second calibration minus that of the first, with its interval.
 
-        `areas` are the AUROC of correctness of both calibrations.
+        `areas` are the AUROCs of both calibrations.
         """
         differences = []
         for name, rows, sides in self._gaps():
@@ -485,13 +488,13 @@ class PairedRows:
         return differences
 
     def _deviation_of_areas(self) -> float:
-        """Return the standard deviation of the difference of the AUROCs."""
+        """Return the standard deviation of the difference of both AUROCs."""
         first, second = (_influence(self._ranked.sum(axis=1 - axis)) for axis in (0, 1))
         apart = (second - first[:, None]) ** 2
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield each metric that is a sum of gaps, with the rows per filled cell and both sides."""
+        """Yield each sum of gaps: the rows per joint cell, and the gaps of both calibrations."""
         classes, size = self._counts.shape
         if size == 0:
             return
@@ -506,13 +509,14 @@ class PairedRows:
 
 @dataclass(frozen=True)
 class _Side:
-    """The gaps of one calibration in every joint cell; both arrays have shape (cells,)."""
+    """The gaps of one calibration in every joint cell; each array has shape (cells,)."""
 
-    place: Integers  # the bin or class in which gaps are summed before the magnitude is taken
-    gaps: Float64s  # mean of confidence - correct
+    # the bin or class of the cell; gaps are summed in it before the absolute value is taken
+    place: Integers
+    gaps: Float64s  # mean of confidence minus 1 (right label) or 0 (wrong label)
 
     def total(self, drawn: Integers) -> Float64s:
-        """Return n times the metric of every resample; `drawn` are rows per cell, (R, cells)."""
+        """Return n times the metric of each resample, given its rows per cell, (R, cells)."""
         order = np.argsort(self.place, kind="stable")
         starts = np.flatnonzero(np.diff(self.place[order], prepend=-1))
         sums: Float64s = np.add.reduceat((drawn * self.gaps)[:, order], starts, axis=1)
@@ -523,7 +527,7 @@ class _Side:
 def _filled(
     counts: Integers, confidence: Float64s, places: tuple[Integers, Integers]
 ) -> tuple[Integers, list[_Side]]:
-    """Return the rows of the filled cells, and the gaps of both calibrations there."""
+    """Return the rows of cells that are not empty, and there the gaps of both calibrations."""
     cells = np.flatnonzero(counts)
     rows = counts[cells]
     right = cells // 2 % 2, cells % 2
@@ -541,7 +545,7 @@ def _of_gaps(
     rng: np.random.Generator,
     level: float,
 ) -> tuple[float, Interval]:
-    """Return the difference of two sums of gaps and its interval."""
+    """Return the difference between two sums of gaps, and its interval."""
     first, second = sides
     n = int(counts.sum())
 
@@ -549,7 +553,8 @@ def _of_gaps(
         return (second.total(drawn) - first.total(drawn)) / n
 
     value = float(difference(counts[None])[0])
-    size = max(1, MAX_DRAWS // len(counts))  # resamples at a time, which limits the memory
+    # how many resamples are drawn at a time, which limits memory
+    size = max(1, MAX_DRAWS // len(counts))
     drawn = np.concatenate(
         [
             difference(rng.multinomial(n, counts / n, size=min(size, resamples - start)))
@@ -563,11 +568,12 @@ def _of_gaps(
 
 
 def _influence(counts: Integers) -> Float64s:
-    """Return the influence of a row in each cell on n times the AUROC, with mean 0.
+    """Return how much a row in each cell contributes to n times the AUROC, minus the mean.
 
     The result has the shape of `counts`.
 
-    `counts` are numbers of rows by ascending cell, with wrong and right rows alternating.
+    `counts` are numbers of rows, from low to high confidence. In each cell, wrong rows come before
+    right rows.
     """
     wrong, right = counts[::2], counts[1::2]
     below, above = np.cumsum(wrong) - wrong / 2, right.sum() - np.cumsum(right) + right / 2

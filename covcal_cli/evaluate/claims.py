@@ -1,7 +1,8 @@
-"""Sentences about what the rows prove about a confidence, made from intervals.
+"""Say in sentences what the rows prove about a confidence.
 
-A sentence states an error only if the interval excludes 0. Otherwise it says how large the error
-may be. A count of classes is a lower bound, because a class with few rows proves nothing.
+A sentence states an error only if the interval excludes 0. If the interval contains 0, the sentence
+says how large the error may be. A number of classes is a lower bound, because a class with few rows
+proves nothing.
 """
 
 from collections.abc import Sequence
@@ -11,12 +12,12 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
-MARGIN = 0.05  # a smaller gap of a predicted class does not matter
+MARGIN = 0.05  # a predicted class with a smaller gap counts as right
 
 
 @dataclass(frozen=True)
 class MeanGap:
-    """The mean confidence minus the accuracy on the same rows, with its interval."""
+    """Mean confidence minus accuracy on the same rows, with its interval."""
 
     value: float
     low: float
@@ -30,7 +31,7 @@ class MeanGap:
 
     @property
     def direction(self) -> int:
-        """1 if the confidence is proved too high, -1 if proved too low, else 0."""
+        """1 if the confidence is proved to be too high, -1 if too low, 0 if neither is proved."""
         return int(self.low > 0) - int(self.high < 0)
 
     @property
@@ -47,7 +48,7 @@ class MeanGap:
 
 
 def ece_sentence(interval: Interval) -> str:
-    """Return a sentence on the error of a confidence, from the interval of its ECE."""
+    """Return in words how wrong a confidence is, by the interval of its ECE."""
     low, high = interval
     if low == 0:
         return f"at most {points(high)} points; the rows do not contradict 0"
@@ -56,9 +57,9 @@ def ece_sentence(interval: Interval) -> str:
 
 @dataclass(frozen=True)
 class ClassGaps:
-    """The predicted classes: off, within the margin, or undecided, all at one joint level."""
+    """The predicted classes whose confidence is off, is within the margin, or is undecided."""
 
-    off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, sorted from the worst
+    off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, worst class first
     within: tuple[GroupMetrics, ...]  # proved to be within the margin
     undecided: tuple[GroupMetrics, ...]  # classes with too few rows to decide
     margin: float = MARGIN
@@ -67,7 +68,7 @@ class ClassGaps:
     def of(
         cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
     ) -> "ClassGaps":
-        """Test every class with rows, at a level that is valid for all together (Bonferroni)."""
+        """Test every class that has rows, at a level for all tests together (Bonferroni)."""
         predicted = [group for group in groups if group.n]
         off: list[tuple[float, GroupMetrics]] = []
         within, undecided = [], []
@@ -106,7 +107,7 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """The number of classes that are off, in words; a lower bound if some are undecided."""
+        """In words: how many classes are off; a lower bound if some are undecided."""
         limit = f"{100 * self.margin:g} points"
         if not self.undecided:
             if not self.off:
@@ -126,7 +127,7 @@ class ClassGaps:
 
     @property
     def _directions(self) -> str:
-        """The number of classes with too high confidence, and with too low confidence, in words."""
+        """In words: how many classes have a too high confidence, and how many a too low one."""
         too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)
@@ -138,7 +139,7 @@ def direction_of(group: GroupMetrics) -> str:
 
 
 def points(value: float) -> str:
-    """Return the absolute value of a fraction in percentage points, rounded to useful digits."""
+    """Return the size of a fraction in percentage points, with as many digits as are useful."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 
@@ -149,7 +150,7 @@ def percent(value: float | None) -> str:
 
 
 def _ends(low: float, high: float) -> str:
-    """Return both ends in points, or one number if both round to it."""
+    """Return both ends in points, or one number if they round to the same."""
     near, far = points(low), points(high)
     return near if near == far else f"{near} to {far}"
 

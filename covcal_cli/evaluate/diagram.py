@@ -1,10 +1,10 @@
 """The reliability diagram: as a picture (PNG, SVG, PDF) and as text for a terminal.
 
-An empty bin is not drawn. The picture has the paper's two views of every calibration. The first is
-accuracy against confidence in bins, with each gap in the colour of its direction. The second is the
-accuracy of the rows above a confidence threshold, with the share of these rows. Matplotlib is
-imported only for a picture. The Python API has `ece` and `reliability_diagram`, for probabilities
-in arrays.
+A bin without rows is not drawn. For every calibration, the picture has the two views of the paper.
+The first shows the accuracy by confidence in bins; colours say whether the confidence is too high
+or too low. The second shows the accuracy of the rows above a threshold of confidence, and their
+share. Matplotlib is imported only for a picture. The Python API has `ece` and
+`reliability_diagram`, for probabilities in arrays.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,16 +32,16 @@ from covcal_cli.maths.softmax import class_major, softmax
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# Hatches distinguish both directions without colour. They are lines and not dots, because SVG needs
-# one path per dot.
+# With hatches, both directions can be told apart without colour. They are lines, because dots would
+# need one path each in SVG.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
-# Metadata to leave out, by format.
+# Metadata that are left out of each format, because they change from run to run.
 _DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 _MAX_ROWS_OF_TEXT = 15
 
 
 def check_diagram(path: Path) -> None:
-    """Raise `CovcalError` for a picture with an unknown ending."""
+    """Refuse a picture with an unknown ending."""
     if path.suffix.lower() not in FORMATS:
         raise CovcalError(f"{path}: a diagram ends in {', '.join(FORMATS)}")
 
@@ -53,15 +53,15 @@ def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, forc
 
 
 def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
-    """Write a Matplotlib figure, whole or not at all; the same figure gives the same bytes."""
+    """Write a Matplotlib figure, whole or not at all. Equal figures give equal bytes."""
     import matplotlib as mpl
 
     kind = path.suffix.lower().lstrip(".")
-    # Without dates and with fixed ids the same numbers give the same bytes. Letters stay text in
-    # SVG, because outlines would be most of the file.
+    # Without dates and random ids, equal numbers give equal bytes. In SVG, letters stay text,
+    # because their outlines would be most of the file.
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
     with atomic_output(path, force=force) as partial, mpl.rc_context():
-        # Ignore the matplotlibrc of this folder or user.
+        # Ignore the user's own settings of Matplotlib.
         mpl.rcParams.update({**mpl.rcParamsDefault, **settings})
         drawn().savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
 
@@ -114,8 +114,7 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
             align="edge",
             **outline,
         )
-        # Bins are drawn one by one, because Matplotlib's bar chart draws a solid block without
-        # bars.
+        # Bins are drawn one by one: Matplotlib's bar chart joins them into one block.
         legend.append(Patch(label=label, **outline))
     axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
@@ -143,9 +142,9 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return accuracy and share of the rows whose confidence is above each lower bin edge.
+    """Return accuracy and share of the rows above the lower edge of each bin.
 
-    Both have shape (bins,); the accuracy is NaN if no row is above the edge.
+    Both have shape (bins,). The accuracy is NaN if there are no such rows.
     """
     counts = np.cumsum(bins.counts[::-1])[::-1]
     hits = np.cumsum(bins.hits[::-1])[::-1]
@@ -153,13 +152,14 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 
 
 def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
-    """Return a reliability diagram in text, one line per bin that holds rows.
+    """Return a reliability diagram as text, with one line for each bin that has rows.
 
-    Each bar is the accuracy (``#``). The gap to the confidence is ``>`` if confidence is too high
-    and ``<`` if it is too low. Neighbouring bins are merged until at most 15 lines remain.
+    ``#`` shows the accuracy. Up to the confidence follows ``>`` if the confidence is too high,
+    ``<`` if it is too low. Neighbouring bins are joined until at most 15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # bins per line; the last line may have fewer
+    # number of bins in a line; the last line may have fewer
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
@@ -192,7 +192,7 @@ def ece(
     ----------
     probabilities : array, shape (n, K), or (n,) for the second of two classes
     labels : array, shape (n,)
-        Class numbers 0 to K-1, or members of `classes`.
+        Class numbers 0 to K-1, or values of `classes`.
     bins : int
         Number of bins of equal width; an edge belongs to the bin below it.
     classes : array, shape (K,), optional
@@ -201,7 +201,7 @@ def ece(
     Raises
     ------
     CovcalError
-        If the rows are not probabilities, or a label is not among the classes.
+        If the rows are not probabilities, or a label is not one of the classes.
     """
     check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)
@@ -221,7 +221,7 @@ def reliability_diagram(
     title: str = "Reliability",
     force: bool = False,
 ) -> Any:
-    """Draw accuracy against confidence; return the Matplotlib figure, and write it to `path`.
+    """Draw accuracy by confidence. Return the Matplotlib figure, and write it to `path` if given.
 
     The other parameters are those of `ece`. `force` replaces an existing file. The ending of the
     path decides the format: .png, .svg or .pdf.

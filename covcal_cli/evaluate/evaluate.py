@@ -1,6 +1,7 @@
-"""The metrics of calibrations on labelled target rows, in one pass over the file in blocks.
+"""Measure calibrations on labelled target rows. Target test labels are read only here.
 
-Target test labels are read only here. Rows to whose labels a calibration was fitted are left out.
+Only this package reads target test labels. Rows whose labels a calibration was fitted to are left
+out.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,25 +53,25 @@ from covcal_cli.records import Input, require_at_least, require_one_of
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
-_CACHED_VALUES = 1 << 16  # number of float64 logits that fit the processor's cache
+_CACHED_VALUES = 1 << 16  # so many float64 logits fit in the processor's cache
 
 
 @checked_settings
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
-    """Options of ``covcal evaluate`` on rows and metrics."""
+    """The options of ``covcal evaluate`` that choose rows and metrics."""
 
-    split: str = "test"  # split of the target, or "all"
+    split: str = "test"  # a split of the target, or "all"
     bins: int = 15  # number of bins of confidence
-    # Measure the confidence in the classifier's label, or in the calibrated forecaster's label.
+    # whose label: the classifier's, or the calibrated forecaster's
     predictions: Predictions = "original"
-    by: str | None = None  # "class", "predicted" or a column: adds metrics by group
-    resamples: int = 0  # resamples of the bootstrap; 0: no intervals
-    level: float = LEVEL  # level of the intervals
-    seed: int = 0  # seed of the bootstrap
-    metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute; fewer take less time
-    grouped_by: tuple[str, ...] = ()  # more ways to group rows, for gates on each group
-    # Accept files whose preprocessing differs from the calibration's.
+    by: str | None = None  # a column, "class" or "predicted": also measure each group
+    resamples: int = 0  # number of resamples for intervals; 0 for no intervals
+    level: float = LEVEL  # confidence level of the intervals
+    seed: int = 0  # seed of the resamples
+    metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute; fewer metrics take less time
+    grouped_by: tuple[str, ...] = ()  # other groups, which gates need
+    # Accept files whose images were preprocessed differently.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class EvaluateSettings:
 
     @property
     def groupings(self) -> tuple[str, ...]:
-        """All ways to group rows, each once."""
+        """All groups to measure: each column, "class" or "predicted" once."""
         return tuple(dict.fromkeys(([self.by] if self.by else []) + [*self.grouped_by]))
 
 
@@ -95,7 +96,7 @@ DEFAULTS = EvaluateSettings()
 
 
 class Version(NamedTuple):
-    """A calibration in one state: the current state, or the state that a baseline describes."""
+    """A calibration as it is now, or as it was when a baseline was measured."""
 
     name: str
     earlier: bool = False
@@ -112,37 +113,36 @@ def evaluate(
     decision: str | Path | None = None,
     pooled: Sequence[str | Path] = (),
 ) -> Evaluation:
-    """Measure calibrations and the uncalibrated classifier on target rows.
+    """Measure calibrations, and the classifier without one, on target rows.
 
     Parameters
     ----------
     path : str or Path
-        A features or adapted file with labelled target rows in the split.
+        A features or adapted file whose split has labelled target rows.
     calibrations : mapping of str to Calibration
-        Calibrations by the name for the report, as `read_named` gives them.
+        Calibrations under the names that the report uses, as `read_named` returns them.
     settings : EvaluateSettings
     documents : sequence of str or Path
-        The files of the calibrations, in the same order, for metrics.json and for messages.
+        The files of the calibrations, in the same order, for metrics.json and messages.
     networks : str or Path, optional
-        The adapted file with the networks, for a method on aligned logits whose file lacks them and
-        whose calibration names an adapted file that has moved.
+        The adapted file with the networks, if a method on aligned logits needs it and it has moved.
     earlier : mapping of str to Scaling
-        Earlier versions of calibrations, by name, to compare with on the same rows. They are
-        ignored without `resamples`.
+        Earlier versions of calibrations by name, which are measured on the same rows. Ignored
+        without `resamples`.
     decision : str or Path, optional
-        A decide.json that was made with one of the `documents`, to measure too.
+        A decide.json that was made with one of the `documents`; it is measured too.
     pooled : sequence of str or Path
-        Further files of the same classifier, such as those of earlier nights. The rows of all files
+        Other files of the same classifier, such as those of earlier nights. The rows of all files
         are measured together.
 
     Raises
     ------
     UnlabelledError
-        If no row of the splits has a label, or they are empty and no target row has a label.
+        If no row of the split has a label, or if it is empty and no target row has a label.
     TooFewRowsError
-        If the splits are empty and other splits have labels.
+        If the split is empty, and other splits have labels.
     CovcalError
-        If a calibration does not fit a file, files do not fit together, or a grouping is unknown.
+        If a calibration does not fit a file, files do not fit together, or there is no such group.
     """
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
@@ -158,7 +158,7 @@ def evaluate(
             _versions(one, calibrations, files, networks, earlier, settings) for one in opened
         ]
         versions = versions_of[0]
-        # The decision, and the calibration that it was made with.
+        # the decision, and the calibration that it was made with
         decided = None if decision is None else read_decision(decision, *files)
         measured = [
             Input("adapted" if one.is_adapted else "features", one.path, one.sha256())
@@ -170,14 +170,14 @@ def evaluate(
         if decided is not None:
             for entry in measured:
                 require_unseen(decided, entry.path, entry, settings.split)
-        # The rows to measure on, and their groups.
+        # the rows to measure, and their groups
         targets = [one.require_target() for one in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
         of_split = _rows_of_split(targets, settings.split, hint)
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
         groupings = groupings_of[0]
-        # Read each file once, for any number of calibrations.
+        # each file is read once, for all calibrations
         collector = _Collector(
             versions,
             settings,
@@ -255,7 +255,7 @@ def evaluate(
 
 
 def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
-    """Refuse files whose rows cannot be measured together."""
+    """Refuse files whose rows cannot be measured together, because their classifiers differ."""
     first, *others = files
     digests = {first.sha256(): first.path}
     for file in others:
@@ -285,7 +285,7 @@ def _versions(
     earlier: Mapping[str, Scaling],
     settings: EvaluateSettings,
 ) -> dict[Version, ScaledLogits]:
-    """Return the calibrations that are measured on a file, with their earlier versions."""
+    """Return the calibrations to measure on a file, each with its earlier version."""
     fitted = scaled_logits(
         file,
         calibrations,
@@ -305,15 +305,15 @@ def _versions(
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
-    """Return a sentence on the command that works without labels."""
-    if not has_source:  # an estimate needs the source
+    """Return the advice which command works without labels."""
+    if not has_source:  # `estimate` needs the source
         return "extract it together with the source, and run covcal estimate"
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
     return f"without labels, run covcal estimate {as_word(path)}{options}"
 
 
 class _Collector:
-    """The counts of one pass over the file, by version of a calibration, by pair and by group."""
+    """Counts of one pass over the files: by calibration, pair of calibrations, and group."""
 
     def __init__(
         self,
@@ -328,7 +328,8 @@ class _Collector:
         resamples = settings.resamples
         self._names = {by: grouping.names for by, grouping in groupings.items()}
         self._ranks = "correctness_auroc" in names
-        # If the classifier's labels are measured, all calibrations have the same predicted labels.
+        # If the classifier's own labels are measured, all calibrations have the same predicted
+        # labels.
         self._same_labels = settings.predictions == "original"
         self.metrics = {
             version: MetricsAccumulator(
@@ -368,7 +369,7 @@ class _Collector:
         rows: Rows,
         groupings: Mapping[str, "_Grouping"],
     ) -> ConfidenceBlock:
-        """Count a part of the rows of one file for one version of a calibration."""
+        """Count a part of a file's rows for one calibration."""
         block = self.metrics[version].add(forecast, predicted, labels)
         for by, grouping in groupings.items():
             if not version.earlier:
@@ -380,19 +381,19 @@ class _Collector:
         return block
 
     def add_pairs(self, blocks: Mapping[Version, ConfidenceBlock], predicted: Labels) -> None:
-        """Count the same part of the rows for every pair of versions."""
+        """Count the same part of the rows for every pair of calibrations."""
         for (after, before), paired in self.pairs.items():
             paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
 
     @property
     def decided(self) -> DecisionMetrics | None:
-        """The metrics of the decision, if there is one."""
+        """The metrics of the decision, if one was given."""
         return None if self.decision is None else self.decision[1].result(self.decision[0].name)
 
     def groups_by(
         self, by: str | None, settings: EvaluateSettings
     ) -> dict[str, tuple[GroupMetrics, ...]]:
-        """Return the metrics of every group, by calibration."""
+        """Return the metrics of every group, for each calibration."""
         if by is None:
             return {}
         names = self._names[by]
@@ -405,7 +406,7 @@ class _Collector:
     def differences(
         self, results: Mapping[Version, Metrics], settings: EvaluateSettings
     ) -> tuple[Difference, ...]:
-        """Return the differences of calibrations from ``none`` and from the first calibration."""
+        """Return how calibrations differ from ``none``, and from the first calibration."""
         return tuple(
             difference
             for (after, before), paired in self.pairs.items()
@@ -422,7 +423,7 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield the pairs to compare; the first two versions are ``none`` and a calibration.
+    """Yield the pairs to compare. The first version is ``none``, the second a calibration.
 
     Each calibration is compared with ``none``, the first calibration and its earlier version.
     """
@@ -435,9 +436,9 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
-    """Return the rows of a split in every file; raise an error with a remedy if there are none.
+    """Return the rows of a split in every file. If there are none, the error says what to do.
 
-    `hint` names the command that works without labels.
+    `hint` is the advice which command works without labels.
     """
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
@@ -465,9 +466,9 @@ def _read(
     predictions: Predictions,
     collector: _Collector,
 ) -> int:
-    """Give all labelled rows to the collector for every version; count the rows without a label.
+    """Count all labelled rows for every version; return the number of rows without a label.
 
-    Each block of logits is read once, and each version uses it while it is in the cache.
+    Each block of logits is read once. All versions use it while it is in the processor's cache.
     """
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
@@ -479,13 +480,13 @@ def _read(
         if not labelled.all():
             unlabelled += int((~labelled).sum())
             block, labels = block[labelled], labels[labelled]
-        # Compute the logits of each forecaster once.
+        # compute the logits of each forecaster only once
         logits: dict[str, Floats] = {}
         for scaled in versions.values():
             for key, forecaster in scaled.keys.items():
                 if key not in logits:
                     logits[key] = forecaster_logits(target, block, forecaster, scaled.networks)
-        # Apply every version to parts that fit the cache.
+        # apply every version to parts that fit in the cache
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
@@ -504,9 +505,9 @@ def _read(
 
 
 def _top_class(logits: Float64s) -> Labels:
-    """Return the first class with the highest logit, which is 0.
+    """Return the first class whose logit is 0, the highest one.
 
-    Comparing bytes class by class is many times faster than argmax along the first axis.
+    Comparing class by class is many times faster than argmax along the first axis.
     """
     classes = len(logits)
     if classes > np.iinfo(np.uint8).max:
@@ -521,9 +522,9 @@ def _top_class(logits: Float64s) -> Labels:
 def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
-    """Split the rows of every file into rows to which no calibration was fitted, and the others.
+    """Separate the rows of every file to which a calibration was fitted from the others.
 
-    Rows are identified by their ids, also in a file that was extracted again.
+    Rows are recognised by their ids, also if a file was extracted again.
     """
     fitted = {
         row_id
@@ -561,9 +562,9 @@ def _notes_on_split(split: str) -> list[str]:
 def _notes_on_fitted(
     targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note per calibration whose labelled rows are not in the file.
+    """Return a note for each calibration whose labelled rows are not in the file.
 
-    This is right for other data, but not if the file has the same rows with different ids.
+    This is right for other data, but wrong if the file has the same rows under other ids.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -588,7 +589,7 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note if leaving out the fitted rows makes the rest unrepresentative."""
+    """Return a note if the remaining rows are not representative without the fitted ones."""
     picked = {
         row_id
         for calibration in calibrations.values()
@@ -605,15 +606,15 @@ def _notes_on_left_out(
     ]
 
 
-# Groups of rows: by true class, by predicted class, or by a column.
+# Groups of rows: of a true class, of a predicted class, or of a value in a column.
 
 
 @dataclass(frozen=True)
 class _Grouping:
-    """A way to group rows."""
+    """A way to divide rows into groups."""
 
-    names: Sequence[str]  # names of the groups, by number
-    # Returns the group numbers of m rows, given row numbers, true labels and predicted labels.
+    names: Sequence[str]  # names of the groups, in the order of their numbers
+    # Returns the groups of m rows, given their numbers, true labels and predicted labels.
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 
@@ -623,7 +624,7 @@ def _groupings(
     rows: Sequence[Rows],
     classes: Sequence[str],
 ) -> list[dict[str, _Grouping]]:
-    """Return the ways to group the rows of every file; their names are the same in all files."""
+    """Return the ways to divide each file's rows into groups, which are the same in all files."""
     groupings: list[dict[str, _Grouping]] = [{} for _ in targets]
     for by in asked:
         groups = []
@@ -635,7 +636,7 @@ def _groupings(
 
 
 def _grouping(by: str, classes: Sequence[str], groups: ColumnGroups | None) -> _Grouping:
-    """Return one way to group rows: by a column, by true class or by predicted class."""
+    """Return the groups of a column, of the true class or of the predicted class."""
     if groups is not None:
         return _Grouping(groups.names, lambda block, _labels, _predicted: groups.numbers(block))
     if by == BY_CLASS:
@@ -649,7 +650,7 @@ def _with_intervals(
     settings: EvaluateSettings,
     metrics: Sequence[str] = GROUP_METRICS,
 ) -> tuple[GroupMetrics, ...]:
-    """Return every group with the intervals of `metrics`, if the settings ask for intervals."""
+    """Return every group with the intervals of `metrics`, if intervals were asked for."""
     groups = counts.result(names)
     if not settings.resamples:
         return groups
@@ -673,7 +674,7 @@ def _with_intervals(
 
 
 def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
-    """Return the groups with the AUROC of their rows, if a group has right and wrong rows."""
+    """Return the groups with their AUROC, which needs right and wrong rows."""
     areas = [auroc(rows) if len(rows) else None for rows in ranks.ranked()]
     return tuple(
         group if area is None else replace(group, correctness_auroc=area.value)

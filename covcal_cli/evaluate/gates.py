@@ -1,4 +1,4 @@
-"""Gates on an evaluation, and a sentence for the result of each gate."""
+"""Apply gates to an evaluation, and say the result of each gate in a sentence."""
 
 import functools
 import math
@@ -26,27 +26,27 @@ from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
-POWER = 0.8  # probability that a gate finds a fault
-# a suggested number of rows is mostly noise if it is more than this multiple of the rows
+POWER = 0.8  # a gate should find a fault with this probability
+# If more than this many times the rows would be needed, the number is too uncertain to suggest.
 _MOST = 20
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of an evaluation; `confident` gates use intervals at the settings' level.
+    """The gates of an evaluation. A `confident` gate compares an interval, at the settings' level.
 
     Raises
     ------
     CovcalError
-        If a `confident` gate is on a metric without an interval: chance alone could fail it.
+        If a `confident` gate is on a metric that has no interval: chance alone could fail it.
     """
 
     limits: Sequence[Limit] = ()
-    allowed: Sequence[Limit] = ()  # how much worse than in the baseline a metric may be
+    allowed: Sequence[Limit] = ()  # how much worse than the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
-    # number of evaluations with such gates that share the level, one for each of several labels
+    # the gates of so many evaluations share the level (one evaluation for each of several labels)
     shared_by: int = 1
 
     def __post_init__(self) -> None:
@@ -74,30 +74,31 @@ class Gates:
 class GateResult:
     """The result of one gate on one calibration, estimate or period."""
 
-    subject: str  # the name of the calibration, estimate or period
+    subject: str  # the calibration, estimate or period that was tested
     gate: str  # such as ``ece <= 0.05``
-    sentence: str  # the outcome and the numbers behind it
-    outcome: Outcome  # "not proved": too few rows to decide; "skipped": no value to compare
+    sentence: str  # the outcome, and the numbers that decided it
+    # "not proved": too few rows to decide; "skipped": there is no value to compare
+    outcome: Outcome
 
     @property
     def failed(self) -> bool:
-        """Whether the value is beyond the limit by more than chance."""
+        """Whether the value is beyond the limit by more than chance explains."""
         return self.outcome == "failed"
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """An evaluation with the verdicts of its gates."""
+    """An evaluation with the results of its gates."""
 
     evaluation: Evaluation
-    verdicts: Sequence[Verdict] = ()  # results of the limits
-    changes: Sequence[Change] = ()  # since the baseline
-    # level of each gate's interval; None: gates compare the plain values
+    verdicts: Sequence[Verdict] = ()  # results of limits
+    changes: Sequence[Change] = ()  # results of comparisons with the baseline
+    # level of the interval of each gate; None if gates compare the metrics themselves
     level: float | None = None
 
     @property
     def gates(self) -> list[GateResult]:
-        """The result of every gate, limits first; groups share the result of their limit."""
+        """The results of all gates, limits first. All groups of a limit have one result."""
         grouped: dict[tuple[str, float, str, str | None], list[Verdict]] = {}
         for verdict in self.verdicts:
             key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
@@ -127,22 +128,21 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    - `path`: a features or adapted file. Default: the file that the first calibration was fitted
-      on.
-    - `documents`: calibrations. Default: the calibration of the decision; without a `path`,
+    - `path`: a features or adapted file. Default: the features file of the first calibration.
+    - `documents`: calibrations. Default: the calibration of the decision; without `path`, also
       cal.json.
-    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. Gates that use intervals
-      resample even if the settings do not ask for it.
-    - `names`: names for the calibrations; `read_named` chooses a name if it is empty or missing.
-    - `check`: called with all input files before the work starts, so that outputs can be refused.
-    - `tell`: called with every note, as soon as it is known.
+    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. If gates need intervals, they
+      are computed even if the settings do not ask for them.
+    - `names`: names of the calibrations. If a name is empty or missing, `read_named` chooses it.
+    - `check`: called with all input files before the work starts; it may refuse outputs.
+    - `tell`: called with each note as soon as it is known.
 
     Raises
     ------
     CovcalError
-        As in `evaluate`, and if a metric or the baseline has no value for a gate.
+        As in `evaluate`; also if a gate's metric has no value, here or in the baseline.
     UnusedOptionError
-        If `networks` are given and no calibration needs any.
+        If `networks` are given, but no calibration needs them.
     """
     if decision is not None and not documents:
         documents = [calibration_of(decision)]
@@ -154,7 +154,8 @@ def assess(
         [*calibrations.values()],
         documents,
         purpose="evaluate",
-        picked=False,  # a calibration beside the file is used only if the user names it
+        # other calibrations in the file's folder are not used unless the user names them
+        picked=False,
     )
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
@@ -296,7 +297,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return how far a value, or the nearer end of its interval, exceeds the limit."""
+    """Return how far the value, or the nearer end of its interval, is beyond the limit."""
     if GATED[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
@@ -316,7 +317,7 @@ def _gate(verdict: Verdict) -> str:
 
 
 def _numbers(verdict: Verdict, level: float | None) -> str:
-    """Return a value with its interval and the interval's level."""
+    """Return a value as text, with its interval and the level of the interval."""
     as_text = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
     numbers = f"{_label(verdict.metric)} {as_text(verdict.value)}"
     if verdict.low is None or verdict.high is None or level is None:
@@ -326,9 +327,9 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
-    """Return a guess of the true value that corrects for chance in an observed sum of gaps.
+    """Return an estimate of the true value, without what chance adds to a sum of gaps.
 
-    It is the middle of the interval at 95 %, so that it does not depend on the number of gates.
+    It is the middle of the 95 % interval, which does not depend on the number of gates.
     """
     if GATED[metric].interval != "gaps":
         return value
@@ -338,7 +339,7 @@ def _middle(metric: str, value: float, interval: Interval, level: float) -> floa
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
-    """Return a clause on the number of rows that would decide between a value and a limit."""
+    """Return in words how many rows would decide whether the value is beyond the limit."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (
@@ -358,7 +359,7 @@ def _label(metric: str) -> str:
 
 
 def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
-    """Return a value as text, with enough digits to differ from the value `unlike`."""
+    """Return a value as text, with enough digits to differ from `unlike`."""
     display = GATED[metric].screen
     percent = display is None or display.percent
     for digits in range(1 if percent else 4, 7):
@@ -369,28 +370,29 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
     return text.replace(".0 %", " %")
 
 
-# The number of rows that a gate needs. The width of an interval shrinks with the square root of the
+# How many rows a gate needs. The width of an interval shrinks with the square root of the number of
 # rows. At a level of 95 %, a gate decides in four of five cases if the true value is 1.96 + 0.84
-# standard errors away from the limit.
+# standard errors from the limit.
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
-    """Return the approximate number of rows that decide whether a value is beyond a limit.
+    """Return about how many rows would decide whether a value is beyond a limit.
 
-    The true value is assumed to be `value`. None means more than `_MOST` times `n`.
+    The true value is assumed to be `value`. None if more than `_MOST` times `n` would be needed.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # The power adds to the half-width of a 95 % interval; at other levels it adds about as much.
+    # 0.84 is added to the half-width of a 95 % interval in standard errors, and about as much at
+    # other levels.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return the distance beyond a limit at which a gate fails in four of five cases.
+    """Return how far beyond a limit the true value must be for a gate to fail in 4 of 5 cases.
 
-    `interval` has the `level` of the gate. At that distance, its width is assumed to be the same.
+    `interval` has the level of the gate. It is assumed to be equally wide there.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))

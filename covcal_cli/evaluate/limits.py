@@ -1,17 +1,19 @@
 """Gates: the limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``.
 
-A metric of a sample varies by chance. So a gate fails only if the whole interval of the metric is
-beyond the limit. For an error, the lower end decides; for a metric where higher is better, the
-upper end. A gate that does not fail need not be good: if the interval contains the limit, the rows
-cannot decide, and the gate is not proved.
+The metric of a sample varies by chance. So a gate fails only if the whole interval of the metric is
+beyond the limit. If lower is better, the lower end decides; if higher is better, the upper end. If
+the interval contains the limit, the rows cannot decide. The gate then does not fail, but is called
+"not proved".
 
-All gates of a job share one error rate (Bonferroni): with m gates, each has an interval of level 1
-- (1 - level) / m. So a job without any fault fails as rarely as a single gate.
+All gates of a command share one error probability (Bonferroni): each of m gates has an interval of
+level 1 - (1 - level) / m.
+So if nothing is wrong, a command with many gates fails as rarely as one with a single gate.
 
-`Baseline` is an earlier metrics.json, and `compare` says how much worse an evaluation is. On the
-same rows, the change of a metric is a paired difference. To check whether the rows are the same,
-the earlier temperature is measured again on the current rows; it must give its earlier metrics.
-Different rows are an independent sample, so the interval is for two independent samples.
+`Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. On the
+same rows, the change of a metric is a paired difference, which has less noise. Whether the rows are
+the same is tested: the earlier temperature must give its earlier metrics on the current rows.
+Otherwise they are other rows, and the interval is that of a difference between two independent
+samples.
 """
 
 import math
@@ -44,26 +46,26 @@ from covcal_cli.records import read_document
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: the largest or smallest allowed value of a metric, or the largest allowed change.
+    """A gate: the largest or smallest value, or the largest change, that a metric may have.
 
-    If higher is better, `limit` is the smallest allowed value, otherwise the largest.
+    If higher is better, `limit` is the smallest value that is allowed, else the largest.
     """
 
     metric: str
     limit: float  # a fraction
-    by: str | None = None  # a grouping of rows; the limit applies to each group
+    by: str | None = None  # the groups to each of which the limit applies
 
     @property
     def least(self) -> bool:
-        """Whether `limit` is the smallest allowed value."""
+        """Whether `limit` is the smallest value that is allowed."""
         return GATED[self.metric].better == "higher"
 
 
 def parse_limit(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    Raises ValueError with the reason. Metrics where higher is better are refused: such a gate on
-    the accuracy would pass bad classifiers and stop good classifiers.
+    Raises ValueError with the reason. Metrics where higher is better are refused: with a limit on
+    the accuracy, bad classifiers would pass and good ones fail.
     """
     limit = _parse_metric(text)
     if limit.least:
@@ -78,7 +80,7 @@ def parse_limit(text: str) -> Limit:
 def parse_least(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-below``, such as ``accuracy=0.9``.
 
-    Raises ValueError with the reason. Only metrics where higher is better are accepted.
+    Raises ValueError with the reason. Metrics where lower is better are refused.
     """
     limit = _parse_metric(text)
     if not limit.least:
@@ -91,7 +93,7 @@ def parse_least(text: str) -> Limit:
 
 
 def parse_regression(text: str) -> Limit:
-    """Read ``METRIC=CHANGE`` of ``--fail-regression``; raise ValueError with the reason."""
+    """Read ``METRIC=CHANGE`` of ``--fail-regression``. Raises ValueError with the reason."""
     limit = _parse_metric(text)
     if GATED[limit.metric].better == "neither":
         raise ValueError(
@@ -103,7 +105,7 @@ def parse_regression(text: str) -> Limit:
 
 
 def _parse_metric(text: str) -> Limit:
-    """Read ``METRIC=NUMBER`` or ``METRIC:GROUPING=NUMBER``; raise ValueError with the reason."""
+    """Read ``METRIC=NUMBER`` or ``METRIC:GROUPS=NUMBER``. Raises ValueError with the reason."""
     left, equals, number = text.rpartition("=")
     metric, colon, by = left.partition(":")
     if not equals or metric not in GATED or (colon and not by):
@@ -118,7 +120,7 @@ def _parse_metric(text: str) -> Limit:
 
 
 def limit_from(number: str, metric: str, highest: float = 1.0) -> float:
-    """Return the limit of a metric from its text; raise ValueError with the reason."""
+    """Return the limit of a metric from its text. Raises ValueError with the reason."""
     try:
         limit = float(number)
     except ValueError:
@@ -141,9 +143,9 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the level of every gate's interval, so that all gates together keep the level.
+    """Return the level for each gate's interval, so that all gates together have the level.
 
-    `times` is the number of evaluations with the same gates.
+    `times` is the number of evaluations that have these gates.
     """
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
@@ -160,11 +162,11 @@ def apply_limits(
     *,
     level: float | None,
 ) -> list[Verdict]:
-    """Apply every limit to every calibration, or to ``none`` if there is no calibration.
+    """Apply every limit to every calibration; without a calibration, to ``none``.
 
-    With a `level`, intervals of that level decide; without, the plain values decide.
+    With a `level`, intervals of this level are compared, else the metrics themselves.
 
-    Raises `CovcalError` if a metric has no value, because no gate may pass then.
+    Raises `CovcalError` if a metric has no value, so that no gate passes without one.
     """
     decided = [limit for limit in limits if limit.metric in DECIDED]
     return [_verdict_on_decision(evaluation, limit, level) for limit in decided] + [
@@ -203,7 +205,7 @@ def _verdict_on_all(
 
 
 def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
-    """Apply a limit to the decision; it has the name of the decision's calibration."""
+    """Apply a limit to the decision, under the name of its calibration."""
     metrics = evaluation.decision
     if metrics is None:
         raise CovcalError(f"{limit.metric} needs a decision: pass --decide decide.json")
@@ -247,11 +249,11 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
 
 
 def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list[str]:
-    """Return the calibrations to which gates apply: all given calibrations, else ``none``."""
+    """Return the calibrations to which gates apply; without any, ``none``."""
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# Metrics that are equal on the same rows, and differ on other rows, even of the same number.
+# On the same rows these metrics are the same. On other rows they differ, even if they are as many.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 _OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
@@ -287,8 +289,8 @@ class Baseline:
     def name_of(self, name: str, names: Sequence[str]) -> str:
         """Return the name of a calibration (one of `names`) in this baseline.
 
-        Usually the name is the same. If both sides have a single calibration, their names may
-        differ, because the method may have changed.
+        Usually it has the same name. If both sides have only one calibration, names may differ,
+        because the method may have changed.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -302,7 +304,7 @@ class Baseline:
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
-        """Return the earlier scaling of the named calibrations, if the file records it."""
+        """Return the earlier scaling of these calibrations, if the file contains it."""
         scalings = {}
         for name in names:
             then = self.name_of(name, names)
@@ -317,9 +319,9 @@ class Baseline:
         return scalings
 
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
-        """Return whether the calibration `name` has the same metrics here as on the current rows.
+        """Return whether the baseline was measured on the current rows.
 
-        Then the rows are the same.
+        This is assumed if the earlier calibration `name` has the same metrics on both.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
@@ -329,7 +331,7 @@ class Baseline:
         )
 
     def interval(self, name: str, metric: str, now: Evaluation, level: float) -> Interval:
-        """Return a metric's earlier interval at the level that a gate needs."""
+        """Return the earlier interval of a metric, at the level of a gate."""
         recorded = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
         ends = self.read.intervals.get(name, {}).get(metric, ())
         value = self.read.metrics[name][metric]
@@ -348,7 +350,7 @@ class Baseline:
         return ece_interval(bins, part=_OF_BINS[metric], level=level, **settings)
 
     def _bins(self, name: str) -> Bins | None:
-        """Return the rows of a calibration in bins, or None if they are missing or damaged."""
+        """Return the rows of a calibration by bin; None if they are missing or damaged."""
         arrays = self.read.bins.get(name, {})
         try:
             counts, confidence, accuracy = (
@@ -365,7 +367,7 @@ class Baseline:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read an earlier metrics.json; raise `CovcalError` if it is missing or of another kind."""
+    """Read an earlier metrics.json."""
     remedy = "write it with covcal evaluate -o"
     again = "write it again with covcal evaluate -o"
     return Baseline(path, read_document(MetricsRecord, path, remedy=remedy, again=again))
@@ -379,11 +381,11 @@ def compare(
     *,
     level: float | None,
 ) -> list[Change]:
-    """Compare every calibration, or ``none`` if there is no calibration, with its baseline.
+    """Compare every calibration with its baseline; without a calibration, compare ``none``.
 
-    With a `level`, a change exceeds a limit if the lower end of its interval does. The interval is
-    paired if the baseline has the same rows, else it is for two independent samples. Without a
-    level the plain change decides.
+    With a `level`, a limit is exceeded if the lower end of the change's interval is above it. The
+    interval is that of a paired difference if the rows are the same, else of two independent
+    samples. Without a level, the change itself is compared.
 
     Raises `CovcalError` if a calibration or a metric is missing on one side.
     """
@@ -408,7 +410,7 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Return a change with an interval for how much worse the metric became."""
+    """Return a change with the interval of how much worse the metric became."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)
@@ -430,9 +432,9 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    This is the method of variance estimates recovery (Zou & Donner 2008), which uses the
-    half-widths of both intervals on each side. An observed ECE may be outside its own interval,
-    because chance adds to it. Then the nearest end replaces it.
+    It is the method of variance estimates recovery (Zou & Donner 2008): each end combines the
+    distances of both values to their own ends. An observed ECE may be outside its interval, because
+    noise adds to it. Then the nearest end of its interval is used instead.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)
@@ -441,7 +443,7 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
 
 
 def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
-    """Return a metric's value; refuse anything but a finite number."""
+    """Return the value of a metric. Refuse a value that is missing or not finite."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(

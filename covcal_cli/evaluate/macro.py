@@ -1,8 +1,9 @@
-"""Evaluations of several labels together: the mean over labels, the worst label, and the gates.
+"""Evaluate several labels together: the mean over labels, the worst label, and the gates.
 
 A limit such as ``ece=0.05`` applies to every label. ``ece:macro=0.05`` applies to the mean over
-labels. The ends of its interval are the means of the labels' ends. This is wide enough, however the
-labels depend on each other. All gates of all labels share one error rate.
+labels. The ends of its interval are the means of the ends of all labels. Such an interval is wide
+enough, whether or not the labels depend on each other. All gates of all labels share one error
+probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +20,17 @@ from covcal_cli.evaluate.result import Verdict, metrics_document
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.records import of_labels
 
-_LISTED = 10  # most labels in a note
-MACRO = "macro"  # the group of a limit on the mean over labels
+_LISTED = 10  # most labels that a note names
+MACRO = "macro"  # stands for the mean over labels, in a limit such as ece:macro=0.05
 
 
 @dataclass(frozen=True)
 class LabelAssessments:
-    """The assessment of every label, by its name, on the same rows."""
+    """The evaluations of all labels, by label, on the same rows."""
 
     labels: Mapping[str, Assessment]
-    limits: Sequence[Limit]  # limits on every label
-    macro_limits: Sequence[Limit]  # limits on the mean over labels
+    limits: Sequence[Limit]  # limits that apply to each label
+    macro_limits: Sequence[Limit]  # limits that apply to the mean over labels
     notes: Sequence[str] = ()  # notes for the user
 
     @property
@@ -43,7 +44,7 @@ class LabelAssessments:
         return list(self.labels.values())
 
     def values(self, calibration: str, metric: str) -> dict[str, float]:
-        """Return a metric of every label that has it."""
+        """Return a metric for each label that has it."""
         values = {
             label: assessment.evaluation.metrics[calibration].value(metric)
             for label, assessment in self.labels.items()
@@ -56,7 +57,7 @@ class LabelAssessments:
         return fmean(values.values()) if values else None
 
     def worst(self, calibration: str, metric: str) -> tuple[str, float] | None:
-        """Return the label with the worst value of a metric; None if no direction is better."""
+        """Return the label whose metric is worst; None if neither higher nor lower is better."""
         values, better = self.values(calibration, metric), METRICS[metric].better
         if not values or better == "neither":
             return None
@@ -65,7 +66,7 @@ class LabelAssessments:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The verdicts on the mean over labels."""
+        """The results of the limits on the mean over labels."""
         verdicts = []
         for limit in self.macro_limits:
             of_limit = [
@@ -85,7 +86,7 @@ class LabelAssessments:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The result of every gate of every label, then of the gates on the mean."""
+        """The results of all gates: first of each label, then of the mean."""
         results = [
             gate_of_label(label, gate)
             for label, assessment in self.labels.items()
@@ -119,14 +120,14 @@ class LabelAssessments:
         )
 
     def _of_label(self, assessment: Assessment) -> Assessment:
-        """Return an assessment without the verdicts that only serve the mean."""
+        """Return an evaluation without the results that only the mean needs."""
         asked = {(limit.metric, limit.limit, limit.by) for limit in self.limits}
         verdicts = [v for v in assessment.verdicts if (v.metric, v.limit, v.by) in asked]
         return replace(assessment, verdicts=verdicts)
 
 
 def gate_of_label(label: str, gate: GateResult) -> GateResult:
-    """Return the result of a gate with the label that it is about."""
+    """Return the result of a gate under the name of its label."""
     sentence = f"{label}: {gate.sentence}"
     return replace(gate, subject=f"{label}, {gate.subject}", sentence=sentence)
 
@@ -134,7 +135,7 @@ def gate_of_label(label: str, gate: GateResult) -> GateResult:
 def assess_labels(
     labels: Sequence[str], gates: Gates, assess_one: Callable[..., Assessment]
 ) -> LabelAssessments:
-    """Assess every label by `assess_one`, which takes `gates` and `tell` as `assess` does."""
+    """Evaluate every label by `assess_one`, which takes `gates` and `tell` as `assess` does."""
     every = [limit for limit in gates.limits if limit.by != MACRO]
     macro = [limit for limit in gates.limits if limit.by == MACRO]
     limits = dict.fromkeys((*every, *(replace(limit, by=None) for limit in macro)))

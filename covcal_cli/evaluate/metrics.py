@@ -1,11 +1,11 @@
-"""The table of metrics, and the counts from which they are computed.
+"""The list of all metrics, and the counts from which they are computed.
 
-The confidence of a row is the probability of the label that the classifier predicted. The row is a
-hit if this label is right. Metrics are computed from rows counted in bins (``bins.py``) or ranked
-by confidence (``ranked.py``); counts are integers and sums are float64 (ARCHITECTURE, section 3.7).
+The confidence of a row is the probability of its predicted label. If this label is right, the row
+is a hit. Rows are counted in bins (``bins.py``), or ranked by confidence (``ranked.py``). Counts
+are integers and sums are float64.
 
-To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. A metric
-that needs a sum over all rows is a field of `Metrics` instead, collected by `MetricsAccumulator`.
+To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. But if the
+metric needs a sum over all rows, make it a field of `Metrics`, which `MetricsAccumulator` computes.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,35 +41,36 @@ from covcal_cli.evaluate.ranked import (
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 from covcal_cli.records import Within
 
-_MAX_CELLS = 1_000_000  # most counts in memory; a metric that needs more has no value
+_MAX_CELLS = 1_000_000  # a metric that needs more counts in memory than this has no value
 _NEARLY_ONE = 0.9999
-_ROUNDING = 1e-6  # relative
-_LEAST_HIT = 1e-3  # rows by which rounding may move the number of hits
+_ROUNDING = 1e-6  # the largest relative rounding error
+_LEAST_HIT = 1e-3  # rounding may change the number of hits by as much as this
 
 
 @dataclass(frozen=True)
 class Display:
-    """How a table shows a metric."""
+    """Under which heading a table shows a metric, and where."""
 
     label: str
-    order: int = 0  # order of columns or lines; equal numbers keep the order of `METRICS`
+    order: int = 0  # metrics are sorted by this number; if it is equal, by the order of `METRICS`
     percent: bool = True
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: where it is shown, and which gates it can have."""
+    """One metric: where it is shown, and which gates it may have."""
 
-    name: str  # attribute of `Metrics`, key in metrics.json, and name on the command line
-    screen: Display | None  # column of ``covcal evaluate``; None: no column
-    report: Display | None  # line of the report's page, in words; None: no line
+    name: str  # the property of `Metrics`, the key in metrics.json, and the name in options
+    screen: Display | None  # its column on the screen of ``covcal evaluate``; None if it has none
+    report: Display | None  # its line on the report page, in words; None if it has none
     better: Literal["lower", "higher", "neither"] = "lower"
-    # The kind of metric, which decides its interval: a share of rows, a mean over rows, an order of
-    # rows, or gaps of bins. None: no interval.
+    # What the metric is, which decides how its interval is computed: a share of rows, a mean over
+    # rows, a ranking of rows, or a sum of gaps in bins. None if it has no interval.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
-    bins: Literal["bins", "adaptive", "predicted"] = "bins"  # attribute of `Metrics` with the gaps
-    main: bool = False  # whether it is shown without ``--metrics all`` too
-    lowest: float = 0.0  # possible value
+    # the bins whose gaps are summed: a property of `Metrics`
+    bins: Literal["bins", "adaptive", "predicted"] = "bins"
+    main: bool = False  # whether it is shown even without ``--metrics all``
+    lowest: float = 0.0  # the lowest possible value
     highest: float = 1.0
 
 
@@ -156,28 +157,28 @@ _TABLE = (
         interval="ranks",
     ),
 )
-# The metrics by name, in the order of metrics.json.
+# All metrics by name, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
-# Metrics that need more than counts in bins of confidence: the probability of every class, the
-# ranked rows, or the confidence as a forecast of correctness.
+# Metrics for which counts in bins of confidence are not enough: they need the probabilities of all
+# classes, the ranked rows, or the loss of the confidence.
 _CLASSWISE = ("calibration", "sharpness", "classwise_ece")
-# Metrics of the whole distribution, which are not known with one confidence per row.
+# Metrics of all probabilities of a row, which are unknown if the file has one confidence per row.
 OF_ALL_CLASSES = ("nll", "brier", "agreement", *_CLASSWISE)
 _RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
 
 
 def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
-    """Return the metrics that can be measured, with all classes or with one confidence per row."""
+    """Return the metrics that can be computed, with all classes or one confidence per row."""
     return tuple(name for name in names if has_all_classes or name not in OF_ALL_CLASSES)
 
 
 def require_possible(what: str, values: Mapping[str, float | None], n: float) -> None:
-    """Raise ValueError if metrics of n rows leave their ranges or contradict each other.
+    """Raise ValueError if metrics of n rows are impossible or contradict each other.
 
-    A digest shows damage, but somebody who edits a document can renew it. These rules then find an
-    edited number: the ECE is the sum of its parts, their difference is the mean gap, and accuracy
-    is a share of n rows.
+    The hash of a document shows damage, but somebody who edits a document can renew the hash. An
+    edited number is still found, because the ECE is the sum of its parts, their difference is mean
+    confidence minus accuracy, and accuracy is a share of n rows.
     """
     known = {name: value for name, value in values.items() if value is not None}
     for name, value in known.items():
@@ -222,13 +223,13 @@ def _near(a: float, b: float) -> bool:
 
 
 def on_screen() -> list[tuple[str, Display, Metric]]:
-    """Return the metrics with a column, by name and in the order of the columns."""
+    """Return the metrics that the screen shows, in the order of its columns."""
     columns = [(name, metric.screen, metric) for name, metric in METRICS.items() if metric.screen]
     return sorted(columns, key=lambda column: column[1].order)
 
 
 def in_report() -> list[tuple[str, Display]]:
-    """Return the metrics with a line on the page, by name and in the order of the lines."""
+    """Return the metrics that the report page shows, in the order of its lines."""
     lines = [(name, metric.report) for name, metric in METRICS.items() if metric.report]
     return sorted(lines, key=lambda line: line[1].order)
 
@@ -237,35 +238,42 @@ def in_report() -> list[tuple[str, Display]]:
 class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
-    Unless stated otherwise, the confidence is about the label that the classifier predicted. A
-    metric that was not asked for has no value.
+    Unless stated otherwise, confidence means that of the predicted label. A metric that the user
+    did not ask for has no value.
     """
 
-    names: tuple[str, ...]  # names of the metrics that were asked for, in the order of `METRICS`
-    # Log loss of the whole calibrated distribution. A row whose class has probability 0 in float64,
-    # such as a masked class, counts 708.
+    # names of the metrics that the user asked for, in the order of `METRICS`
+    names: tuple[str, ...]
+    # Log loss of the calibrated probabilities of all classes. If the probability of the right class
+    # is 0 in float64, the loss is 708.
     nll: float
-    brier: float  # Brier score of the whole distribution, in [0, 2]
-    # E||p - c||^2 and E||c||^2, where c_k is the frequency of class k among rows of about the same
-    # probability (`ClasswiseBins.decomposition`). None for more than a million counts.
+    brier: float  # Brier score of the probabilities of all classes, from 0 to 2
+    # E||p - c||^2 and E||c||^2, where c_k is the frequency of class k among rows with nearly this
+    # probability of class k (`ClasswiseBins.decomposition`). None if this needs over a million
+    # counts.
     calibration: float | None
     sharpness: float | None
-    agreement: float  # share of rows where the classifier's label is still the most probable
-    classwise_ece: float | None  # uses the whole distribution; None for more than a million counts
-    # The confidence c as a forecast of whether the label is right (r = 1) or wrong (r = 0): the
-    # means of (c - r)^2 and of -log c or -log(1 - c). If float64 underflows, the log counts 708.
+    # share of rows in which the classifier's label still has the largest probability
+    agreement: float
+    # ECE of the probabilities of all classes; None if this needs over a million counts
+    classwise_ece: float | None
+    # How well the confidence c forecasts that the label is right (r = 1) or wrong (r = 0): the mean
+    # of (c - r)^2, and that of -log c or -log(1 - c). If c or 1 - c is 0 in float64, its log loss
+    # is 708.
     correctness_brier: float | None
     correctness_nll: float | None
     bins: ReliabilityBins
-    rows: RowCollector | None  # None if no metric of ranked rows was asked for
-    by_class: GroupBins | None  # bins per predicted label; None for over a million counts
-    losses: Mapping[str, ValueCells]  # losses of metrics that are means over rows, for resampling
-    # False for one confidence per row: metrics in `OF_ALL_CLASSES` then have no value.
+    rows: RowCollector | None  # None if no metric needs ranked rows
+    # rows by predicted label and bin; None if this needs over a million counts
+    by_class: GroupBins | None
+    # for metrics that are means over rows: their losses, for resampling
+    losses: Mapping[str, ValueCells]
+    # False if the file has one confidence per row; metrics in `OF_ALL_CLASSES` then have no value
     has_all_classes: bool = True
 
     @property
     def n(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return self.bins.n
 
     @property
@@ -295,29 +303,29 @@ class Metrics:
 
     @cached_property
     def ranked(self) -> RankedRows:
-        """The rows by ascending confidence; raises ValueError if they were not collected."""
+        """The rows in ascending order of confidence. Raises ValueError if they were not stored."""
         if self.rows is None:
             raise ValueError("no metric of ranked rows was asked for")
         return self.rows.ranked()
 
     @cached_property
     def adaptive(self) -> Bins:
-        """The rows in bins of equal mass."""
+        """The rows in bins with equally many rows."""
         return adaptive_bins(self.ranked, len(self.bins.counts))
 
     @property
     def adaptive_ece(self) -> float:
-        """ECE in bins of equal mass."""
+        """ECE in bins with equally many rows."""
         return self.adaptive.ece()
 
     @property
     def debiased_ece(self) -> float:
-        """ECE minus the part that chance adds; may be negative."""
+        """ECE minus what noise adds to it; may be negative."""
         return debiased_ece(self.bins)
 
     @cached_property
     def smooth_ece(self) -> float:
-        """ECE without bins."""
+        """ECE without bins (smooth ECE)."""
         return smooth_ece(self.ranked)
 
     @property
@@ -332,26 +340,26 @@ class Metrics:
 
     @cached_property
     def ranking(self) -> Auroc | None:
-        """The ranking of right above wrong rows by confidence; None without both kinds."""
+        """How well confidence ranks right rows above wrong rows; None unless there are both."""
         return auroc(self.ranked)
 
     @property
     def correctness_auroc(self) -> float | None:
-        """Share of pairs of a right and a wrong row in which the right row has more confidence."""
+        """Share of pairs of a right and a wrong row in which the right row is more confident."""
         return None if self.ranking is None else self.ranking.value
 
     @cached_property
     def predicted(self) -> Bins | None:
-        """The rows in a bin per predicted label; None for more than a million counts."""
+        """The rows by predicted label; None if this needs over a million counts."""
         return None if self.by_class is None else self.by_class.by_group()
 
     @property
     def class_gap(self) -> float | None:
-        """Sum over predicted labels k of n_k/n |mean confidence - accuracy| of their n_k rows."""
+        """Sum over predicted labels k of n_k/n |mean confidence - accuracy|, on their n_k rows."""
         return None if self.predicted is None else self.predicted.ece()
 
     def value(self, name: str) -> float | None:
-        """Return a metric of the table by name; raise ValueError if it was not asked for."""
+        """Return a metric by name. Raises ValueError if the user did not ask for it."""
         if name in OF_ALL_CLASSES and not self.has_all_classes:
             return None
         if name not in self.names:
@@ -360,16 +368,15 @@ class Metrics:
         return value
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Return n and every metric that was asked for, under its public name."""
+        """Return n and all metrics that the user asked for, by their names in metrics.json."""
         return {"n": self.n} | {name: self.value(name) for name in self.names}
 
 
 class MetricsAccumulator:
-    """A collector of the metrics of one calibration, block by block.
+    """Counts the rows of one calibration, block by block, and returns the metrics.
 
-    Only data for the metrics in `names` are collected, because the rest would take most of the
-    time. With `keep_losses`, the distributions of the rows' losses are also collected, for
-    resampling.
+    Only what the metrics in `names` need is counted, because the rest would take most of the time.
+    With `keep_losses`, the losses of the rows are counted too, for resampling.
     """
 
     def __init__(
@@ -399,22 +406,22 @@ class MetricsAccumulator:
     def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> ConfidenceBlock:
         """Count a block of m rows.
 
-        `predictions` are the labels whose confidence is measured, and `labels` the true labels,
-        both of shape (m,) with values 0 .. K-1.
+        `predictions` are the labels whose confidence is measured; `labels` are the true labels.
+        Both have shape (m,) and values 0 .. K-1.
         """
         probabilities = forecast.probabilities
         m = len(labels)
         columns = np.arange(m)
-        # The confidence in the predicted label, and its bin.
+        # the confidence in the predicted label, and its bin
         logs = forecast.logs_at(predictions * m + columns)
         rows = confidence_block(exp(logs), predictions == labels, self._edges)
-        # Sums of the proper scores: the Brier score is p.p - 2 p_y + 1 of every row.
+        # The Brier score of a row is p.p - 2 p_y + 1.
         at_labels = labels * m + columns
         losses = np.minimum(-forecast.logs_at(at_labels), MOST_NLL)
         of_labels = probabilities.take(at_labels)
         self._nll += float(losses.sum())
         self._brier += float(np.vdot(probabilities, probabilities)) + m - 2 * float(of_labels.sum())
-        # The highest log probability of a row is minus its log sum.
+        # The largest log probability of a row is -log_sums, because its largest logit is 0.
         self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
         if self._rows is not None:
             self._rows.add(rows.confidence, rows.correct)
@@ -422,7 +429,7 @@ class MetricsAccumulator:
         for name, values in of_correctness.items():
             self._correctness[name] += float(values.sum())
         rows = replace(rows, losses=of_correctness)
-        if self._losses:  # losses of every row, for metrics with the interval of a mean
+        if self._losses:  # the losses of each row, for intervals of means
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {
                 "mean_confidence": rows.confidence,
@@ -441,7 +448,7 @@ class MetricsAccumulator:
     def _losses_of_correctness(
         self, forecast: Softmax, predictions: Labels, logs: Float64s, rows: ConfidenceBlock
     ) -> dict[str, Float64s]:
-        """Return, by metric, the losses of the confidence as a forecast of correctness.
+        """Return, for each metric, the losses of the confidence as a forecast of a right label.
 
         `logs` are the logarithms of the confidence.
         """
@@ -452,7 +459,7 @@ class MetricsAccumulator:
             surprises = -logs
             wrong = np.flatnonzero(~rows.correct)
             probabilities = forecast.probabilities.take(predictions[wrong] * len(logs) + wrong)
-            # Near p = 1, 1 - p loses its digits, so the other classes are summed instead.
+            # Near p = 1, 1 - p loses digits, so the probabilities of the other classes are summed.
             near = probabilities > _NEARLY_ONE
             far = ~near
             surprises[wrong[far]] = -np.log1p(-probabilities[far])
@@ -461,7 +468,7 @@ class MetricsAccumulator:
         return losses
 
     def result(self) -> Metrics:
-        """Return the metrics of all counted rows; raise ValueError if there are no rows."""
+        """Return the metrics of all rows so far. Raises ValueError if there are none."""
         counts = self._counts
         bins = counts.together()
         n = require_rows(bins.n)

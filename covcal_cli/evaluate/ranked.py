@@ -1,9 +1,9 @@
-"""Rank rows by confidence, for metrics that need more than bins of equal width.
+"""Rank rows by confidence, for metrics that bins of equal width cannot give.
 
-A row is stored as one integer of four bytes. If the bits of a float32 in [0, 1] are read as an
-integer, the integers have the order of the values, and the highest bit is unused. The bits are
-shifted by one, and the lowest bit says whether the row is right. Sorting such integers is much
-faster than sorting row numbers.
+Each row is stored as one integer of four bytes. The bits of a float32 in [0, 1], read as an
+integer, keep the order of the values, and leave the highest bit free. The bits are moved up by one,
+and the lowest bit then says whether the row is right. Sorting such integers is much faster than
+sorting rows.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.evaluate.bins import Bins, require_rows
 
-Keys = NDArray[np.uint32]  # confidence and correctness of rows; see `confidence_of`, `correct_of`
-_CHUNK = 1 << 16  # rows whose arrays fit the processor's cache
+Keys = NDArray[np.uint32]  # confidence and correctness of rows in one integer
+_CHUNK = 1 << 16  # so many rows fit in the processor's cache
 
 
 @dataclass(frozen=True)
 class RankedRows:
-    """Rows by ascending confidence."""
+    """Rows in ascending order of confidence."""
 
     keys: Keys  # shape (n,), ascending
 
@@ -30,15 +30,15 @@ class RankedRows:
         return len(self.keys)
 
     def starts_of(self, values: Float64s) -> Integers:
-        """Return the number of rows below each of ascending `values` within [0, 1]."""
+        """Return how many rows are below each of some ascending `values` within [0, 1]."""
         lowest = values.astype(np.float32)
         lowest = np.where(lowest < values, np.nextafter(lowest, np.float32(2)), lowest)
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
-        """Return sums of confidence and of right rows over the rows from each start to the next.
+        """Return the sum of confidence, and of right rows, from each start to the next.
 
-        `starts` are strictly ascending row numbers, the first 0; both results have the same shape.
+        `starts` are row numbers, strictly ascending from 0. Both results have their shape.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
         for start in range(0, len(self.keys), _CHUNK):  # limits the memory
@@ -51,22 +51,22 @@ class RankedRows:
         return sums, hits
 
     def first_of_its_value(self, row: int) -> int:
-        """Return the first row that has the confidence of `row`."""
+        """Return the first of the rows whose confidence is that of `row`."""
         return int(np.searchsorted(self.keys, self.keys[row] & np.uint32(0xFFFFFFFE), side="left"))
 
 
 class RowCollector:
-    """A collector of rows, block by block, in any order."""
+    """Stores rows, block by block and in any order, to rank them."""
 
     def __init__(self) -> None:
         self._blocks: list[Keys] = []
 
     def add(self, confidence: Floats, correct: Booleans) -> None:
-        """Add a block of rows; the confidence, between 0 and 1, is stored as float32."""
+        """Add a block of rows. Their confidence, from 0 to 1, is stored as float32."""
         self._blocks.append(_keys(confidence, correct))
 
     def ranked(self) -> RankedRows:
-        """Return the collected rows, ranked."""
+        """Return all rows so far, ranked."""
         keys = np.concatenate(self._blocks) if self._blocks else np.empty(0, np.uint32)
         self._blocks = [keys]
         keys.sort()
@@ -74,7 +74,7 @@ class RowCollector:
 
 
 class GroupCollector:
-    """A collector of rows with their groups, block by block; a row takes eight bytes."""
+    """Stores rows with their groups, block by block, in eight bytes per row."""
 
     def __init__(self, n_groups: int) -> None:
         self._blocks = [np.empty(0, dtype=np.uint64)]
@@ -86,13 +86,14 @@ class GroupCollector:
         self._blocks.append(numbers | _keys(confidence, correct))
 
     def ranked(self) -> Iterator[RankedRows]:
-        """Yield the rows of every group, ranked, in the order of its number."""
+        """Yield the ranked rows of every group, in the order of the groups."""
         rows = np.concatenate(self._blocks)
         rows.sort()
         self._blocks = [rows]
         ends = np.searchsorted(rows, self._starts)
         for start, stop in pairwise(ends.tolist()):
-            yield RankedRows(rows[start:stop].astype(np.uint32))  # the lower half is the key
+            # the lower half of the integer is confidence and correctness
+            yield RankedRows(rows[start:stop].astype(np.uint32))
 
 
 def _keys(confidence: Floats, correct: Booleans) -> Keys:
@@ -102,24 +103,24 @@ def _keys(confidence: Floats, correct: Booleans) -> Keys:
 
 
 def confidence_of(keys: Keys) -> Float64s:
-    """Return the confidence in each key, as float64."""
+    """Return the confidences of stored rows, as float64."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
 def correct_of(keys: Keys) -> Booleans:
-    """Return whether the row of each key is right."""
+    """Return which stored rows are right."""
     return (keys & np.uint32(1)).astype(bool)
 
 
-# Bins of equal mass: the adaptive ECE (Nguyen & O'Connor 2015; Nixon et al. 2019).
+# Bins with equally many rows, for the adaptive ECE (Nguyen & O'Connor 2015; Nixon et al. 2019).
 
 
 def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
-    """Cut ranked rows into `bins` bins of about equally many rows.
+    """Divide ranked rows into `bins` bins with about equally many rows.
 
-    Bin b starts at the (b-1)/B quantile of the confidences (NumPy's default, linear) and ends
-    before the next quantile. Rows of equal confidence are in one bin, so a bin may be empty if many
-    rows share a value.
+    Bin b begins at the (b-1)/B quantile of the confidences (NumPy's default, linear), and ends
+    before the next quantile. Rows with the same confidence are in one bin, so if they are many, a
+    bin may be empty.
     """
     n = require_rows(len(rows))
     starts = np.array(
@@ -135,27 +136,28 @@ def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
     return Bins(counts, hits, confidence_sums)
 
 
-# The area under the risk-coverage curve: how well confidence separates right rows from wrong rows.
+# The area under the risk-coverage curve: how well the confidence ranks right rows above wrong ones.
 
 
 def aurc(rows: RankedRows) -> float:
-    """Return the share of errors among the k most confident rows, averaged over k = 1 .. n.
+    """Return the share of errors among the k most confident rows, averaged over all k.
 
     Lower is better; temperature scaling hardly changes it. (Geifman & El-Yaniv 2017; the area of
-    Geifman, Uziel & El-Yaniv 2019.) Rows of equal confidence count with the mean over all their
-    orders, so the order of the rows in the file does not matter.
+    Geifman, Uziel & El-Yaniv 2019.) Among rows with the same confidence, the mean over all orders
+    is used. So the order of rows in the file does not matter.
     """
     n = require_rows(len(rows))
-    area, before, errors_before = 0.0, 0, 0  # before: number of rows already summed
+    # `before` is the number of rows that were summed already
+    area, before, errors_before = 0.0, 0, 0
     for sizes, errors in _runs(rows):
         last = np.cumsum(sizes)
         wrong = errors_before + np.cumsum(errors)
-        # Add up 1/k over the ranks k of a run.
+        # add 1/k for all ranks k of a run
         inverse = np.diff(
             np.cumsum(1 / np.arange(before + 1.0, before + last[-1] + 1)).take(last - 1),
             prepend=0.0,
         )
-        # Add up (errors before + (k - rows before) errors / size) / k over the ranks k of a run.
+        # add (errors before + (k - rows before) errors / size) / k for all ranks k of a run
         rank_share = (before + last - sizes) * (errors / sizes)
         area += float((wrong - errors - rank_share) @ inverse) + int(errors.sum())
         before, errors_before = before + int(last[-1]), int(wrong[-1])
@@ -163,9 +165,9 @@ def aurc(rows: RankedRows) -> float:
 
 
 def _runs(rows: RankedRows) -> Iterator[tuple[Integers, Integers]]:
-    """Yield the rows and the errors of each run of equal confidence, from the most confident on.
+    """Yield rows and errors of each run of equal confidence, the most confident rows first.
 
-    Runs come in chunks, which limits the memory; a run is never split.
+    Runs come in parts, which limits memory, but no run is split.
     """
     stop = len(rows)
     while stop > 0:
@@ -178,15 +180,15 @@ def _runs(rows: RankedRows) -> Iterator[tuple[Integers, Integers]]:
         stop = start
 
 
-# The area under the ROC curve of confidence as a test of whether a label is right.
+# The area under the ROC curve, if confidence predicts whether a label is right.
 
 
 @dataclass(frozen=True)
 class Auroc:
-    """The AUROC: how often a right row is more confident than a wrong row; ties count half."""
+    """The AUROC: how often a right row is more confident than a wrong row. Ties count half."""
 
     value: float
-    variance: float  # variance of DeLong, DeLong & Clarke-Pearson (1988)
+    variance: float  # variance by DeLong, DeLong & Clarke-Pearson (1988)
     right: int  # number of right rows
     wrong: int
 
@@ -194,22 +196,21 @@ class Auroc:
 def auroc(rows: RankedRows) -> Auroc | None:
     """Return the AUROC of ranked rows; None if all rows are right or all are wrong.
 
-    It is Mann & Whitney's U divided by the number of pairs of a right and a wrong row. The
-    placement of a right row is the share of wrong rows below it; the placement of a wrong row is
-    the share of right rows above it. The mean placement of each kind is the area. The variances of
-    the placements give the variance of the area.
+    It is Mann & Whitney's U, divided by the number of pairs of a right and a wrong row. The
+    placement of a right row is the share of wrong rows below it. The placement of a wrong row is
+    the share of right rows above it. The mean placement of right rows is the area, and so is that
+    of wrong rows. The variance of the area comes from the variances of the placements.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
     wrong = n - right
     if not right or not wrong:
         return None
-    pairs = right_above = wrong_above = 0  # twice the number of correctly ordered pairs
+    pairs = right_above = wrong_above = 0  # twice the number of pairs in the right order
     squares_of_right = squares_of_wrong = 0.0
     for sizes, errors in _runs(rows):
         hits = sizes - errors
-        # For every row: twice the number of rows of the other kind that are ordered correctly
-        # relative to it.
+        # for every row: twice the number of rows of the other kind that are on the right side of it
         below = 2 * (wrong - wrong_above - np.cumsum(errors)) + errors
         above = 2 * (right_above + np.cumsum(hits)) - hits
         pairs += int(errors @ above)
@@ -225,39 +226,36 @@ def auroc(rows: RankedRows) -> Auroc | None:
 
 
 def _chunks(keys: Keys) -> Iterator[Keys]:
-    """Yield keys in parts that fit the cache."""
+    """Yield parts that fit in the processor's cache."""
     return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 
-# The smooth ECE of Blasiok & Nakkiran (2023), which has no bins to choose.
-#
-# smECE at bandwidth s is the integral over t in [0, 1] of |r(t)|, where r is the mean over rows of
-# (confidence - correct) K_s(confidence, t) and K_s is the Gaussian reflected at 0 and 1. The
-# bandwidth is the s at which smECE equals s, found to 1/1024. The steps follow the authors' package
-# relplot. Each row is split linearly between two nodes of a grid, and the grid is convolved with
-# the kernel. The integral is a sum over max(200, 10/s) points, divided by the same sum for the
-# density of the rows. A test checks agreement to 1e-6. The results differ only if rows are within
-# 1/2000 of 0 or 1. By the definition, such a row counts with its mirror image; relplot 1.0.3 leaves
-# the image out, so there the row counts half.
-#
-# With more than 65 536 rows, rows within 1/128 000 of confidence are replaced by their mean. The
-# effect on the result is far smaller than that.
+# The smooth ECE of Blasiok & Nakkiran (2023), which needs no bins. smECE at bandwidth s is the
+# integral over t in [0, 1] of |r(t)|. Here r is the mean over rows of (confidence - correct)
+# K_s(confidence, t), and K_s is a Gaussian, mirrored at 0 and 1. The bandwidth is the s that equals
+# its smECE, found to 1/1024. The steps are those of the authors' package relplot. Each row is
+# shared linearly between two nodes of a grid, and the grid is convolved with the kernel. The
+# integral is a sum over max(200, 10/s) points, divided by the same sum for the density of rows. A
+# test checks that both agree to 1e-6. They differ only if rows are within 1/2000 of 0 or 1. By the
+# definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it out, so the row
+# counts half. With more than 65 536 rows, rows whose confidence differs by less than 1/128 000 are
+# joined. This changes the result by far less than these 1/128 000.
 
-_MAX_ATOMS = 1 << 16  # beyond this number of rows, near rows are merged
-_FINE = 128_000  # number of cells of [0, 1] that merge rows
-_HALVINGS = 10  # bisection steps for the bandwidth
+_MAX_ATOMS = 1 << 16  # with more rows than this, neighbouring rows are joined
+_FINE = 128_000  # number of cells into which [0, 1] is divided to join rows
+_HALVINGS = 10  # number of halvings that find the bandwidth
 _LEAST_BANDWIDTH = 0.001
-_EVALUATIONS = 200  # least number of points of the integral
-_DENSITY_OFFSET = 1e-4  # keeps the quotient finite where there are no rows
+_EVALUATIONS = 200  # the fewest points of the integral
+_DENSITY_OFFSET = 1e-4  # keeps a quotient finite where there are no rows
 
 
 def smooth_ece(rows: RankedRows) -> float:
-    """Return smECE of ranked rows at the bandwidth that equals smECE."""
+    """Return the smooth ECE of ranked rows, at the bandwidth that equals it."""
     require_rows(len(rows))
     mass = _mass_of(rows)
     if _is_too_small(1.0, mass):
         return smooth_ece_at(1.0, mass)
-    # smECE falls as the bandwidth grows, so bisection finds the point where both are equal.
+    # smECE falls as the bandwidth grows, so halving the range finds where both are equal.
     bandwidth, too_small = 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (bandwidth + too_small) / 2
@@ -270,18 +268,18 @@ def smooth_ece(rows: RankedRows) -> float:
 
 @dataclass(frozen=True)
 class Mass:
-    """Rows or merged rows, for the kernel; each array has shape (m,)."""
+    """Rows, or groups of joined rows; each array has shape (m,)."""
 
-    positions: Float64s  # confidence of each position
-    residuals: Float64s  # sum of (confidence - correct) at each position
-    rows: Float64s  # number of rows at each position
+    positions: Float64s  # their confidences
+    residuals: Float64s  # sum of (confidence - correct) of each
+    rows: Float64s  # number of rows in each
 
 
 def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
-    """Return smECE at a bandwidth above 0."""
+    """Return smECE at a given bandwidth above 0."""
     nodes = max(2000, round(20 / bandwidth)) // 2 + 1
     points = np.linspace(0, 1, max(round(10 / bandwidth), _EVALUATIONS))
-    # Convolve on a fine grid, then interpolate at the points of the integral.
+    # Convolve on a fine grid, then interpolate between its nodes.
     grid = np.linspace(0, 1, nodes)
     kernel = np.exp(-((grid - 0.5) ** 2) / (2 * bandwidth**2)) / (np.sqrt(2 * np.pi) * bandwidth)
     residuals, density = (
@@ -299,14 +297,15 @@ def _mass_of(rows: RankedRows) -> Mass:
         confidence, correct = confidence_of(rows.keys), correct_of(rows.keys)
         return Mass(confidence, confidence - correct, np.ones(len(rows)))
     starts = rows.starts_of(np.arange(_FINE) / _FINE)
-    starts = starts[np.diff(starts, append=len(rows)) > 0]  # starts of the cells that hold rows
+    # the first row of each cell that is not empty
+    starts = starts[np.diff(starts, append=len(rows)) > 0]
     counts = np.diff(starts, append=len(rows)).astype(np.float64)
     sums, hits = rows.sums_from(starts)
     return Mass(sums / counts, sums - hits, counts)
 
 
 def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
-    """Split residuals and rows between the two nodes around their position, linearly."""
+    """Share rows and their residuals between the two neighbouring nodes, linearly."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left
@@ -321,12 +320,11 @@ def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
 
 
 def _reflected(values: Float64s, kernel: Float64s) -> Float64s:
-    """Convolve values, mirrored at both ends, with a kernel as wide as the grid."""
+    """Convolve values with a kernel as wide as the grid. The values are mirrored at both ends."""
     nodes = len(values)
-    mirrored = np.concatenate([values, values[-2:0:-1]])  # one period of the even extension
+    mirrored = np.concatenate([values, values[-2:0:-1]])  # one period of the mirrored values
     mirrored[[0, nodes - 1]] *= 2  # a value at an end is its own mirror image, so it counts twice
-    # The kernel's centre is moved to 0, so that the product of the spectra does not shift the
-    # values.
+    # With its centre at 0, the kernel does not shift the values.
     centred = np.zeros(len(mirrored))
     centred[: len(kernel)] = kernel
     centred = np.roll(centred, -(nodes // 2))

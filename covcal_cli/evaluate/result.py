@@ -1,4 +1,4 @@
-"""The result of an evaluation and of a decision on labelled rows, and metrics.json.
+"""The results of evaluations and decisions on labelled rows, and metrics.json.
 
 To add a metric of decisions, add an entry to `DECIDED`, and a property to `DecisionMetrics`.
 """
@@ -38,24 +38,25 @@ _TABLE = (
     Metric("coverage", Display("coverage of sets"), None, "higher", interval="share"),
 )
 DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
-# Every metric that a gate can have.
+# Every metric that may have a gate.
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionMetrics:
-    """The counts of one decision on labelled rows."""
+    """The counts of a decision on labelled rows."""
 
     calibration: str  # the name of the calibration that the decision was made with
-    accepts_rows: bool  # False: the decision makes only sets
-    error: float | None  # the largest share of accepted rows that may be wrong, if it was given
-    wanted: float | None  # coverage of the sets that the decision asks for
+    accepts_rows: bool  # False if the decision only makes sets
+    # the largest share of accepted rows that may be wrong, if the decision has such a limit
+    error: float | None
+    wanted: float | None  # the coverage that the sets should have
     is_promise: bool
     n: int
     accepted: int
-    wrong: int  # wrong rows among the accepted rows
-    covered: int  # rows whose set contains the right class
-    members: int  # total number of classes in all sets
+    wrong: int  # number of accepted rows that are wrong
+    covered: int  # number of rows whose set contains the right class
+    members: int  # number of classes in all sets together
 
     @property
     def accepted_share(self) -> float | None:
@@ -64,7 +65,7 @@ class DecisionMetrics:
 
     @property
     def accepted_error(self) -> float | None:
-        """Share of the accepted rows that is wrong; None if no row is accepted."""
+        """Share of the accepted rows that are wrong; None if no row is accepted."""
         return self.wrong / self.accepted if self.accepted else None
 
     @property
@@ -87,7 +88,7 @@ class DecisionMetrics:
         raise CovcalError("the decision accepts no row, so accepted_error has no value")
 
     def rows(self, name: str) -> int:
-        """Return the number of rows behind a metric of `DECIDED`."""
+        """Return the number of rows that a metric of `DECIDED` is a share of."""
         return self.accepted if name == "accepted_error" else self.n
 
     def interval(self, name: str, level: float) -> Interval:
@@ -95,21 +96,21 @@ class DecisionMetrics:
         return wilson(self.value(name), self.rows(name), level)
 
     def to_json(self) -> dict[str, object]:
-        """Return the counts, and the shares computed from them."""
+        """Return the counts, and shares computed from them."""
         shares = ("accepted_share", "accepted_error", "coverage", "set_size")
         counts = ("calibration", "error", "is_promise", "n", "accepted", "wrong")
         return {name: getattr(self, name) for name in (*counts, *shares)}
 
 
 class DecisionCounter:
-    """A counter of accepted rows and of sets, block by block."""
+    """Counts accepted rows and sets, block by block."""
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
         self._n = self._accepted = self._wrong = self._covered = self._members = 0
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
-        """Count rows; `top` are the classifier's labels, and `labels` the true labels."""
+        """Count rows. `top` are the predicted labels, `labels` the true ones."""
         places = np.arange(len(labels))
         accepted = self._decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
         self._n += len(labels)
@@ -138,7 +139,7 @@ class DecisionCounter:
 
 
 def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> None:
-    """Refuse to measure a decision on the rows with which it was made."""
+    """Refuse to measure a decision on rows that it was made with."""
     made_on = {entry.sha256 for entry in decision.inputs if entry.role == data.role}
     if data.sha256 in made_on and (split == ALL or split in decision.splits):
         raise CovcalError(
@@ -149,19 +150,20 @@ def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> N
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a limit on one calibration, for metrics.json."""
+    """Whether one calibration keeps a limit, for metrics.json."""
 
     metric: str
     limit: float
     calibration: str
     value: float
-    # whether the whole interval, or the value if there is no interval, is beyond the limit
+    # whether the whole interval is beyond the limit; without an interval, the value
     exceeded: bool
     low: float | None = None  # ends of the interval
     high: float | None = None
-    by: str | None = None  # the grouping and the group, for a limit on each group
+    # if the limit applies to each group: what groups are, and which one this is
+    by: str | None = None
     group: str | None = None
-    n: int | None = None  # rows of the group, or rows that a decision accepts
+    n: int | None = None  # number of rows in the group, or of rows that a decision accepts
 
     @property
     def is_open(self) -> bool:
@@ -175,19 +177,20 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of one calibration in the baseline and now, for metrics.json."""
+    """How a metric of one calibration changed since the baseline, for metrics.json."""
 
     metric: str
-    limit: float  # allowed change for the worse
+    limit: float  # by how much the metric may get worse
     calibration: str
     before: float
-    value: float  # now
-    worse_by: float  # negative if it got better
-    exceeded: bool  # whether `low`, or `worse_by` if there is no interval, is above the limit
+    value: float  # the value now
+    worse_by: float  # by how much it got worse; negative if it got better
+    exceeded: bool  # whether `low` is above the limit; without an interval, `worse_by`
     baseline: str  # the calibration's name in the baseline
     low: float | None = None  # ends of the interval of `worse_by`
     high: float | None = None
-    same_rows: bool = False  # whether the interval is for a paired difference
+    # whether both were measured on the same rows, so that the difference is paired
+    same_rows: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -197,7 +200,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Since:
-    """An earlier version of a calibration, compared with the current one on the current rows."""
+    """An earlier version of a calibration, measured on the current rows."""
 
     before: Metrics
     paired: PairedRows
@@ -217,41 +220,43 @@ class Since:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of ``none`` and of every calibration on the same rows, by the calibration's name."""
+    """The metrics of ``none`` and of every calibration on the same rows, by name."""
 
     split: str
-    predictions: Predictions  # the confidence is measured for these labels
-    unlabelled: int  # rows of the split without a label, left out
-    # rows of the split to which a calibration was fitted, left out for all calibrations
+    predictions: Predictions  # whose labels the confidence is measured for
+    unlabelled: int  # number of rows of the split that have no label, and are left out
+    # number of rows of the split that some calibration was fitted to, and that are left out
     left_out: int
-    metrics: dict[str, Metrics]  # ``none`` first, then in the order given
+    metrics: dict[str, Metrics]  # ``none`` first, then the calibrations in the order given
     scalings: dict[str, Scaling]  # the scaling of each calibration
     inputs: tuple[Input, ...]
-    # Rows by predicted label, in the order of the file's classes; empty for too many classes.
+    # For each calibration: rows by predicted label, in the order of the classes. Empty if there are
+    # too many.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    by: str | None = None  # how `groups` are formed
+    by: str | None = None  # what `groups` are: a column, "class" or "predicted"
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    # The rows of every group in bins: by grouping, by calibration, by group.
+    # For each kind of group, calibration and group: its rows by bin.
     counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)
-    resamples: int = 0  # number of bootstrap resamples; 0: no intervals
+    resamples: int = 0  # number of resamples; 0 for no intervals
     level: float = LEVEL  # confidence level of the intervals
-    seed: int = 0  # seed of the bootstrap
-    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)  # by metric
-    # Differences of every calibration from ``none`` and from the first calibration; empty without
-    # resamples.
+    seed: int = 0  # seed of the resamples
+    # by calibration and metric
+    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    # How each calibration differs from ``none`` and from the first one; empty without resamples.
     differences: tuple[Difference, ...] = ()
-    since: dict[str, Since] = field(default_factory=dict)  # earlier versions in a baseline
-    decision: DecisionMetrics | None = None  # metrics of the decision in a decide.json
+    # by calibration: its earlier version in a baseline
+    since: dict[str, Since] = field(default_factory=dict)
+    decision: DecisionMetrics | None = None  # metrics of the decision, if one was given
     model: str = ""  # the classifier's name
-    notes: tuple[str, ...] = ()  # notes for the user about the rows
+    notes: tuple[str, ...] = ()  # notes about the rows, for the user
 
     @property
     def n(self) -> int:
-        """Rows that were measured."""
+        """Number of rows that were measured."""
         return self.metrics[NONE].n
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return a paired difference, or None if it does not exist."""
+        """Return a paired difference between two calibrations; None if it was not computed."""
         wanted = (calibration, against, metric)
         for change in self.differences:
             if (change.calibration, change.against, change.metric) == wanted:
@@ -261,12 +266,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class MetricsRecord(Document):
-    """The keys of a metrics.json that are read again; a field with a default was added later."""
+    """The keys of a metrics.json that covcal reads again. Those with a default were added later."""
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
-    metrics: Mapping[str, Mapping[str, float | None]]  # metrics of every calibration, by name
-    n: Count  # rows that were measured
+    metrics: Mapping[str, Mapping[str, float | None]]  # by calibration
+    n: Count  # number of rows that were measured
     split: str
     predictions: str
     edges: tuple[float, ...] = field(metadata=at("bins.edges"))
@@ -275,7 +280,8 @@ class MetricsRecord(Document):
     )
     temperatures: Mapping[str, float] = field(default_factory=dict)
     forecasters: Mapping[str, Forecasters] = field(default_factory=dict)
-    aligned_temperatures: Mapping[str, float] = field(default_factory=dict)  # T_a of blends
+    # for a blend, the temperature T_a of the aligned logits
+    aligned_temperatures: Mapping[str, float] = field(default_factory=dict)
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     limits: tuple[Verdict, ...] = ()
@@ -296,14 +302,14 @@ class MetricsRecord(Document):
 
 
 def _range_of(metric: str) -> Within:
-    """Return the possible values of a metric."""
+    """Return the range of possible values of a metric."""
     return Within(METRICS[metric].lowest, METRICS[metric].highest)
 
 
 def metrics_document(
     evaluation: Evaluation, verdicts: Sequence[Verdict], changes: Sequence[Change] = ()
 ) -> dict[str, Any]:
-    """Return the content of metrics.json, in the order of its keys."""
+    """Return the content of metrics.json; its keys are in this order."""
     resamples, metrics = evaluation.resamples, evaluation.metrics
     scalings = evaluation.scalings.items()
     bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": evaluation.level}
@@ -362,7 +368,7 @@ def write_metrics(
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
-    """Return the class with the largest part in the class gap."""
+    """Return the class that contributes most to the class gap."""
 
     def share(group: GroupMetrics) -> float:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))
