@@ -1,1 +1,1 @@
-"""The target accuracy without target labels: one module per family, and the guards."""
+"""Estimate the target accuracy without target labels, and check the assumptions of estimates."""

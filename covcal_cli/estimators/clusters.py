@@ -1,13 +1,15 @@
-"""Clustering: estimate the target accuracy by the rows that end in another class's cluster.
+"""Estimate the target accuracy by clustering: a row in another class's cluster counts as wrong.
 
-A shift moves the logits of all rows alike. A dark image favours the same few classes whatever it
-shows, and a blurred image has lower logits. Confidence cannot separate this common change from the
-content of the row. So each domain's logits are standardised: the mean and the spread of every
-class's logit are removed. Rows of one class then still lie together, near the source rows of that
-class. A row that ends in a cluster other than its predicted class counts as an error.
+A shift changes the logits of all rows in the same way. For example, the logits of a dark image
+favour the same few classes, whatever it shows, and those of a blurred image are smaller. The
+confidence of a row mixes this common change with what the row shows. So the logits of each domain
+are standardised: each class's logit gets mean 0 and standard deviation 1. Then rows of a class are
+still together, near the source rows of that class. If a row ends in another cluster than that of
+its predicted class, the prediction counts as wrong.
 
-Other class frequencies also change the mean logits. Standardising removes this change too, so both
-estimators (free and fixed class shares) are wrong if the class frequencies changed.
+Other class frequencies also change the mean of a logit. Standardising removes this change too,
+although it is real. So both estimators (with free and with fixed class shares) are wrong if the
+class frequencies changed.
 """
 
 import math
@@ -24,17 +26,19 @@ from covcal_cli.records import Guard
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
 _BOTH = CLUSTERING, FIXED_CLUSTERING
-MOST_ROWS = 5000  # the maximum number of rows of a domain that are clustered
-_STEPS = 10  # number of steps of the clustering
-_ROUNDING = 1e-8  # change of a centre, of length 1, that is only rounding of 32-bit numbers
-_MOST_OFFSET = 80.0  # the exponential of this offset still fits a float32
-_NUDGES = 5  # Sinkhorn steps towards the fixed shares in every step
-# If the cosine to one centre is larger than the K - 1 others by this much, a point belongs mostly
-# to that cluster. The sharpness of the softmax over cosines is log K divided by this number.
+MOST_ROWS = 5000  # the most rows of a domain that are clustered
+_STEPS = 10  # the most steps of the clustering
+_ROUNDING = 1e-8  # a centre has length 1; if it moves less than this, only 32-bit rounding moves it
+_MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
+# number of Sinkhorn steps in each clustering step, which move the shares towards the fixed ones
+_NUDGES = 5
+# If the cosine to one centre exceeds the K - 1 others by this much, a point belongs mostly to that
+# cluster. The cosines are multiplied by log K divided by this number before the softmax.
 _WIDTH = 0.115
-LEAST_ROWS_OF_CLASS = 5  # source rows that a class needs, to know where its rows lie
-_LEAST_SPREAD = 1e-3  # share of the spread of all logits within classes
-_LARGEST_MOVE = 1e6  # JSON has no infinity
+LEAST_ROWS_OF_CLASS = 5  # with fewer source rows, the place of a class is not known
+# the smallest spread of a logit within a class, as a share of the spread of all logits
+_LEAST_SPREAD = 1e-3
+_LARGEST_MOVE = 1e6  # replaces infinity, which JSON does not have
 ASSUMPTION = (
     "rows of a class stay together, nearest to where that class lies on the source, once each "
     "domain's logits are standardised"
@@ -44,22 +48,23 @@ _FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are about the sour
 
 @dataclass(frozen=True)
 class Centres:
-    """The mean direction of every class that has a row."""
+    """The mean direction of the rows of each class."""
 
-    classes: Labels  # (m,), ascending
+    classes: Labels  # (m,), the classes that have rows, ascending
     directions: Float32s  # (m, K), each of length 1
 
 
 def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     """Estimate the target accuracy by clustering, with free and with fixed class shares.
 
-    First the mean of a row is subtracted from its logits. Then each class's logits are standardised
-    by their mean and standard deviation over the domain. The directions are clustered domain by
-    domain by spherical soft k-means (Dhillon and Modha 2001, Banerjee et al. 2005), starting from
-    the mean directions of the source's classes. A row counts as wrong if its nearest centre at the
-    end is not the centre of its label. Some source rows count as wrong too, so the estimate is A_v
-    minus the increase of their share from source to target. At most 5000 rows of a domain are read.
-    With two classes there are only two directions.
+    A row's mean is subtracted from its logits. Each class's logits are standardised by their mean
+    and standard deviation over the domain, and each row is scaled to length 1. These directions are
+    clustered separately in each domain by spherical soft k-means (Dhillon and Modha 2001, Banerjee
+    et al. 2005). It starts from the mean directions of the source's classes. At the end, a row
+    counts as wrong if the nearest centre is not that of its label. Some right source rows count as
+    wrong too. So the estimate is A_v minus the rise of this share from source to target. At most
+    5000 rows of a domain are read. With two classes, only two directions exist, so there is nothing
+    to cluster.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -80,7 +85,7 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
 
 
 def class_centres(logits: Floats, labels: Labels) -> Centres:
-    """Return the mean direction of every class that occurs in a domain's rows, logits (n, K)."""
+    """Return the mean direction of each class that has rows, from logits (n, K)."""
     classes, places = np.unique(labels, return_inverse=True)
     points = _directions(logits)
     sums = np.zeros((len(classes), points.shape[1]), dtype=np.float32)
@@ -89,10 +94,11 @@ def class_centres(logits: Floats, labels: Labels) -> Centres:
 
 
 def strays(logits: Floats, centres: Centres, shares: Float64s) -> tuple[Float64s, Float64s]:
-    """Return 1 for each row of a domain, (n, K), that does not end in the cluster of its label.
+    """Return 1 for each row that ends in another cluster than its label's, for logits (n, K).
 
-    Clusters start from `centres`, the centres of the source's classes. In the first result the
-    share of rows in each cluster is free. In the second it is fixed to `shares`, shape (K,).
+    Clustering starts from `centres`, those of the source's classes. In the first result, clusters
+    may have any share of the rows. In the second, the shares are moved towards `shares`, shape
+    (K,).
     """
     points, labels = _directions(logits), logits.argmax(axis=1)
     free, fixed = (
@@ -104,17 +110,17 @@ def strays(logits: Floats, centres: Centres, shares: Float64s) -> tuple[Float64s
 
 @dataclass(frozen=True)
 class Places:
-    """The mean and the spread of every logit among the rows of each predicted class."""
+    """For each predicted class: mean and spread of all logits of its rows."""
 
-    classes: Labels  # (m,), ascending; the classes that are predicted for at least a few rows
-    counts: Labels  # (m,), their rows
+    classes: Labels  # (m,), the classes that are predicted for enough rows, ascending
+    counts: Labels  # (m,), number of their rows
     means: Float64s  # (m, K)
     spreads: Float64s  # (m, K)
-    rows: int  # number of rows of all classes
+    rows: int  # number of all rows, also those of other classes
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:
-    """Return the places of the classes that are predicted for `at_least` rows, logits (n, K)."""
+    """Return `Places` of the classes that are predicted for `at_least` rows, from logits (n, K)."""
     values, predictions = _centred(logits), logits.argmax(axis=1)
     counts = np.bincount(predictions, minlength=logits.shape[1])
     classes = np.flatnonzero(counts >= at_least)
@@ -126,11 +132,11 @@ def places(logits: Floats, at_least: int = 1) -> Places:
 
 
 def move(source: Places, target: Places) -> float:
-    """Return how far the rows of each predicted class have moved, in standard deviations.
+    """Return how far the rows of predicted classes have moved, in standard deviations.
 
-    The result is the root mean square over the target's rows and the logits, minus the part that
+    The result is the root mean square over the target's rows and logits, without the part that
     sampling explains. Classes with fewer than 5 source rows are left out. If most target rows are
-    in such classes, the move is unknown, and the result is the largest possible.
+    of such classes, the distance is not known, and the largest possible one is returned.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))
@@ -139,7 +145,7 @@ def move(source: Places, target: Places) -> float:
     if 2 * counts.sum() < target.rows:
         return _LARGEST_MOVE
     spreads = source.spreads[at]
-    # A logit that is the same in all rows of a class still has a scale.
+    # a logit that is equal in all rows of a class must not give a spread of 0
     spreads = np.maximum(spreads, _LEAST_SPREAD * math.sqrt(float((source.spreads**2).mean())))
     away = target.means[of_target] - source.means[at]
     squares = np.divide(away, spreads, out=np.zeros_like(away), where=spreads > 0) ** 2
@@ -149,13 +155,13 @@ def move(source: Places, target: Places) -> float:
 
 
 def change_within_classes(inputs: EstimatorInputs) -> Guard:
-    """Check that rows of the predicted classes have moved between the domains."""
+    """Check whether rows of the same predicted class have moved between the domains."""
     source = inputs.once("places", lambda: places(inputs.source_logits, LEAST_ROWS_OF_CLASS))
     return shift_within_classes(move(source, places(inputs.target_logits)))
 
 
 def _centred(logits: Floats) -> Float64s:
-    """Return logits minus their row's mean, (n, K); a masked class counts as its row's mean."""
+    """Return logits minus the mean of their row, (n, K). A logit of -inf becomes 0."""
     out = masked(logits)
     values = np.where(out, 0.0, logits).astype(np.float64)
     values -= (values.sum(axis=1) / (~out).sum(axis=1))[:, None]
@@ -164,7 +170,7 @@ def _centred(logits: Floats) -> Float64s:
 
 
 def _directions(logits: Floats) -> Float32s:
-    """Standardise rows to length 1, shape (n, K)."""
+    """Return standardised rows of length 1, shape (n, K)."""
     values = _centred(logits)
     values -= values.mean(axis=0)
     spreads = values.std(axis=0)
@@ -173,7 +179,7 @@ def _directions(logits: Floats) -> Float32s:
 
 
 def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> Labels:
-    """Return the class of each point's nearest centre after clustering, shape (n,)."""
+    """Cluster points, and return the class of the centre nearest to each, shape (n,)."""
     directions = centres.directions
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)
     for _ in range(_STEPS):
@@ -185,22 +191,21 @@ def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> L
             powers *= _factors(powers, shares[centres.classes])
         powers /= powers.sum(axis=1, keepdims=True)
         before, directions = directions, _unit(powers.T @ points)
-        if np.abs(directions - before).max() <= _ROUNDING:  # further steps would change nothing
+        if np.abs(directions - before).max() <= _ROUNDING:  # later steps would change nothing
             break
     labels: Labels = centres.classes[(points @ directions.T).argmax(axis=1)]
     return labels
 
 
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
-    """Return a factor for every cluster, (m,), that moves its share of the rows towards `shares`.
+    """Return a factor for each cluster, (m,), that moves its share of the rows towards `shares`.
 
-    These are a few Sinkhorn steps on `powers`, (n, m), which start from factors of 1 each time.
-    With more steps, the shares would be reached exactly, and no class could be rarer than on the
-    source.
+    The factors come from a few Sinkhorn steps on `powers`, (n, m), which begin at 1. More steps
+    would reach `shares` exactly. Then no class could be rarer than on the source.
     """
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):
-        # n times the share of each cluster before this step
+        # n times the share of each cluster so far
         members = factors * (powers.T @ (1 / (powers @ factors)))
         offsets += np.log(len(powers) * shares / members)
         factors = np.exp(np.minimum(offsets, _MOST_OFFSET)).astype(np.float32)
@@ -208,6 +213,6 @@ def _factors(powers: Float32s, shares: Float64s) -> Float32s:
 
 
 def _unit(vectors: Float32s) -> Float32s:
-    """Scale vectors to length 1; vectors of length 0 stay 0."""
+    """Scale vectors to length 1. Vectors of length 0 are not changed."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)

@@ -1,8 +1,8 @@
-"""Estimates from the confidences and predictions of single rows.
+"""Estimate the target accuracy from the confidence and the prediction of each row.
 
-ATC counts the rows with high confidence. DoC, agreement and predicted classes subtract a change
-from the source accuracy. Mean confidence assumes that the temperature of the source is right on the
-target.
+ATC counts the rows whose confidence is high. DoC, agreement and predicted classes begin with the
+source accuracy, and subtract a change between the domains. Mean confidence assumes that the
+temperature of the source is right on the target.
 """
 
 import math
@@ -34,8 +34,8 @@ ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on 
 def doc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the difference of confidences.
 
-    The estimate is the source accuracy minus the fall of the mean confidence. Guillory et al.,
-    "Predicting with confidence on unseen distributions", ICCV 2021: A_v + mean_target c -
+    It is the source accuracy minus the fall of the mean confidence from source to target. Guillory
+    et al., "Predicting with confidence on unseen distributions", ICCV 2021: A_v + mean_target c -
     mean_source c, where c is the confidence at T_s.
     """
     gap = inputs.source_correct - inputs.source_confidence
@@ -48,7 +48,7 @@ def doc(inputs: EstimatorInputs) -> Estimate:
 def mean_confidence(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the mean target confidence at T_s.
 
-    It is right if T_s calibrates the classifier on the target.
+    This is right if T_s calibrates the classifier on the target too.
     """
     values = inputs.target_confidence
     return from_variance(
@@ -61,9 +61,10 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
     Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): if two
     classifiers err independently and their ensemble is calibrated, they agree as often as each is
-    right. Here the second classifiers are the members of the aligned forecaster. They share the
-    classifier's features and some of its errors, so they agree too often. But this affects both
-    domains alike, so the estimate is A_v + (agreement on the target - agreement on the source).
+    right. Here the second classifiers are the members of the aligned forecaster (trained by covcal
+    adapt). They use the classifier's features and make some of the same errors, so they agree too
+    often. But this is so on both domains. So the estimate is A_v + (agreement on the target -
+    agreement on the source).
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -76,7 +77,7 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
 
 def _shared(members: Labels, labels: Labels) -> Float64s:
-    """Return the share of members (M, n) that have the given label (n,), for each row."""
+    """Return for each row the share of members, (M, n), that predict its label, (n,)."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
 
 
@@ -85,11 +86,11 @@ def predicted_classes(
 ) -> Estimate:
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
-    Suppose that the true classes stay as frequent, but the predicted classes do not. Then more
-    predictions must be wrong than on the source. The estimate is A_v - (d - d_0). Here d is half of
-    the summed differences of the frequencies of predicted classes, and d_0 is the part of d that
-    sampling noise explains. The frequencies on `source` and `target`, shape (K,), are those of
-    `inputs` by default.
+    Suppose that the true classes are as frequent as on the source, but the predicted classes are
+    not. Then more predictions must be wrong than on the source. The estimate is A_v - (d - d_0).
+    Here d is half the sum of the differences of the predicted classes' frequencies, and d_0 is what
+    sampling noise alone would give. By default, the frequencies `source` and `target`, (K,), are
+    those of `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -105,21 +106,22 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by average thresholded confidence.
 
     Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
-    The number of source validation rows below the threshold t is the number of errors. The estimate
-    is the share of target rows at or above t. Scores are log odds of the confidence at T_s. They
-    have the same order as the confidence, and still differ if confidences are rounded to 1. (The
-    published code fits a temperature and never applies it. With two classes T_s does not change the
-    order; with more classes it does.)
+    The threshold t is chosen so that as many source validation rows are below it as the classifier
+    has errors there. The estimate is the share of target rows that are not below t. Rows are
+    compared by the log odds of their confidence at T_s. These have the same order as the
+    confidences, but differ even where confidences are rounded to 1. (The published code fits a
+    temperature, but does not use it. For two classes this makes no difference, because T_s does not
+    change the order of rows.)
 
-    The interval includes the noise of t: the share of target rows is also computed with two
-    standard errors more and fewer source errors.
+    The interval includes the noise of t: the share is also computed for two standard errors more
+    source errors, and for two fewer.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # Only wrong rows above t, and right rows below t, move t.
+    # t is moved only by wrong rows above it and right rows below it
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [
@@ -136,14 +138,14 @@ def atc(inputs: EstimatorInputs) -> Estimate:
 
 
 def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
-    """Return the target's share at or above the threshold; ties count in part."""
+    """Return the share of target rows not below the threshold. Ties count in part."""
     return 1.0 - float(_fraction_below(source, target, errors).mean())
 
 
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
-    """Return 1 for scores below the threshold, 0 above, and a fraction for ties.
+    """Return 1 for scores below the threshold, 0 for those above, and a fraction for ties.
 
-    `source` is sorted. The fraction makes exactly `errors` source rows lie below the threshold.
+    `source` is sorted. With this fraction, exactly `errors` source rows are below the threshold.
     """
     if errors >= len(source):
         return np.ones(len(scores))

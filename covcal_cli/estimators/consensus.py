@@ -1,31 +1,34 @@
-"""All estimates of the target accuracy, and the combined estimate that the commands act on.
+"""Compute all estimates of the target accuracy, and combine them into the one that commands use.
 
-This module has the rule of the combined estimate. Its constants are here, in `clusters` and in
-`guards`. They were chosen on the half *choose* of the research benchmark.
+The rule by which they are combined: (Its constants are in this module, in `clusters` and in
+`guards`. They were chosen on the half *choose* of the research benchmark.)
 
-1. The rule uses these estimators:
-   - ATC and both clusterings, if the accuracy fell. For two classes DoC, ATC and COT, because the
-     logits then hold only one number. The accuracy fell if the check `fall in confidence` passes:
-     the confidence falls, or it rises by more than class frequencies explain, or most labels would
-     have to change. If the confidence falls and there are more than two classes, two more checks
-     must pass: `shift within classes` (the rows of each predicted class moved) and `source
-     clusters` (clustering finds the classes of the source).
-   - Otherwise only DoC. There are two possible reasons. Perhaps only the class frequencies changed,
-     and the other estimators would take this for errors. Or the classes form no clusters.
-   - With one confidence per row, if `fall in confidence` passes: ATC and DoC (only DoC with fewer
-     than 5 source errors), or the frequencies of predicted classes if they give a lower accuracy.
-   - COT, if the user gives the class frequencies. If the checks of COT fail, agreement, or else
-     DoC.
+1. These estimators are used:
+   - If the accuracy seems to have fallen: ATC and both clusterings. For two classes, where the
+     logits are only one number per row: DoC, ATC and COT. The accuracy seems to have fallen if the
+     check `fall in confidence` passes: the confidence falls; or it rises by more than class
+     frequencies explain; or the predictions differ from the source in most rows. If the confidence
+     falls, and there are more than two classes, two more checks must pass. `shift within classes`:
+     rows of the same predicted class have moved. `source clusters`: clustering finds the classes on
+     the source.
+   - If not: only DoC. Then perhaps only the class frequencies changed, which the other estimators
+     would take for errors. Or the classes form no clusters, which two of them need.
+   - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC (only DoC if
+     the source has fewer than 5 errors), or the frequencies of predicted classes if these give a
+     lower accuracy.
+   - If the user gives the class frequencies: COT. If COT's checks fail: agreement, or DoC if there
+     are no aligned forecasters.
 2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
-   is above 1 because they all look at the same confusions, so they mostly miss the same errors.
-3. To each side of A, the interval has the sum of 4 points (7 for two classes), a tenth of the
-   distance between the lowest and the highest estimator, 0.15 times the share of predicted labels
-   that would have to change to be as on the source, and the sampling error. If only DoC is used,
-   the interval also contains the values of the other estimators.
-4. `temp` keeps its T if its mean target confidence is within 3 points of A, or within the sampling
-   error of A, or if the interval is 50 points wide or wider.
-5. Checks fail if estimators differ by 20 points or more, if sampling moves A by over 12 points, and
-   if two classes leave no independent evidence for a change.
+   1.2 was needed because the estimators see the same confusions, so they miss the same part of the
+   errors.
+3. The interval reaches to each side of A by the sum of: 4 points (7 for two classes); a tenth of
+   the distance between the lowest and the highest estimator; 0.15 times the share of predicted
+   labels that would have to change to be as frequent as on the source; and the sampling error. If
+   only DoC is used, the interval also contains the estimates of the others.
+4. `temp` keeps its T if its mean target confidence is within 3 points of A or within the sampling
+   error of A, or if the interval is at least 50 points wide.
+5. Checks fail if the estimators are 20 points or more apart, if sampling moves A by over 12 points,
+   or if, for two classes, no other number confirms a change.
 """
 
 import math
@@ -72,10 +75,11 @@ from covcal_cli.records import Guard
 
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
-DISAGREE = "estimators disagree"  # the name of a check that the posterior by labels reads
-# ``temp`` keeps its T if its mean target confidence is this near to the accuracy (`auto`).
+DISAGREE = "estimators disagree"  # the name of a check that `labels.posterior` reads too
+# If the mean target confidence is this close to the estimated accuracy, `temp` keeps its T
+# (`auto`).
 SAME = 0.03
-# How far the mean target confidence may lie below the accuracy without a warning.
+# If the mean target confidence is further below the estimated accuracy, there is a warning.
 MAX_BELOW = 0.05
 ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
@@ -87,7 +91,7 @@ REACH, REACH_OF_ONE_CONFIDENCE = (
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
-# Why only DoC is used, by the first check that failed.
+# Why only DoC is used, for each check that may have failed.
 _DOC_BECAUSE = {
     FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
     SHIFT_WITHIN_CLASSES: "the rows of the predicted classes have not moved",
@@ -96,10 +100,10 @@ _NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
-    """The estimates that are possible with some inputs, by name; each is computed at its first use.
+    """The estimates that are possible with some inputs, by name; computed when first read.
 
-    Agreement needs aligned forecasters, and weighting needs importance weights. `prior` holds the
-    class frequencies on the target, shape (K,), if the user gives them.
+    Agreement needs aligned forecasters, and importance weighting needs importance weights. `prior`
+    holds the class frequencies on the target, shape (K,), if the user gives them.
     """
 
     def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:
@@ -134,11 +138,11 @@ class Estimates(Mapping[str, Estimate]):
         return self._computed[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names in the order of the tables."""
+        """Yield the names of the estimates, in the order of tables."""
         return iter(self._estimators)
 
     def __len__(self) -> int:
-        """Return how many estimators apply."""
+        """Return the number of estimates."""
         return len(self._estimators)
 
     @cached_property
@@ -147,7 +151,7 @@ class Estimates(Mapping[str, Estimate]):
 
     @cached_property
     def combined(self) -> Estimate:
-        """The estimate to act on, by the rule above."""
+        """The combined estimate, which commands use."""
         inputs = self._inputs
         if self._prior is not None:
             cot_or_other = self["cot"]
@@ -168,14 +172,13 @@ def combined(
     checks: Sequence[Guard],
     drift: float | None = None,
 ) -> Estimate:
-    """Return the estimate to act on if the class frequencies are not given.
+    """Return the combined estimate if the user does not give the class frequencies.
 
-    - `inputs`, `estimates`: the inputs of all estimators, and the estimates by the name of their
-      estimator. A missing estimator is not used.
-    - `checks`: the checks that could be computed of `fall in confidence` and, for more than two
-      classes, `shift within classes` and `source clusters`.
-    - `drift`: the share of predicted labels that would have to change; by default computed from
-      `inputs`.
+    - `inputs`, `estimates`: the inputs, and the estimates by name. A missing estimator is not used.
+    - `checks`: `fall in confidence` and, for more than two classes, `shift within classes` and
+      `source clusters`, as far as they could be computed.
+    - `drift`: the share of predicted labels that would have to change to be as frequent as on the
+      source; by default it is computed from `inputs`.
     """
     doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY
@@ -203,7 +206,7 @@ def by_confidence(
     fall: Guard,
     drift: float | None = None,
 ) -> Estimate:
-    """Return the estimate to act on if there is one confidence per row.
+    """Return the combined estimate if there is one confidence per row.
 
     `fall` is the check `fall in confidence`; `drift` is as in `combined`.
     """
@@ -226,7 +229,7 @@ def consensus(
     drift: float | None = None,
     reason: str = "",
 ) -> Estimate:
-    """Combine the `used` estimates by the rule above; the others only widen the interval."""
+    """Combine the `used` estimates by the rule above; `unused` ones can only widen the interval."""
     accuracy = _extrapolated(inputs, used)
     every = [*used, *unused]
     sampling = _sampling(inputs, accuracy)
@@ -252,7 +255,7 @@ def consensus(
 
 
 def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
-    """Return why the estimate does not show that the confidence of `temp` is wrong, or None."""
+    """Return why the estimate is no reason to change the T of `temp`; None if it is one."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
     after = f"the mean confidence of {confidence:.1%} after temperature scaling"
@@ -267,14 +270,14 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
 
 
 def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> float:
-    """Return the accuracy by the median of some estimates, with the factor."""
+    """Return the median of some estimates, moved away from the source accuracy by the factor."""
     source_accuracy = float(inputs.source_correct.mean())
     fall = source_accuracy - _median(estimates)
     return float(np.clip(source_accuracy - FACTOR * fall, 0.0, 1.0))
 
 
 def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
-    """Return the sampling error (95 %) of an accuracy from source errors and target rows."""
+    """Return the 95 % sampling error of an accuracy, from source errors and target rows."""
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     variance = error * (1 - error) / inputs.n_source
     variance += accuracy * (1 - accuracy) / inputs.n_target
@@ -286,7 +289,7 @@ def _median(estimates: Sequence[Estimate]) -> float:
 
 
 def under_confidence(accuracy: float, confidence: float) -> Guard:
-    """Check that the mean target confidence is not far below the estimated accuracy."""
+    """Check whether the mean target confidence is far below the estimated accuracy."""
     below = accuracy - confidence
     passed = below < MAX_BELOW
     text = f"the mean target confidence is {confidence:.1%}, "
@@ -301,7 +304,7 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
 
 
 def disagreement(estimates: Sequence[Estimate]) -> Guard:
-    """Check that all estimates lie within 20 points of each other."""
+    """Check whether all estimates are within 20 points of each other."""
     lowest, highest = (
         choose(estimates, key=lambda estimate: estimate.accuracy) for choose in (min, max)
     )
@@ -320,9 +323,10 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 
 
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
-    """Check, for two classes, that the accuracy is near the mean target confidence.
+    """Check for two classes whether the estimated accuracy is close to the mean target confidence.
 
-    With two classes all estimators read the same number, so they agree easily.
+    With two classes, all estimators use the same number per row. So they agree easily, and confirm
+    nothing.
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME
@@ -344,19 +348,20 @@ WEIGHTING_ASSUMPTION = (
 
 
 def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by importance weighting with a control variate.
+    """Estimate the target accuracy by importance weighting, with a control variate.
 
-    Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation", JMLR
-    2007, with the control variate of You et al. (ICML 2019). Let w = q/p, and r = 1 if the
-    classifier is right, else 0. Then E_source[w r] is the target accuracy. Because E_source[w] = 1
-    is known, the noise of w can be subtracted: mean(w r) - b (mean w - 1), b = cov(w r, w) /
-    var(w). The weights are not normalised, so copying every row changes nothing.
+    The method is that of Sugiyama et al., "Covariate shift adaptation by importance weighted cross
+    validation", JMLR 2007, with the control variate of You et al. (ICML 2019). Let w = q/p be the
+    weight of a source row, and r = 1 if the classifier is right there, else 0. Then E_source[w r]
+    is the target accuracy. E_source[w] = 1 is known, so noise of w can be subtracted: the estimate
+    is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). The weights are not divided by
+    their mean. If every row is copied, the estimate is unchanged.
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:
         raise ValueError("importance weighting needs importance weights")
     product = weights * correct
-    # Equal weights have no noise to subtract. Only their level can be wrong.
+    # Equal weights have no noise to subtract. Only their mean can be wrong.
     b = slope(product, weights, constant=float(correct.mean()))
     accuracy = float(product.mean()) - b * (float(weights.mean()) - 1)
     variance = variance_of_mean(product - b * weights)

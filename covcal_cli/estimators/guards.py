@@ -1,7 +1,7 @@
-"""Checks of the assumptions behind an estimate or a temperature.
+"""Checks of the assumptions on which an estimate or a temperature depends.
 
-Each function returns a `Guard`: a number, its threshold, and one sentence that says what was
-measured and what follows. A check never changes a result. The methods decide what a failure means.
+Each function returns a `Guard`: a number, its threshold, and a sentence that says what was measured
+and what follows. A check changes no result. The methods decide what follows from a failed check.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ MIN_SIGMA = 2.0
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_PLAUSIBLE_RISE = 0.15
-FALL_IN_CONFIDENCE = "fall in confidence"  # the names of checks that the consensus reads
+FALL_IN_CONFIDENCE = "fall in confidence"  # names of two checks that `consensus` reads
 SHIFT_WITHIN_CLASSES = "shift within classes"
 MIN_MOVE = 0.3
 MAX_STRAYS = 0.5
@@ -29,11 +29,11 @@ MAX_CONDITION = 1e3
 _MOST_DIGITS = 12
 
 
-# Checks of a shift and of its estimate.
+# Checks of a shift, and of an estimate.
 
 
 def detectable_shift(shift: float, standard_error: float) -> Guard:
-    """Check that the error rises by more than two standard errors."""
+    """Check whether the error rises by more than two standard errors."""
     sigmas = _sigmas(shift, standard_error)
     passed = sigmas > MIN_SIGMA
     text = (
@@ -45,15 +45,16 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 
 
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
-    """Check that more than the class frequencies has changed, and that it hurts the classifier.
+    """Check whether the shift is more than one of class frequencies, and harms the classifier.
 
-    Errors and a change of class frequencies both change how often each class is predicted, so COT
-    cannot distinguish them. But errors mostly lower the mean confidence too, and other frequencies
-    alone do not. Other frequencies also cannot plausibly change most predicted labels, or raise the
-    confidence by more than 15 points.
+    COT looks at how often each class is predicted. Errors change this, and so do other class
+    frequencies, so COT cannot tell them apart. But errors mostly lower the mean confidence, which
+    other frequencies alone do not. Nor can other frequencies alone change most predicted labels, or
+    raise the confidence by over 15 points.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
-    `drift` is the total variation between the frequencies of predicted labels on the two domains.
+    `drift` is the share of predicted labels that would have to change to be as frequent as on the
+    source.
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
         text = (
@@ -83,16 +84,16 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
 
 
 def could_be_frequencies(fall: Guard) -> bool:
-    """Return whether the check `fall in confidence` leaves class frequencies as an explanation."""
+    """Return whether `fall in confidence` says that perhaps only class frequencies changed."""
     return fall.threshold == MIN_SIGMA
 
 
 def shift_within_classes(move: float) -> Guard:
-    """Check that more than the class frequencies has changed: rows of a class moved.
+    """Check whether rows of the same class have moved.
 
-    Other class frequencies change the number of rows of a class, but not their logits. `move` is
-    the distance between the mean logits of target and source rows predicted as a class, in standard
-    deviations of the source's rows.
+    Other class frequencies change how many rows a class has, but not where these are. `move` is how
+    far the target rows predicted as a class are from such source rows, in standard deviations of
+    the source rows.
     """
     passed = move >= MIN_MOVE
     text = (
@@ -104,7 +105,7 @@ def shift_within_classes(move: float) -> Guard:
 
 
 def clusters_know_classes(strays: float) -> Guard:
-    """Check that clustering finds the predicted class of at least half of the source's rows."""
+    """Check whether clustering finds the predicted class of at least half of the source rows."""
     passed = strays <= MAX_STRAYS
     text = (
         f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
@@ -115,7 +116,7 @@ def clusters_know_classes(strays: float) -> Guard:
 
 
 def enough_rows(sampling: float) -> Guard:
-    """Check that sampling alone moves the combined estimate by at most 12 points."""
+    """Check whether sampling moves the combined estimate by at most 12 points."""
     passed = sampling <= MAX_SAMPLING
     points = _told_apart(100 * sampling, 100 * MAX_SAMPLING, 1)
     text = f"sampling moves the estimate by {points} points either way"
@@ -125,7 +126,7 @@ def enough_rows(sampling: float) -> Guard:
 
 
 def precise(half_width: float) -> Guard:
-    """Check that sampling alone moves an estimate by at most 5.5 points."""
+    """Check whether sampling moves an estimate by at most 5.5 points."""
     passed = half_width <= MAX_HALF_WIDTH
     most = 100 * MAX_HALF_WIDTH
     points = _told_apart(100 * half_width, most, 1)
@@ -134,14 +135,15 @@ def precise(half_width: float) -> Guard:
     return Guard("precision", half_width, MAX_HALF_WIDTH, passed, text)
 
 
-# Checks of rows, of classes and of the estimated accuracy.
+# Checks of the rows, of the classes, and of the estimated accuracy.
 
 
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
-    """Check that two distributions of predicted labels differ by at most 0.1 in total variation.
+    """Check whether the frequencies of predicted classes differ by at most 0.1 in total variation.
 
-    `source` and `target` have shape (K,). A drift may be real, or an effect of the shift on the
-    classifier. In both cases class frequencies taken from the source may be wrong.
+    `source` and `target` have shape (K,). If they differ, the true frequencies changed, or the
+    shift misleads the classifier. In both cases the class frequencies of the source may be wrong
+    for the target.
     """
     drift = 0.5 * float(np.abs(source - target).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -154,10 +156,10 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 
 
 def prior_rows(noise: float) -> Guard:
-    """Check that the class frequencies of the source are known to a third: nine rows per class.
+    """Check whether the source's class frequencies are known to a third (nine rows per class).
 
-    `noise` is the standard error of log p_y, which is 1 / sqrt(rows of the class). It is averaged
-    over the target's classes.
+    `noise` is the standard error of log p_y, which is 1 / sqrt(rows of class y). It is a mean over
+    the classes, weighted by their frequencies on the target.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (
@@ -169,10 +171,10 @@ def prior_rows(noise: float) -> Guard:
 
 
 def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
-    """Check that corrected probabilities have the given class frequencies on average.
+    """Check whether the corrected probabilities have, on average, the given class frequencies.
 
-    If only the class frequencies changed, and now are `wanted`, shape (K,), then the `mean` of the
-    corrected probabilities, shape (K,), is `wanted`. A total variation of 0.1 is allowed.
+    If only the class frequencies changed, and to `wanted`, (K,), then the `mean` of the corrected
+    probabilities, (K,), equals `wanted`. Up to 0.1 in total variation is accepted.
     """
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -190,7 +192,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
 
 
 def above_chance(accuracy: float, n_classes: int) -> Guard:
-    """Check that an estimated accuracy is at least the accuracy of guessing, 1/K."""
+    """Check whether an estimated accuracy is at least that of guessing, 1/K."""
     guessing = 1 / n_classes
     text = (
         f"the estimated accuracy is {_percent(accuracy, guessing)}; guessing would give "
@@ -201,7 +203,7 @@ def above_chance(accuracy: float, n_classes: int) -> Guard:
 
 
 def condition(number: float) -> Guard:
-    """Check that the confusion matrix can be inverted: condition number at most 1000."""
+    """Check whether the confusion matrix can be inverted (condition number up to 1000)."""
     value = float(min(number, np.finfo(float).max))
     passed = value <= MAX_CONDITION
     text = (
@@ -215,7 +217,7 @@ def condition(number: float) -> Guard:
 
 
 def ess_share(weights: Float64s) -> Guard:
-    """Check that the effective sample size is at least 5 % of the rows: the domains overlap."""
+    """Check whether the domains overlap: the effective sample size is at least 5 % of the rows."""
     share = effective_sample_size(weights) / max(1, len(weights))
     passed = share >= MIN_ESS_SHARE
     verdict = "the domains overlap" if passed else "the domains hardly overlap"
@@ -228,7 +230,7 @@ def ess_share(weights: Float64s) -> Guard:
 
 
 def ess_count(weights: Float64s) -> Guard:
-    """Check that the effective sample size is at least 50 rows."""
+    """Check whether the effective sample size is at least 50 rows."""
     count = effective_sample_size(weights)
     text = (
         f"a weighted mean uses only {_told_apart(count, MIN_ESS, 1)} effective rows of "
@@ -239,10 +241,10 @@ def ess_count(weights: Float64s) -> Guard:
 
 
 def domain_overlap(error: float) -> Guard:
-    """Check that the source discriminator errs enough for a density ratio to mean anything.
+    """Check whether source and target overlap enough for importance weights.
 
-    Its squared error is 0.25 at chance, with each domain weighing one half. Below 0.1 the
-    discriminator separates the domains, and the density ratio depends on the few rows of which it
+    The discriminator's squared error is 0.25 if it cannot tell the domains apart (each domain
+    weighs one half). Below 0.1 it separates them, and the weights depend on the few rows where it
     is unsure.
     """
     passed = error >= MIN_DISCRIMINATOR_ERROR
@@ -257,7 +259,7 @@ def domain_overlap(error: float) -> Guard:
 
 
 def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
-    """Return the three checks of importance weights."""
+    """Return the checks of importance weights."""
     return (
         ess_share(weights.weights),
         ess_count(weights.weights),
@@ -265,11 +267,11 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
     )
 
 
-# Checks of a temperature and of the rows to which it was fitted.
+# Checks of a temperature, and of the rows that it was fitted to.
 
 
 def not_clamped(wanted: float, used: float, why: str) -> Guard:
-    """Check that T gives exactly the wanted mean confidence."""
+    """Check whether T gives exactly the wanted mean confidence."""
     gap = abs(wanted - used)
     text = f"the mean confidence is set to {used:.2%}"
     text += "" if gap == 0 else f" instead of {wanted:.2%}: {why}"
@@ -281,7 +283,7 @@ def _percent(share: float, threshold: float) -> str:
 
 
 def _told_apart(value: float, threshold: float, digits: int) -> str:
-    """Format a number with `digits` decimals, or with enough to differ from its threshold."""
+    """Format a number with `digits` decimals, or with as many as show which side it is on."""
     while digits < _MOST_DIGITS and value != threshold:
         text = f"{value:.{digits}f}"
         if float(text) != float(f"{threshold:.{digits}f}"):
@@ -292,4 +294,4 @@ def _told_apart(value: float, threshold: float, digits: int) -> str:
 
 def _sigmas(difference: float, standard_error: float) -> float:
     ratio = difference / max(standard_error, float(np.finfo(float).tiny))
-    return float(np.clip(ratio, -1e6, 1e6))  # JSON has no infinity
+    return float(np.clip(ratio, -1e6, 1e6))  # JSON has no infinity, so the result is limited

@@ -1,8 +1,8 @@
-"""The inputs of all estimators of the target accuracy, and the estimate that they return.
+"""The inputs that all estimators of the target accuracy share, and the estimate they return.
 
-An `EstimatorInputs` holds all that may be known without target labels. An estimator is a function
-of an `EstimatorInputs` that returns an `Estimate`: an accuracy, the interval of its sampling noise,
-the assumption behind it, and checks.
+An `EstimatorInputs` contains all that is known without target labels. An estimator takes it, and
+returns an `Estimate`: an accuracy, an interval for sampling noise, the assumption under which it is
+right, and checks.
 """
 
 import math
@@ -19,55 +19,57 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# At most 50 000 rows and 2.5 million logits of a domain are read (2500 rows at 1000 classes).
+# At most so many rows of a domain are read, and at most so many logits. With 1000 classes, the
+# limit of 2.5 million logits means 2500 rows.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# The kind of interval: how much an estimate would change with other rows of the same domains.
+# What an interval says: how much the estimate would change with other rows of the same domains.
 SAMPLING = "95 % sampling error only"
-ESTIMATED = ("train", "validation")  # splits of the target; its test rows are for evaluate
-Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+ESTIMATED = ("train", "validation")  # its other split, test, is for evaluate
+Z = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class AlignedForecasters:
-    """The aligned forecasters of an adapted file on the rows of an `EstimatorInputs`."""
+    """The aligned forecasters of an adapted file, on the rows of an `EstimatorInputs`."""
 
     source_logits: Floats  # log mean_m softmax(z_m) over the members, (n_v, K)
     target_logits: Floats  # (n_t, K)
-    source_labels: Labels  # every member's own label, (M, n_v)
+    source_labels: Labels  # (M, n_v), the label that each member predicts
     target_labels: Labels  # (M, n_t)
 
 
 @dataclass(frozen=True)
 class EstimatorInputs:
-    """A classifier's logits of labelled source validation rows and unlabelled target rows.
+    """The classifier's logits of labelled source validation rows and of unlabelled target rows.
 
     Raises
     ------
     ValueError
-        If a shape does not fit, a domain has fewer than 2 rows, there are fewer than 2 classes, a
-        logit is NaN or +inf, or all logits of a row are -inf.
+        If a shape is wrong, a domain has fewer than 2 rows, there are fewer than 2 classes, a logit
+        is NaN or +inf, or all logits of a row are -inf.
     """
 
     source_logits: Floats  # (n_v, K)
-    source_labels: Labels  # (n_v,), 0 .. K-1; classes may be absent
+    source_labels: Labels  # (n_v,), 0 .. K-1; some classes may have no row
     target_logits: Floats  # (n_t, K)
-    temperature: float  # T_s, at which confidences are calibrated on the source
+    temperature: float  # T_s, the temperature of temperature scaling on the source
     aligned: AlignedForecasters | None = None
-    # Importance weights q/p of the source rows, (n_v,), with mean near 1. They are all 0 if no
-    # source row looks like the target.
+    # Importance weights q/p of the source rows, (n_v,), whose mean should be near 1. All are 0 if
+    # no source row resembles the target.
     source_weights: Float64s | None = None
-    # False if the logits were made of one confidence per row, so that other classes are unknown.
+    # False if the file has one confidence per row, so that the other probabilities are unknown.
     has_all_classes: bool = True
-    # Results that depend only on the source rows and T_s, by name. Several inputs may share them.
+    # By name: results that depend only on the source rows and T_s. Several inputs with the same
+    # source rows may share them.
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = self.source_logits, self.source_labels, self.temperature
         shared = self.of_source.setdefault("of", rows)
         if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
-            # the shared results are of other rows
+            # they belong to other source rows
             object.__setattr__(self, "of_source", {"of": rows})
         n, K = self.source_logits.shape
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
@@ -90,7 +92,7 @@ class EstimatorInputs:
             )
 
     def once(self, name: str, compute: Callable[[], _Result]) -> _Result:
-        """Return a result of the source rows alone; it is computed only the first time."""
+        """Return a result that depends only on the source rows. It is computed once."""
         if name not in self.of_source:
             self.of_source[name] = compute()
         result: _Result = self.of_source[name]
@@ -98,33 +100,33 @@ class EstimatorInputs:
 
     @property
     def n_classes(self) -> int:
-        """Classes K."""
+        """The number of classes K."""
         return int(self.source_logits.shape[1])
 
     @property
     def n_source(self) -> int:
-        """Source validation rows n_v."""
+        """The number of source validation rows n_v."""
         return len(self.source_logits)
 
     @property
     def n_target(self) -> int:
-        """Target rows n_t."""
+        """The number of target rows n_t."""
         return len(self.target_logits)
 
     @cached_property
     def source_predictions(self) -> Labels:
-        """The classifier's labels, shape (n_v,)."""
+        """The classes that the classifier predicts on the source, shape (n_v,)."""
         return self.once("predictions", lambda: np.asarray(self.source_logits.argmax(axis=1)))
 
     @cached_property
     def target_predictions(self) -> Labels:
-        """The classifier's labels, shape (n_t,)."""
+        """The classes that the classifier predicts on the target, shape (n_t,)."""
         labels: Labels = self.target_logits.argmax(axis=1)
         return labels
 
     @cached_property
     def source_correct(self) -> Float64s:
-        """1 if the classifier is right, else 0; shape (n_v,)."""
+        """For each source row 1 if the classifier is right, else 0; shape (n_v,)."""
         return np.asarray(self.source_predictions == self.source_labels, dtype=np.float64)
 
     @property
@@ -134,25 +136,25 @@ class EstimatorInputs:
 
     @cached_property
     def source_confidence(self) -> Float64s:
-        """Confidence at T_s, shape (n_v,)."""
+        """The confidence on the source at T_s, shape (n_v,)."""
         return self.once("confidence", lambda: confidences(self.source_logits, self.temperature))
 
     @cached_property
     def target_confidence(self) -> Float64s:
-        """Confidence at T_s, shape (n_t,)."""
+        """The confidence on the target at T_s, shape (n_t,)."""
         return confidences(self.target_logits, self.temperature)
 
     @cached_property
     def source_prior(self) -> Float64s:
-        """Class frequencies of the source, shape (K,), with half a row added to every class.
+        """The class frequencies of the source, (K,), with half a row added to each class.
 
-        So a class without a row is rare, but possible.
+        So no class has frequency 0.
         """
         counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
         return np.asarray(counts / counts.sum())
 
     def predicted_shares(self) -> tuple[Float64s, Float64s]:
-        """Return the frequency of each predicted class on source and target, shape (K,) each."""
+        """Return how often each class is predicted, on the source and on the target, (K,) each."""
         source, target = (
             np.bincount(labels, minlength=self.n_classes) / len(labels)
             for labels in (self.source_predictions, self.target_predictions)
@@ -167,7 +169,7 @@ class EstimatorInputs:
 
 
 def most_rows(classes: int) -> int:
-    """Return the maximum number of rows of a domain that are read."""
+    """Return the most rows of a domain that are read, for this number of classes."""
     return min(MAX_ROWS, MAX_VALUES // classes)
 
 
@@ -176,10 +178,10 @@ def read_inputs(
 ) -> EstimatorInputs:
     """Read labelled source validation rows, and target training and validation rows.
 
-    Target test rows and target labels are not read. If there are more rows than `MAX_ROWS` or
-    `MAX_VALUES` allow, a seeded draw chooses some. An adapted file's aligned logits are read too.
-    `temperature` is T_s. `source_weights` are the importance weights of the labelled source
-    validation rows, in the order of the file.
+    Target test rows and target labels are not read. If there are too many rows, a random draw by
+    `seed` chooses some. An adapted file's aligned logits are read too. `temperature` is T_s.
+    `source_weights` are importance weights of the labelled source validation rows, in the order of
+    the file.
     """
     source, target = file.require_source(), file.require_target()
     rows = source.require_rows("validation")
@@ -208,7 +210,7 @@ def read_inputs(
 
 
 def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
-    """Return log mean softmax, shape (n, K), and every member's label, shape (M, n)."""
+    """Return the log of the members' mean softmax, (n, K), and each member's label, (M, n)."""
     logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
     own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
     start = 0
@@ -223,29 +225,29 @@ def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of the classifier's accuracy on the target, made without target labels."""
+    """An estimate of the accuracy on the target, made without target labels."""
 
     name: str
     accuracy: Share
-    low: float  # the ends of an interval; `interval` names its kind
+    low: float  # the ends of its range; `interval` says what the range means
     high: float
-    assumption: str  # the condition under which the estimate is right, in one sentence
+    assumption: str  # in one sentence, when the estimate is right
     guards: tuple[Guard, ...] = ()
     interval: str = SAMPLING
 
     @property
     def checked(self) -> bool:
-        """Whether the estimate has a check."""
+        """Whether any check of the estimate exists."""
         return bool(self.guards)
 
     @property
     def bounds(self) -> bool:
-        """Whether the interval is narrower than 50 points; a wider interval is of no use."""
+        """Whether the range is narrower than 50 points. If not, it is of no use."""
         return self.high - self.low < 0.5
 
     @property
     def trusted(self) -> bool:
-        """Whether there are checks and all of them passed."""
+        """Whether there are checks, and all of them passed."""
         return self.checked and not self.failed
 
     @property
@@ -254,11 +256,11 @@ class Estimate:
         return [guard.name for guard in self.guards if not guard.passed]
 
     def guard(self, name: str) -> Guard:
-        """Return the check called `name`; raise KeyError if there is none."""
+        """Return the check of this name. Raises KeyError if there is none."""
         return {guard.name: guard for guard in self.guards}[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with `checked` and `trusted` before the checks."""
+        """Return the fields as JSON, with `checked` and `trusted` before the checks."""
         content = dict(vars(self))
         guards = content.pop("guards")
         return content | {"checked": self.checked, "trusted": self.trusted, "guards": guards}
@@ -267,7 +269,7 @@ class Estimate:
 def from_variance(
     name: str, accuracy: float, variance: float, assumption: str, guards: tuple[Guard, ...] = ()
 ) -> Estimate:
-    """Return an estimate with the normal interval, everything clipped to [0, 1]."""
+    """Return an estimate with a normal interval. All numbers are limited to [0, 1]."""
     half = Z * math.sqrt(variance)
     low, middle, high = (
         float(np.clip(value, 0.0, 1.0)) for value in (accuracy - half, accuracy, accuracy + half)
@@ -276,16 +278,15 @@ def from_variance(
 
 
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
-    """Return the sampling variance of the mean of `values`, shape (n,).
+    """Return how much the mean of `values`, (n,), varies by sampling, as a variance.
 
-    `weights`, shape (n,), sum to 1; they are equal by default. The variance is at least the
-    variance from half a wrong effective row, because equal values (for example no error) do not
-    prove a variance of 0.
+    `weights`, (n,), sum to 1. By default all are equal. Equal values, such as no error at all, do
+    not prove that the variance is 0. So it is at least that of half an error.
     """
     n = len(values)
     if weights is None:
         weights = np.full(n, 1 / n)
-    of_row = weights**2  # for equal weights the sum is 1 / n
+    of_row = weights**2  # with equal weights their sum is 1 / n
     centred = values - float(weights @ values)
     return float(max(of_row @ centred**2 * n / max(1, n - 1), (0.5 * of_row.sum()) ** 2))
 

@@ -1,17 +1,20 @@
-"""Label shift: the class frequencies on the target, estimated or given by the user.
+"""Class frequencies on the target: estimated, or given by the user.
 
-If only P(y) changes, the mean prediction on the target is a mix of the mean predictions per class.
-With C_ck = mean_source 1[y = k] p_c (K x K) and mu_c = mean_target p_c, the ratio w_k = P_target(k)
-/ P_source(k) solves C w = mu. All three read p = softmax(z / T_s).
+Suppose that only the class frequencies change ("label shift"). Then the mean prediction on the
+target is a mix of the mean predictions per class. Let p = softmax(z / T_s), C_ck = mean_source 1[y
+= k] p_c (K x K) and mu_c = mean_target p_c. Then the ratios w_k = P_target(k) / P_source(k) solve C
+w = mu. Two methods solve this for noisy C and mu:
 
-- BBSE (Lipton et al., ICML 2018): least squares, then made a distribution.
+- BBSE (Lipton et al., ICML 2018): by least squares; then w is made a distribution.
 - RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
   (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta = 2 log(2K/delta) / (3
-  n_v) + sqrt(2 log(2K/delta) / n_v). The published code uses rho = 0.01 x 3 Delta, and so does this
-  module. With rho = Delta, theta would be 0 unless Delta is below C's singular values, which are
-  about 1/K. C and mu use probabilities; the published code uses predicted labels by default.
+  n_v) + sqrt(2 log(2K/delta) / n_v), except with probability delta. The published code uses rho =
+  0.01 x 3 Delta, and so does this module. With rho = Delta, theta would always be 0 unless Delta is
+  below the singular values of C, which are about 1/K. Here C and mu are made of probabilities; the
+  published code uses predicted labels by default.
 
-An estimated prior is badly wrong if more than P(y) shifts, so covcal estimates it only on request.
+If more than the class frequencies shifts, these estimates are badly wrong. So covcal uses them only
+if the user asks.
 """
 
 import math
@@ -34,26 +37,26 @@ from covcal_cli.records import Guard, json_of
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
-_ALPHA = 0.01  # the value in the published code
-_LEAST_RIDGE = 1e-12  # share of the trace of C^T C
+_ALPHA = 0.01  # the factor 0.01 of rho, from the published code
+_LEAST_RIDGE = 1e-12  # added to the diagonal of C^T C, as a share of its trace
 _BISECTIONS = 60
 _PATIENCE = 3
 
 
 @dataclass(frozen=True)
 class LabelShift:
-    """The change of class frequencies from source to target."""
+    """How class frequencies changed from source to target."""
 
-    ratios: Float64s  # (K,): w_k >= 0 with sum_k pi_k w_k = 1; 0 for classes without a source row
-    prior: Float64s  # (K,): target class frequencies pi_k w_k
-    moved: float  # total variation between the class frequencies of target and source
-    # The distance between the mean predictions of the domains, in standard errors of sampling.
+    ratios: Float64s  # (K,): w_k >= 0, with sum_k pi_k w_k = 1; 0 for classes without a source row
+    prior: Float64s  # (K,): pi_k w_k, the class frequencies on the target
+    moved: float  # total variation between the frequencies of source and target
+    # how far apart the mean predictions of both domains are, in standard errors
     sigmas: float
     guards: tuple[Guard, ...]
 
 
 def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
-    """Estimate the class ratios by BBSE or RLLS."""
+    """Estimate the ratios of class frequencies, by BBSE or RLLS."""
     joint, means = confusion(inputs)
     pi = np.bincount(inputs.source_labels, minlength=inputs.n_classes) / inputs.n_source
     present = np.flatnonzero(pi)
@@ -63,7 +66,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
         solved = np.linalg.lstsq(joint, means, rcond=None)[0]
     else:
         solved = 1 + rlls_theta(joint, gap, rlls_penalty(inputs))
-    # Make the solution a distribution: not negative, with sum 1.
+    # make the solution a distribution: not negative, with sum 1
     solved = np.maximum(solved, 0.0)
     total = float(pi[present] @ solved)
     ratios = np.zeros(inputs.n_classes)
@@ -78,7 +81,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
 
 
 def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
-    """Return C, shape (K, K), columns by label, and mu, shape (K,)."""
+    """Return C, (K, K), with a column per label, and mu, (K,)."""
     on_source = probabilities(inputs.source_logits, inputs.temperature)
     joint = np.zeros((inputs.n_classes, inputs.n_classes))
     np.add.at(joint.T, inputs.source_labels, on_source.T / inputs.n_source)
@@ -87,7 +90,7 @@ def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
 
 
 def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
-    """Return ||mean_target p - mean_source p|| divided by its root mean square by sampling."""
+    """Return how far apart the domains' mean predictions are, compared with sampling noise."""
     noise = sum(
         float(probabilities(logits, inputs.temperature).var(axis=1).sum()) / len(logits)
         for logits in (inputs.source_logits, inputs.target_logits)
@@ -96,7 +99,7 @@ def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
 
 
 def rlls_penalty(inputs: EstimatorInputs) -> float:
-    """Return rho = 0.01 x 3 Delta, with Delta at a confidence of 95 %."""
+    """Return rho = 0.01 x 3 Delta, with delta = 5 %."""
     logs = math.log(2 * inputs.n_classes / _DELTA)
     delta = 2 * logs / (3 * inputs.n_source) + math.sqrt(2 * logs / inputs.n_source)
     return _ALPHA * 3 * delta
@@ -105,9 +108,10 @@ def rlls_penalty(inputs: EstimatorInputs) -> float:
 def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
     """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
-    C, shape (K, P), has a column per class. If neither norm is 0, theta also minimises the bounded
-    ridge problem ||C theta - gap||^2 + r ||theta||^2 for the r with r ||theta|| = rho ||residual||.
-    Because r ||theta|| / ||residual|| rises with r, this r is found by bisection of log r.
+    C, (K, P), has a column for each class with source rows. If both norms are above 0, theta also
+    minimises ||C theta - gap||^2 + r ||theta||^2, for the r where r ||theta|| = rho ||residual||.
+    This problem is easy to solve. r ||theta|| / ||residual|| rises with r, so halving the range of
+    log r finds this r.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -128,11 +132,11 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 
 
 def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
-    """Return argmin theta H theta / 2 - slope theta for theta >= -1, and which are above -1.
+    """Minimise theta H theta / 2 - slope theta for theta >= -1. Also return which are above -1.
 
-    This is block principal pivoting (Judice and Pires 1994), starting from the guess `free`: solve
-    for the free elements, and exchange all elements that are on the wrong side. If this makes no
-    progress, exchange one element.
+    This is block principal pivoting (Judice and Pires 1994), beginning with the guess `free`: solve
+    for the free elements, then exchange all elements that are on the wrong side. If this makes no
+    progress, only one element is exchanged.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())
@@ -151,19 +155,18 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
         free = free ^ wrong
 
 
-# ``--target-prior``: the class frequencies on the target. The user gives ``source``, ``uniform``,
-# ``bbse`` (estimated), or a JSON file with a share for every class name, sum 1.
+# ``--target-prior``: class frequencies on the target. The user gives ``source``, ``uniform``,
+# ``bbse`` (estimated), or a JSON file with a share for every class name; the shares sum to 1.
 
 BBSE: Final = "bbse"
 _TOLERANCE = 1e-3
 
 
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
-    """Return the prior that `value` names, shape (K,), sum 1; None for the source's frequencies.
+    """Return the class frequencies of `value`, (K,), with sum 1; None for those of the source.
 
-    Raises `CovcalError` if a file is missing, is not JSON, does not give every class one
-    non-negative number, or its shares do not sum to 1 (within 0.001, because shares are often
-    rounded).
+    Raises `CovcalError` if a file is missing or is not JSON, or its shares are not one number per
+    class, not negative, with sum 1 (within 0.001, because shares are often rounded).
     """
     if value == BBSE:
         return label_shift(inputs, BBSE).prior
@@ -171,7 +174,7 @@ def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) ->
 
 
 def given_prior(value: str, classes: Sequence[str]) -> Float64s | None:
-    """Return the prior that `value` names, as `target_prior` does, without an estimate."""
+    """Return the class frequencies of `value` as `target_prior` does, but never estimate them."""
     if value == "source":
         return None
     if value == "uniform":
@@ -199,7 +202,8 @@ def _read(path: Path, classes: Sequence[str]) -> Float64s:
             )
         if isinstance(share, bool) or not isinstance(share, int | float):
             raise CovcalError(f"{path}: the share of {name} is {share!r}: give a number")
-        if not 0 <= share <= sys.float_info.max:  # an integer may be larger than any float
+        # a whole number in JSON may be too large for a float
+        if not 0 <= share <= sys.float_info.max:
             raise CovcalError(f"{path}: the share of {name} is {str(share)[:20]}: give 0 or more")
     values = np.array([float(shares[name]) for name in classes])
     if abs(values.sum() - 1) > _TOLERANCE:

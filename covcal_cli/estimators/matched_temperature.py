@@ -1,14 +1,14 @@
-"""The temperature at which the mean target confidence equals a given accuracy.
+"""Find the temperature at which the mean target confidence equals a given accuracy.
 
-For the labels of the same logits, the mean confidence m(T) falls from 1 to 1/K as T grows, so there
-is one root. But the labels may come from the classifier and the logits from the aligned forecaster.
-Then m(T) may rise and fall. As T -> 0 it tends to the share of rows with equal labels. As T -> oo
-it tends to 1/K, or with class offsets to the prior of these labels. So a grid finds every crossing.
-The result is the crossing with the largest T, where m falls through the accuracy. If m never
-reaches the accuracy, the nearest value of m on the grid is taken.
+If the labels are those of the same logits, the mean confidence m(T) falls from 1 to 1/K as T grows.
+So exactly one T gives the accuracy. But labels may be the classifier's, and logits those of the
+aligned forecaster. Then m(T) may rise and fall. For T -> 0 it is the share of rows where both have
+the same label. For T -> oo it is 1/K; with class offsets, it is what they give to these labels. So
+a grid finds all T at which m crosses the accuracy. The largest of them at which m falls is used. If
+m never reaches the accuracy, the T with the nearest m on the grid is used.
 
-The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the centred
-logits without masks, so that match(k z) = k match(z), as in MATHEMATICS, section 4.
+The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the finite
+logits after centring each row. So match(k z) = k match(z), as in MATHEMATICS, section 4.
 """
 
 import math
@@ -32,12 +32,12 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Match:
-    """A temperature whose mean confidence is a given accuracy."""
+    """A temperature, and the mean confidence that it gives."""
 
     temperature: float
     confidence: float  # the mean confidence at `temperature`
-    crossings: int  # the number of temperatures with the wanted confidence
-    guard: Guard  # fails if T could only match another confidence than the accuracy
+    crossings: int  # how many temperatures give the wanted confidence
+    guard: Guard  # fails if no T gives the wanted confidence
 
 
 def match_accuracy(
@@ -46,12 +46,12 @@ def match_accuracy(
     labels: Labels | None = None,
     offsets: Float64s | None = None,
 ) -> Match:
-    """Return T with mean_j softmax(z_j / T + b)[label_j] = `accuracy`.
+    """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
-    The accuracy is raised to at least 1/K + 0.01, because uniform probabilities are of no use. It
-    is lowered to the highest accuracy that n rows can distinguish from 1. `labels`, shape (n,), are
-    by default the top labels of the logits, shape (n, K). They are required with `offsets` b, shape
-    (K,), which are 0 by default.
+    The accuracy is raised to at least 1/K + 0.01, because equal probabilities for all classes are
+    useless. It is lowered to the highest accuracy that n rows can tell apart from 1. `labels`,
+    (n,), are by default the classes with the largest of the logits, (n, K). They must be given with
+    `offsets` b, (K,), which are 0 by default.
     """
     n, K = len(logits), int(logits.shape[1])
     floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)
@@ -73,7 +73,8 @@ def match_accuracy(
         moved = with_offsets(logits, temperature, offsets)
         return float(np.mean(confidences(moved, temperature, labels))) - wanted
 
-    # The classifier's own labels have one root between the ends; other labels need a grid.
+    # For the logits' own labels, there is one root between the ends. For others, a grid finds all
+    # roots.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])
@@ -87,7 +88,7 @@ def match_accuracy(
         )
         return Match(math.exp(float(grid[best])), nearest, 0, guard)
     rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))
-    # The last crossing has the largest T.
+    # the last crossing on the grid has the largest T
     last = int(falls[-1])
     log_t = _root(excess, float(grid[last]), float(grid[last + 1]))
     guard = not_clamped(accuracy, wanted, why)
@@ -95,19 +96,18 @@ def match_accuracy(
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where `function` falls through 0 between `low` and `high`, by Ridders' method."""
+    """Return where `function` falls through 0 between `low` and `high` (Ridders' method)."""
     at_low, at_high = function(low), function(high)
     for _ in range(_MAX_STEPS):
         if high - low < _TOLERANCE or at_low == 0:
             break
-        # Ridders: multiply by an exponential factor that makes the function straight; then take a
-        # secant step.
+        # Ridders: an exponential factor makes the function straight, then a secant finds the root.
         middle = (low + high) / 2
         at_middle = function(middle)
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         point = middle + (high - low) / 2 * step
         at_point = function(point)
-        # Both points narrow the bracket.
+        # the root is between the nearest points on both sides
         for where, value in sorted([(middle, at_middle), (point, at_point)]):
             if value >= 0:
                 low, at_low = where, value

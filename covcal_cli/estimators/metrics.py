@@ -1,28 +1,28 @@
-"""Precision, recall and other metrics on the target, for each class, without target labels.
+"""Estimate precision, recall and other metrics of each class on the target, without target labels.
 
-The metrics follow from the expected confusion matrix. A target row counts as K rows, one for each
-class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023).
-The offsets b are 0 unless the user gives class frequencies. T lies halfway, in log T, between T_s
-and the T that matches the estimated accuracy. On the 158 shifts of the half *choose*, the matched T
-gives a larger error of the AUROC (.046 instead of .042). The errors of the other metrics are about
-the same. T_s gives larger errors of all metrics (F1 .082 instead of .067). For two classes, the T
-with the lowest log loss on the source is used in place of T_s. On the 33 shifts of *choose*, this
-lowers the mean error of the metrics from .050 to .046 (CBPE .051). For more classes it makes no
-difference. The AUROC ranks rows by the classifier's own probabilities.
+They are computed from the expected confusion matrix. In it, a target row counts for every class,
+with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023). The
+offsets b are 0 unless the user gives class frequencies. T is halfway, in log T, between T_s and the
+T at which the mean confidence is the estimated accuracy. On the 158 shifts of the half *choose*,
+the latter T alone gives a larger error of the AUROC (.046 instead of .042). For the other metrics
+it makes little difference. T_s alone gives larger errors of all metrics (F1: .082 instead of .067).
+For two classes, T_s is replaced by the T with the lowest log loss on the source. On the 33 such
+shifts of *choose*, this lowers the mean error of the metrics from .050 to .046 (CBPE: .051). For
+more classes it makes no difference. The AUROC ranks rows by the classifier's own probabilities.
 
-The range of a metric contains its values at both ends of the accuracy's interval, with T matched to
-each end. It is widened on both sides by sqrt(o^2 + s^2). Here s is 1.96 times the sampling error of
-the labels. A class may have become rarer or more frequent, so o is the change of the metric if the
-odds of the class are wrong by a factor of `ODDS`. For the mean over classes, these two errors are
-taken as independent between classes.
+**Ranges.** The range of a metric contains its values at both ends of the accuracy's range, with T
+matched to each end. It is widened on both sides by sqrt(s^2 + o^2). s is 1.96 times the sampling
+error of the labels. o allows for a class that became rarer or more frequent: it is the change of
+the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over classes, the
+errors s and o of different classes are assumed to be independent.
 
-A group of rows has the same T as all rows, and o = 0 for its accuracy. This was tried on each shift
-of *choose*, with its rows split into halves by the logits. The ranges contained 88 to 93 % of the
-metrics, but only 70 % of the mean recalls. So groups have no means over classes.
+For a group of rows, T is that of all rows, and o = 0 for the accuracy. This was tried on each shift
+of *choose*, with the rows divided into halves by their logits. The ranges contained 88 to 93 % of
+the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
 
-The mean cost of a row is (1 - A) R. A is the estimated accuracy, and R is the mean cost of a wrong
-row by the probabilities at the T that matches A. So if all pairs of classes have the same cost, the
-range follows from the range of the accuracy alone. The range of R is widened like that of a metric.
+**Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
+wrong row, by the probabilities at the T that matches A. So if all pairs of classes cost the same,
+only the range of A counts. The range of R is widened like that of a metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,12 +41,13 @@ from covcal_cli.maths.softmax import with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.records import NonNegative, at, require_one_of
 
-ACCURACY, BALANCED = "accuracy", "balanced_accuracy"  # metrics of all classes together
+# two metrics that are about all classes together
+ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
-COST = "cost"  # the mean cost of a row, in the unit of costs.json
-MACRO = "macro"  # the word for the mean over classes, in place of a class name
-_LISTED = 10  # most classes in a message
-LEAST_ROWS = 5.0  # a metric with fewer expected rows has no value
+COST = "cost"  # the mean cost of a row, in the units of costs.json
+MACRO = "macro"  # stands for the mean over classes, in place of the name of a class
+_LISTED = 10  # the most classes that a message names
+LEAST_ROWS = 5.0  # a metric of fewer expected rows is not estimated
 ODDS = float(np.e)
 METRIC_RANGE = (
     "Ranges of metrics are rules of thumb; they contained 87 to 91 % of the metrics on 80 test "
@@ -56,34 +57,35 @@ COST_RANGE = (
     "The range of the cost is a rule of thumb; it contained the cost on 95 % of the shifts of the "
     "half choose."
 )
-Wanted = tuple[str, str | None]  # a metric, and a class; None: every class and their mean
+Wanted = tuple[str, str | None]  # a metric, and a class; None stands for every class and their mean
 
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """An estimate of one metric of one class, or of all classes."""
+    """An estimate of one metric, for one class or for all."""
 
     metric: str
-    class_name: str | None = field(metadata=at("class"))  # None: all rows, or the mean over classes
-    value: NonNegative | None  # a share, except for the cost; None: too few rows
+    # None for a metric of all rows, or for the mean over classes
+    class_name: str | None = field(metadata=at("class"))
+    value: NonNegative | None  # a share (or a cost); None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # rows on which the metric rests: of the class, or predicted as it; the smaller number
+    # the rows of the class, or the rows predicted as it, whichever are fewer
     rows: NonNegative
-    interval: str  # the kind of range
-    group: str | None = None  # a group of rows; None: all rows
+    interval: str  # in words, what the range means
+    group: str | None = None  # the group of rows; None for all rows
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of some rows."""
+    """Some rows, divided into groups."""
 
     names: Sequence[str]
-    numbers: Integers  # for each row an index into `names`
+    numbers: Integers  # for each row, the index of its group in `names`
 
 
 def parse_metrics(text: str) -> tuple[Wanted, ...]:
-    """Read metrics such as ``f1,recall:fraud``; raise ValueError with the reason."""
+    """Read a text such as ``f1,recall:fraud``. Raises ValueError with the reason."""
     wanted: list[Wanted] = []
     for part in text.split(","):
         name, colon, of = part.strip().partition(":")
@@ -104,7 +106,7 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
 def has_metrics(
     estimates: Sequence[MetricEstimate], wanted: Sequence[Wanted], classes: Sequence[str]
 ) -> bool:
-    """Return whether the estimates include all wanted metrics and classes."""
+    """Return whether the estimates contain all of these metrics and classes."""
     keys = {(estimate.metric, estimate.class_name) for estimate in estimates}
 
     def is_there(metric: str, of: str | None) -> bool:
@@ -116,7 +118,7 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return the metrics and classes of some estimates."""
+    """Return which metrics and classes the estimates are about."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
@@ -129,7 +131,7 @@ def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) ->
 def unknown_metrics(
     wanted: Sequence[Wanted], classes: Sequence[str], rows: int
 ) -> Iterator[MetricEstimate]:
-    """Yield the wanted metrics that have no value because there are too few rows."""
+    """Yield the wanted metrics that could not be estimated, because there are too few rows."""
     yield from selected(
         wanted, classes, None, rows, lambda _, names: dict.fromkeys(names, (rows, None))
     )
@@ -137,7 +139,7 @@ def unknown_metrics(
 
 @dataclass(frozen=True)
 class Interval:
-    """A metric with its range."""
+    """A metric and its range."""
 
     value: float
     low: float
@@ -145,39 +147,38 @@ class Interval:
 
 
 class Spread(Protocol):
-    """A metric with its sources of error."""
+    """A metric with all that its range is computed from."""
 
     @property
     def interval(self) -> Interval:
-        """The metric with its range."""
+        """The metric and its range."""
 
     def mean(self, others: Sequence[Self]) -> Self:
-        """Return the mean of this metric and others."""
+        """Return the mean of this metric and of the same metric of other classes."""
 
 
-# The metrics of a class by name, each with the number of rows on which it rests, and with its
-# spread if there are enough rows.
+# The metrics of a class by name: the number of rows of each, and the metric if they are enough.
 SpreadsByName = Mapping[str, tuple[float, Spread | None]]
 Spreads = Callable[[int, Collection[str]], SpreadsByName]
 
 
 @dataclass(frozen=True)
 class ExpectedSpread:
-    """A metric of the expected confusion matrix."""
+    """A metric computed from the expected confusion matrix."""
 
     value: float
-    ends: tuple[float, ...]  # the metric at both ends of the accuracy's interval
-    below: float  # squares of independent errors, downwards and upwards
+    ends: tuple[float, ...]  # the metric at both ends of the accuracy's range
+    below: float  # sum of squared independent errors, downwards and upwards
     above: float
 
     @property
     def interval(self) -> Interval:
-        """The metric with its range."""
+        """The metric and its range."""
         around = (self.value, *self.ends)
         return Interval(self.value, min(around) - self.below**0.5, max(around) + self.above**0.5)
 
     def mean(self, others: Sequence[Self]) -> "ExpectedSpread":
-        """Return the mean; the errors of odds and labels are independent."""
+        """Return the mean over classes, whose errors s and o are independent."""
         parts = (self, *others)
         count = len(parts)
         return ExpectedSpread(
@@ -197,10 +198,10 @@ def expected_metrics(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on the target rows of `inputs`, without labels: for all rows, then by group.
+    """Estimate metrics on the target rows of `inputs`: for all of them, then by group.
 
-    `accuracy` is the combined estimate. `offsets` are b, shape (K,), if class frequencies are
-    given. `costs` has a cost for each true class (first axis) and predicted class.
+    `accuracy` is the combined estimate of the accuracy. `offsets` are b, (K,), if the user gives
+    class frequencies. `costs` are by true class (first axis) and predicted class.
     """
     if not wanted and costs is None:
         return
@@ -215,7 +216,7 @@ def expected_metrics(
     odds = class_odds(logits)
 
     def spreads_of(inside: Rows) -> Spreads:
-        """Return the spreads of some rows."""
+        """Return the metrics of some rows."""
 
         def spreads(label: int, names: Collection[str]) -> SpreadsByName:
             members = [chance[label, inside] for chance in chances]
@@ -227,7 +228,8 @@ def expected_metrics(
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     rows = np.arange(len(logits))
     yield from selected(wanted, classes, whole, len(rows), spreads_of(rows))
-    of_cost: Sequence[Float64s] = ()  # the probabilities at each matched T, for the cost
+    # for the cost: the probabilities at the T matched to A, and to both ends of its range
+    of_cost: Sequence[Float64s] = ()
     if costs is not None:
         first = with_offsets(logits, matched[0], offsets)
         of_cost = [probabilities(first, matched[0]), *chances[1:]]
@@ -235,7 +237,8 @@ def expected_metrics(
         yield cost_estimate(_cost(costs, of_cost, predictions, shares), len(rows))
     if groups is None:
         return
-    # The accuracy of a group is the mean confidence of its rows, with T matched for all rows.
+    # The accuracy of a group is the mean confidence of its rows, at the T that is matched on all
+    # rows.
     right = [
         confidences(with_offsets(logits, temperature, offsets), temperature, predictions)
         for temperature in matched
@@ -259,7 +262,7 @@ def expected_metrics(
 
 
 def _source_temperature(inputs: EstimatorInputs) -> float:
-    """Return T_s; for two classes the T of the lowest log loss on the source."""
+    """Return T_s; for two classes, the T with the lowest log loss on the source."""
     if inputs.n_classes > 2:
         return inputs.temperature
     allowed = inputs.source_errors >= MIN_ERRORS
@@ -278,7 +281,7 @@ def _spreads(
     members: Sequence[Float64s],
     odds: float = ODDS,
 ) -> dict[str, tuple[float, ExpectedSpread | None]]:
-    """Return the spreads of a class; `members` are at the middle T and at both ends."""
+    """Return the metrics of a class; `members` are its probabilities at all three T."""
     mass = np.ones(len(ranks))
     middle, *ends = (ClassRows(is_predicted, ranks, chance, mass) for chance in members)
     moved = [
@@ -289,14 +292,14 @@ def _spreads(
 
 
 def _moved(chances: Float64s, factor: float) -> Float64s:
-    """Return probabilities with odds multiplied by a factor."""
+    """Return probabilities whose odds are multiplied by a factor."""
     return np.asarray(chances * factor / (1 - chances + chances * factor))
 
 
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows on which a metric rests, and its spread if they are enough."""
+    """Return the number of rows of a metric, and the metric if these are enough."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -318,12 +321,12 @@ def _cost(
     predictions: Integers,
     shares: Sequence[float] | None = None,
 ) -> Interval:
-    """Return the mean cost of rows, with its range.
+    """Return the mean cost of some rows, with its range.
 
-    `chances` are the probabilities (K, n) at each of three accuracies, and `shares` these
-    accuracies, with sampling error; without them, the accuracies follow from the probabilities.
+    `chances` are the probabilities, (K, n), for A and both ends of its range. `shares` are these
+    three accuracies; by default they are computed from the probabilities.
     """
-    of_row = costs[:, predictions]  # by true class, (K, n)
+    of_row = costs[:, predictions]  # (K, n): the cost of each row by its true class
     values, n = [], len(predictions)
     for number, chance in enumerate(chances):
         right = chance[predictions, np.arange(n)]
@@ -333,7 +336,8 @@ def _cost(
         values.append((1 - share) * of_wrong)
         if number:
             continue
-        # The change of R if the odds of one class are wrong. Two classes have the same odds.
+        # How R changes if the odds of one class are wrong. Of two classes only one is moved,
+        # because their odds are inverse.
         below = above = 0.0
         for label in range(1 if len(costs) == 2 else len(costs)):
             shifts = [0.0]
@@ -347,7 +351,7 @@ def _cost(
                 change = cost.sum() / positive(mistakes.sum()) - of_wrong
                 shifts.append((1 - share) * change)
             below, above = below + min(shifts) ** 2, above + max(shifts) ** 2
-        # The range of A already contains the sampling error of the number of wrong rows.
+        # the range of A already contains the sampling error of the number of wrong rows
         residual = of_row - (0.0 if shares is None else of_wrong)
         residual[predictions, np.arange(n)] = 0
         first = np.einsum("kn,kn->n", chance, residual)
@@ -358,7 +362,7 @@ def _cost(
 
 
 def cost_estimate(cost: Interval | None, rows: float, kind: str = COST_RANGE) -> MetricEstimate:
-    """Return the mean cost of rows as an estimate."""
+    """Return the mean cost of rows as a `MetricEstimate`."""
     if cost is None:
         return MetricEstimate(COST, None, None, None, None, rows, kind)
     return MetricEstimate(COST, None, cost.value, cost.low, cost.high, rows, kind)
@@ -372,15 +376,15 @@ def selected(
     spreads: Spreads,
     kind: str = METRIC_RANGE,
 ) -> Iterator[MetricEstimate]:
-    """Yield the wanted metrics: for each metric first its mean over classes, then its classes.
+    """Yield the wanted metrics: for each, first the mean over classes, then the classes.
 
-    For two classes there is no mean, unless the user asks for it, because most people want the
+    For two classes there is no mean unless the user asks for it, because most people want the
     numbers of one class.
 
-    - `rows`: the number of rows behind `accuracy`.
-    - `spreads`: returns the named metrics of a class, each with the number of rows on which it
-      rests, and with its spread if these are enough.
-    - `kind`: the kind of the ranges.
+    - `rows`: the number of rows that `accuracy` is about.
+    - `spreads`: returns metrics of a class by name: the number of rows of each, and the metric if
+      they are enough.
+    - `kind`: in words, what the ranges mean.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """
