@@ -1,1 +1,1 @@
-"""``covcal calibrate`` and ``estimate``: temperatures, estimates and their checks."""
+"""``covcal calibrate`` and ``estimate``: fit temperatures, and estimate the accuracy."""

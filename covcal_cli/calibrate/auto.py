@@ -1,23 +1,24 @@
-"""The choice of ``--method auto``, and the candidates beside it.
+"""Choose a method for ``--method auto``, and list the methods that were not chosen.
 
-This is the rule. T_s is the temperature of ``temp``. `estimators.consensus` estimates the accuracy
-on the target and holds all constants of the estimate. The choice is ``consensus``: T is at least a
-floor, and the mean target confidence is the estimated accuracy. If the estimate does not show that
-the mean confidence at T_s is wrong (`consensus.reason_to_keep`), the choice is ``temp``, or
-``none`` if T_s is below the floor. The floor is 1. If T_s is below 1 and rests on at least 10
-source errors, the floor is T_s. An estimate alone is not enough evidence to raise confidence.
+**The rule.** T_s is the temperature of ``temp``. The accuracy on the target is estimated by
+`estimators.consensus`, which also defines all constants. Usually the choice is ``consensus``: T is
+such that the mean target confidence equals the estimated accuracy, but T is not below a floor. If
+the estimate does not show that the mean confidence at T_s is wrong (`consensus.reason_to_keep`),
+the choice is ``temp``; or ``none`` if T_s is below the floor. The floor is 1. But if T_s is below
+1, and the source has at least 10 errors, the floor is T_s. The reason for the floor: an estimate
+alone is not enough evidence to raise confidence.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT's estimate
-pass, else ``prior``. Bayes' rule corrects for the frequencies, whatever else shifts. This was tried
-on 91 shifts of the benchmark: 33 shifts, as they are and with some classes made rarer, with the
-true frequencies. The mean Brier score is .267; ``cot`` or ``temp`` by the same checks have .310,
-and ``temp`` has .342. Frequencies that BBSE estimates are less reliable: ``prior`` has .354 with
-them. So with ``bbse`` the choice is ``cot`` or ``temp``.
+pass, else ``prior``. Bayes' rule corrects for the class frequencies, whatever else shifts. This was
+tried on 91 shifts of the benchmark with the true frequencies: 33 shifts, unchanged and with some
+classes made rarer. The mean Brier score is .267. With ``cot`` or ``temp``, chosen by the same
+checks, it is .310, and with ``temp`` .342. With frequencies that BBSE estimates, ``prior`` has
+.354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
 
-For each candidate, cal.json has the mean confidence on target training and validation rows. If the
-estimated accuracy is right, the candidate's ECE is at least the distance between confidence and
-accuracy. It may be larger, because confidence can be right on average and wrong for single rows. If
-T is matched to the estimate, the distance is 0, whatever the truth is.
+**The other methods.** For each, cal.json has the mean confidence on target training and validation
+rows. If the estimated accuracy is right, its ECE is at least the distance between this confidence
+and the accuracy. It may be larger, because confidence can be right on average but wrong for single
+rows. If T is matched to the estimate, the distance is 0, whether or not the estimate is right.
 """
 
 from collections.abc import Mapping
@@ -33,13 +34,14 @@ _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
 _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
-_SHOWN = 5e-5  # half of the last digit that is printed
-# COT's transport takes about K^3 steps. With more classes it is computed only if the rule needs it.
+_SHOWN = 5e-5  # a smaller difference does not show in the printed digits
+# The time of COT grows about with K^3. With more classes, it is computed only if the choice depends
+# on it.
 _MOST_CLASSES_OF_COT = 100
 
 
 def choose(problem: Problem) -> tuple[str, str]:
-    """Return the method that auto chooses, and the reason in words."""
+    """Return the method that auto chooses, and the reason in a sentence."""
     lacking = problem.missing_for_estimate
     if lacking is not None:
         return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is that of temp."
@@ -47,7 +49,7 @@ def choose(problem: Problem) -> tuple[str, str]:
 
 
 def candidates_for(problem: Problem, chosen: str) -> list[str]:
-    """Return the names of the methods that cal.json compares with the choice."""
+    """Return the names of the methods that cal.json lists beside the choice."""
     many = len(problem.file.classes) > _MOST_CLASSES_OF_COT and problem.prior is None
     return [
         name
@@ -61,7 +63,7 @@ def candidates_for(problem: Problem, chosen: str) -> list[str]:
 def candidates(
     problem: Problem, fits: Mapping[str, MethodFit], chosen: str
 ) -> tuple[Candidate, ...]:
-    """Return the candidates of `fits`; without an estimate they have no confidence and accuracy."""
+    """Return how each method in `fits` compares. Without an estimate, some numbers are missing."""
     return tuple(_candidate(problem, name, fit, chosen) for name, fit in fits.items())
 
 
@@ -102,7 +104,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return auto's two possible choices with a prior: if COT's checks pass, and if one fails."""
+    """With given class frequencies: return the choice if COT's checks pass, and if one fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 
@@ -131,7 +133,7 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
 
 
 def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
-    """Return in a few words why auto chose the candidate, or did not."""
+    """Return in a few words why auto chose this method, or why not."""
     if problem.prior is None:
         if chosen:
             return {

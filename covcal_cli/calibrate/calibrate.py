@@ -1,7 +1,7 @@
 """``covcal calibrate``: fit a method's temperature on a file, with checks and notes.
 
-`methods` is the table of methods. `fits` fits them on a `problem`, and `auto`
-chooses one. `labelled` fits to rows that the user labelled.
+`methods` lists the methods. `fits` fits them to a `problem` (a file with all that methods share),
+and `auto` chooses one. `labelled` fits to rows that the user labelled.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, sentences_of_failed
 
-_LARGE = 10.0  # with a T above this, the outputs are seldom the logits that training used
+_LARGE = 10.0  # with a larger T, the outputs are seldom the logits that training used
 _REMEDIES: dict[Limit, str] = {
     "lower": "give more labelled rows, or choose another method",
     "upper": "check the labels and the order of the classes",
@@ -57,7 +57,7 @@ def calibrate(
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
-    No target label is read, except that method auto reads labels of ``covcal label``.
+    No target label is read, except labels from ``covcal label`` if the method is auto.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def calibrate(
 
 
 def calibrate_file(problem: Problem, settings: CalibrateSettings = DEFAULTS) -> Calibration:
-    """Fit a method on an open file without any target label."""
+    """Fit a method on an open file, without any target label."""
     auto = settings.method == AUTO
     calibration = _chosen(problem) if auto else _asked_for(problem, settings.method)
     return _require_inside(problem.file.path, calibration, allow_limit=settings.allow_limit)
@@ -104,17 +104,17 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
-    """Fit a method; the file must hold everything that it needs (`Problem.missing_for`)."""
+    """Fit a method. The file must have all that it needs (`Problem.missing_for`)."""
     fit: Callable[[Problem, Forecasters], MethodFit] = getattr(fits, method.fit)
     return fit(problem, method.forecaster or problem.fullest)
 
 
 def _chosen(problem: Problem) -> Calibration:
-    """Fit the choice of auto, and the candidates that cal.json compares with it."""
+    """Fit the method that auto chooses, and those that cal.json lists beside it."""
     name, reason = choose(problem)
     fitted = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
     fit, compared = fitted[name], candidates(problem, fitted, name)
-    # cal.json also has the checks of the estimate, and how far the domains overlap.
+    # cal.json also has the checks of the estimate, and of the importance weights
     weights = None
     guards: list[Guard] = []
     notes: list[str] = []
@@ -126,7 +126,8 @@ def _chosen(problem: Problem) -> Calibration:
             mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
             checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
             guards.append(checked[-1])
-            if not checked[-1].passed:  # its warning says the same as the note of the fit
+            # the warning of a failed check already says what the note would say
+            if not checked[-1].passed:
                 notes_of_fit = tuple(text for text in fit.notes if ESTIMATE_ALONE not in text)
                 fit = replace(fit, notes=notes_of_fit)
         warnings = sentences_of_failed(checked)
@@ -175,7 +176,8 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        errors=problem.errors(forecasters[0]),  # errors of the classifier, also for a blend
+        # the number of errors is that of the classifier, also for a blend
+        errors=problem.errors(forecasters[0]),
         loss=problem.loss,
     )
     estimates = dict(calibration.estimates)
@@ -207,10 +209,11 @@ def _calibration(
 def _fit_to_labels(
     file: FeatureFile, draw: Draw, settings: CalibrateSettings, asked: str
 ) -> Calibration:
-    """Fit temperature and offset of the classifier's own logits to labelled target rows."""
+    """Fit temperature and offset to labelled target rows, for the classifier's own logits."""
     try:
         problem = Problem(file, settings, settings.loss)
-    except TooFewRowsError:  # there is no other estimate without labelled source rows
+    # the source has no labelled rows, so there is no estimate without target labels
+    except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)
     fit = labelled.method_fit(settings.loss)
@@ -246,7 +249,7 @@ def _document(
     errors: int,
     loss: str,
 ) -> Calibration:
-    """Return a `Calibration` with the fields that every fit has."""
+    """Return a `Calibration` with the fields that all fits have."""
     scaling, accuracy = fit.scaling, source_accuracy(file)
     return Calibration(
         method=asked,
@@ -286,7 +289,7 @@ def _document(
 
 
 def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]:
-    """Return the mean confidence on target validation rows, before and after."""
+    """Return the mean confidence on target validation rows, before and after calibration."""
     target, split = file.target, "validation"
     if target is None or target.count(split) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
@@ -298,7 +301,7 @@ def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]
 
 
 def _prior(problem: Problem, asked: str) -> TargetPrior:
-    """Return the prior with its shares, because the JSON file of a prior may be deleted."""
+    """Return the name and shares of the class frequencies, because a file may be deleted."""
     name, shares = problem.settings.target_prior, None
     if problem.settings.prior_shares is not None:
         return TargetPrior(name, problem.settings.prior_shares)
@@ -306,13 +309,13 @@ def _prior(problem: Problem, asked: str) -> TargetPrior:
         return SOURCE_PRIOR
     if asked in TAKE_PRIOR and problem.missing_for_estimate is None:
         shares = problem.prior
-    elif name != BBSE_PRIOR:  # only an estimate gives the frequencies of BBSE
+    elif name != BBSE_PRIOR:  # the frequencies of BBSE come from an estimate
         shares = given_prior(name, problem.file.classes)
     return TargetPrior(name, None if shares is None else tuple(shares.tolist()))
 
 
 def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) -> Calibration:
-    """Return the calibration; refuse a T at a limit of its search interval unless allowed."""
+    """Return the calibration. Refuse a T at the limit of its range, unless this is allowed."""
     limit: Limit | None = calibration.fit["at_limit"]
     if limit is not None and not allow_limit:
         raise CovcalError(
@@ -324,7 +327,7 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
 
 
 def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> list[str]:
-    """Warn if the model seems to be read wrongly: near chance, or far too confident."""
+    """Warn if the model seems to be read wrongly: its accuracy is near chance, or T very large."""
     doubt = None if accuracy is None else accuracy.doubt
     warnings = [] if doubt is None else [doubt]
     temperature = min(scaling.temperatures.values())

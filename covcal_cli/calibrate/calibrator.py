@@ -1,8 +1,8 @@
-"""A calibrator of logits in memory that follows scikit-learn's conventions.
+"""A calibrator of logits in memory, which follows the conventions of scikit-learn.
 
-The arrays become a features file in memory whose rows are all validation rows. Then the functions
-of ``covcal calibrate`` and ``covcal estimate`` run on it, so the numbers are equal to those of the
-command line. scikit-learn itself is imported only where scikit-learn asks for its own types.
+The arrays become a features file in memory, whose rows are all validation rows. The functions of
+``covcal calibrate`` and ``covcal estimate`` run on it, so results are those of the commands.
+scikit-learn itself is imported only where it asks for its own types.
 """
 
 import copy
@@ -45,12 +45,13 @@ from covcal_cli.maths.softmax import class_major, to_float32
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
-_WHERE = Path("the arrays")  # the name of the file in messages
-# If this many rows lie within [0, 1], they are not logits. The numbers are for several columns and
-# for one column.
+_WHERE = Path("the arrays")  # stands for a file in messages
+# At least this many rows within [0, 1] are not logits, but probabilities. The first number is for
+# rows of several columns, the second for a single column.
 _FEW_BOUNDED = {True: 8, False: 50}
-_PRIOR_TOLERANCE = 1e-3  # shares are often rounded
-# Names of command line options, and of Python arguments for the same thing.
+# the sum of shares may differ from 1 by this, because shares are often rounded
+_PRIOR_TOLERANCE = 1e-3
+# Options of the command line in messages, and what replaces them in Python.
 _IN_PYTHON = (
     ("with --force (allow_limit=True in Python)", "with allow_limit=True"),
     (
@@ -69,33 +70,33 @@ _IN_PYTHON = (
 
 
 class Calibrator:
-    """A temperature for a classifier's logits, which recalibrates confidence on a shifted target.
+    """Find the temperature with which a classifier's confidence is right on a shifted target.
 
     Parameters
     ----------
     method : str
         ``"auto"``, or a method of `covcal_cli.calibrate.methods.METHODS` that needs only logits.
     loss : {"brier", "nll"}
-        The loss that fitted temperatures minimise.
+        The loss that a fitted temperature minimises.
     target_prior : str, dict or array of shape (K,)
         Class frequencies on the target: ``"source"``, ``"uniform"``, ``"bbse"`` (estimated), the
         path of a JSON file, a dict with a share per class, or the shares in the order of the
         logits.
     max_weight : float
-        The largest importance weight, at least 1.
+        The upper limit of importance weights, at least 1.
     seed : int
-        Chooses rows where there are more than the fits use.
+        Chooses rows if there are more than a fit uses.
     allow_limit : bool
-        Accept a temperature at a limit of its search interval with a warning instead of an error.
+        Accept a temperature at the limit of its range, with a warning instead of an error.
 
     Attributes
     ----------
     temperature_ : float
-        T; probabilities are softmax(z / T), plus b in the exponent for methods with a prior.
+        T. The probabilities are softmax(z / T); methods with a prior add b to the exponent.
     method_ : str
-        The method that was used; `reason_` gives the reason in one sentence.
+        The method that was used; `reason_` says why, in one sentence.
     estimate_ : Estimate or None
-        The accuracy to expect on the target: ``accuracy``, ``low``, ``high``, ``trusted``. None if
+        The estimated accuracy on the target: ``accuracy``, ``low``, ``high``, ``trusted``. None if
         there are too few rows for an estimate.
     classes_ : array, shape (K,)
         The classes in the order of the logits.
@@ -104,7 +105,7 @@ class Calibrator:
     feature_names_in_ : array of str, shape (K,)
         The columns of the data frame that `fit` read. Missing if `fit` read no data frame.
     notes_ : tuple of str
-        Notes. Warnings are issued by `fit`.
+        Notes. (`fit` issues warnings as Python warnings.)
     calibration_ : Calibration
         The whole result, as cal.json holds it.
     """
@@ -132,27 +133,27 @@ class Calibrator:
         *,
         classes: ArrayLike | None = None,
     ) -> Self:
-        """Fit T without any target label.
+        """Fit T without target labels.
 
         Parameters
         ----------
         source_logits : array, shape (n, K), or (n,) for the second of two classes
-            Logits, or logarithms of probabilities, of labelled rows that the classifier was not
-            trained on. A data frame, or a torch tensor, is read too.
+            Logits (or logarithms of probabilities) of labelled rows that the classifier was not
+            trained on. A data frame or a torch tensor is accepted too.
         source_labels : array, shape (n,)
-            Class numbers 0 to K-1, or names.
+            Class numbers 0 to K-1, or class names.
         target_logits : array, shape (m, K) or (m,), optional
             The logits of unlabelled target rows. Without them, ``"auto"`` is ``"temp"``.
         classes : array, shape (K,), optional
-            Names of the classes in the order of the logits. By default the columns of a data frame
-            if the labels are among them, else the sorted labels, as in scikit-learn.
+            Names of the classes in the order of the logits. Default: the columns of a data frame if
+            the labels are among them, else the labels in sorted order, as in scikit-learn.
 
         Raises
         ------
         CovcalError
             If shapes, values or labels do not fit together, or the method needs more than logits;
-            this error is a ValueError too. Also if there are too few rows, the prior cannot be
-            read, or T is at a limit.
+            this error is also a ValueError. If there are too few rows, the prior cannot be read, or
+            T is at the limit of its range.
         """
         columns = _columns(source_logits)
         source = logits_of(source_logits, "source_logits")
@@ -188,7 +189,7 @@ class Calibrator:
     def predict_proba(self, logits: ArrayLike) -> Float64s:
         """Return calibrated probabilities, shape (n, K).
 
-        The most probable class stays the same, unless the method corrects for a prior.
+        The most probable class is that of the logits, unless the method corrects for a prior.
         """
         rows = self.rows(logits)
         forecast = self.calibration_.scaling.forecast([class_major(rows)])
@@ -196,13 +197,13 @@ class Calibrator:
         return probabilities
 
     def predict(self, logits: ArrayLike) -> AnyArray:
-        """Return the classifier's own labels, shape (n,); calibration does not change them."""
+        """Return the predicted classes, shape (n,), which calibration does not change."""
         numbers = self.rows(logits).argmax(axis=1)
         labels: AnyArray = self.classes_[numbers]
         return labels
 
     def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
-        """Return the accuracy, as the classifiers of scikit-learn do.
+        """Return the accuracy, as scikit-learn's classifiers do.
 
         A temperature does not change it. To compare calibrations, pass ``scoring="neg_log_loss"``
         to scikit-learn.
@@ -212,7 +213,7 @@ class Calibrator:
         return float(np.mean(rows.argmax(axis=1) == numbers))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters, as scikit-learn's ``clone`` asks."""
+        """Return the parameters; scikit-learn's ``clone`` needs them."""
         del deep
         return {name: getattr(self, name) for name in _parameters()}
 
@@ -242,7 +243,7 @@ class Calibrator:
         return hasattr(self, "temperature_")
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags of a classifier; only scikit-learn calls this."""
+        """Return scikit-learn's tags of a classifier. Only scikit-learn calls this."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -255,7 +256,7 @@ class Calibrator:
     def _fitted(
         self, source: Float64s, labels: Labels, target: Float64s, names: AnyArray
     ) -> tuple[Calibration, Estimate | None]:
-        """Return the calibration, and the estimate of the accuracy."""
+        """Return the calibration, and the estimated accuracy."""
         prior, shares = _prior(self.target_prior, names)
         settings = CalibrateSettings(
             method=self.method,
@@ -274,13 +275,14 @@ class Calibrator:
         with ArrayFile(domains, _texts(names)) as file:
             problem = Problem(file, settings, self.loss)
             calibration = calibrate_file(problem, settings)
-            if self.loss != "brier":  # T_s of an estimate always minimises the Brier score
+            # the estimate needs the T_s that minimises the Brier score, whatever `loss` is
+            if self.loss != "brier":
                 problem = Problem(file, settings)
             lacking = problem.missing_for_estimate
             return calibration, problem.accuracy if lacking is None else None
 
     def rows(self, logits: ArrayLike) -> Float64s:
-        """Return logits as (n, K); refuse them before a fit, or with other classes or columns."""
+        """Return logits as (n, K); raise an error before `fit`, or for other classes."""
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = logits_of(logits, "logits")
@@ -312,10 +314,10 @@ class Calibrator:
 
 
 class ArrayFile(FeatureFile):
-    """A features file in memory, whose rows are all validation rows.
+    """A features file in memory. All its rows are validation rows.
 
-    `domains` has the datasets of "source" and "target" by name. Beside a source, a target
-    without rows is left out. Ids are row numbers. Labels that are not given are unknown.
+    `domains` has for "source" and "target" the arrays of each, by name. A target without rows is
+    left out if there is a source. The ids are row numbers. Missing labels are unknown labels.
     """
 
     def __init__(
@@ -339,7 +341,7 @@ class ArrayFile(FeatureFile):
             }
             for key, values in ({**arrays, **content}).items():
                 handle[f"{name}/{key}"] = values
-            if name == "target":  # labels that arrive later do not change what the rows are
+            if name == "target":  # the target's rows are the same after labels arrive
                 content["labels"] = unknown
             for values in content.values():
                 self._digest.update(values.tobytes())
@@ -357,14 +359,14 @@ class ArrayFile(FeatureFile):
 
 
 def _in_python(text: str) -> str:
-    """Return a message of the commands with the arguments of Python."""
+    """Return a message of the commands, with the names of Python's arguments."""
     for command, python in _IN_PYTHON:
         text = text.replace(command, python)
     return text
 
 
 def _not_fitted(text: str) -> Exception:
-    """Return scikit-learn's NotFittedError if it is loaded, else a similar error."""
+    """Return scikit-learn's NotFittedError if scikit-learn is loaded, else an error like it."""
     if "sklearn" in sys.modules:
         from sklearn.exceptions import NotFittedError
 
@@ -374,17 +376,17 @@ def _not_fitted(text: str) -> Exception:
 
 
 class NotFittedYetError(ValueError, AttributeError):
-    """A use of a calibrator before `fit`."""
+    """A calibrator was used before `fit`."""
 
 
 def _columns(values: Any) -> list[Any] | None:
-    """Return the columns of a data frame, else None."""
+    """Return the columns of a data frame; None for other values."""
     columns = getattr(values, "columns", None)
     return None if columns is None else list(columns)
 
 
 def _require_columns(expected: list[Any] | None, values: Any, where: str) -> None:
-    """Refuse a data frame whose columns differ from the expected ones, as scikit-learn does."""
+    """Refuse a data frame with other columns than expected, as scikit-learn does."""
     columns = _columns(values)
     if values is None or expected is None or columns is None or columns == expected:
         return
@@ -425,7 +427,7 @@ def _labels(
 
 
 def _texts(names: AnyArray) -> list[str]:
-    """Return the classes as texts; refuse a name that is not Unicode text."""
+    """Return the class names as texts. Refuse a name that is not Unicode text."""
     texts = [str(name) for name in names]
     for text in texts:
         if not text.isprintable() and any(0xD800 <= ord(letter) < 0xE000 for letter in text):
@@ -436,7 +438,7 @@ def _texts(names: AnyArray) -> list[str]:
 def _prior(
     value: str | Mapping[Any, float] | ArrayLike, names: AnyArray
 ) -> tuple[str, tuple[float, ...] | None]:
-    """Return the name of a prior, and its shares if they are given as a dict or an array."""
+    """Return the name of the class frequencies, and the shares if they were given."""
     if isinstance(value, str | Path):
         return str(value), None
     if isinstance(value, Mapping):
@@ -460,11 +462,11 @@ def _parameters() -> tuple[str, ...]:
     return tuple(inspect.signature(Calibrator).parameters)
 
 
-_TRAINED = 2 / 3  # the share of rows that an unfitted classifier is trained on
+_TRAINED = 2 / 3  # an unfitted classifier is trained on this share of the rows
 
 
 class CalibratedClassifier:
-    """A classifier, and the `Calibrator` of its logits.
+    """A classifier with calibrated probabilities: the classifier and a `Calibrator`.
 
     Attributes
     ----------
@@ -481,9 +483,9 @@ class CalibratedClassifier:
     def fit(self, X: Any, y: ArrayLike, X_target: Any = None) -> Self:
         """Calibrate on labelled source rows and unlabelled target rows.
 
-        A fitted classifier (with ``classes_``) is not changed. Then `X` must hold rows that it was
-        not trained on. An unfitted classifier is copied, trained on two thirds of the rows, and
-        calibrated on the other third.
+        A classifier that is fitted already (has ``classes_``) is not changed. Then `X` must be rows
+        that it was not trained on. One that is not fitted is copied, trained on two thirds of the
+        rows, and calibrated on the last third.
         """
         labels = array_of(y, "y")
         labels = labels_of(labels, "y", labels.size)
@@ -510,7 +512,7 @@ class CalibratedClassifier:
         return self.calibrator_.predict_proba(self._logits(X))
 
     def predict(self, X: Any) -> AnyArray:
-        """Return the classifier's own labels, shape (n,)."""
+        """Return the classes that the classifier predicts, shape (n,)."""
         return np.asarray(self.estimator_.predict(X))
 
     def score(self, X: Any, y: ArrayLike) -> float:
@@ -519,7 +521,7 @@ class CalibratedClassifier:
         return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters, as scikit-learn's ``clone`` asks."""
+        """Return the parameters; scikit-learn's ``clone`` needs them."""
         del deep
         return {"estimator": self.estimator, "calibrator": self.calibrator}
 
@@ -536,18 +538,18 @@ class CalibratedClassifier:
         return hasattr(self, "calibrator_")
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags of a classifier; only scikit-learn calls this."""
+        """Return scikit-learn's tags of a classifier. Only scikit-learn calls this."""
         return Calibrator().__sklearn_tags__()
 
     def _logits(self, X: Any) -> Float64s:
-        """Return logits: the logarithms of the probabilities, or the decision function."""
+        """Return logits: the decision function, or the logarithms of the probabilities."""
         if hasattr(self.estimator_, "predict_proba"):
             return log_probabilities(np.asarray(self.estimator_.predict_proba(X)))
         return np.asarray(self.estimator_.decision_function(X), dtype=np.float64)
 
 
 def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
-    """Return a classifier that recalibrates `estimator`; `parameters` are those of `Calibrator`.
+    """Return a classifier with calibrated probabilities. `parameters` are those of `Calibrator`.
 
     ``covcal.calibrated(model).fit(X, y, X_target).predict_proba(X_new)``
     """
@@ -555,5 +557,5 @@ def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
 
 
 def _rows(X: Any, rows: AnyArray) -> Any:
-    """Return some rows of an array or of a data frame."""
+    """Return some rows of an array or a data frame."""
     return X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows]

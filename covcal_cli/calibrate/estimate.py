@@ -1,6 +1,6 @@
-"""``covcal estimate``: the target accuracy by every estimator, and the confidence of calibrations.
+"""``covcal estimate``: the target accuracy by all estimators, and what follows for calibrations.
 
-If the file holds labels that ``covcal label`` put in, the accuracy by labels comes first.
+If rows of the file were labelled with ``covcal label``, the accuracy from these labels comes first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,32 +50,32 @@ class Estimation(Document):
 
     schema: ClassVar[str] = "covcal.estimate/1"
 
-    estimates: tuple[Estimate, ...]  # the combined one first
-    metrics: tuple[MetricEstimate, ...] = ()  # the metrics that were asked for
-    guards: tuple[Guard, ...]  # checks that concern several estimates: overlap, prior drift
-    temperature: Positive  # T_s, at which confidences are calibrated on the source
+    estimates: tuple[Estimate, ...]  # the combined estimate is the first
+    metrics: tuple[MetricEstimate, ...] = ()  # the metrics that the user asked for
+    guards: tuple[Guard, ...]  # checks that are about several estimates
+    temperature: Positive  # T_s, the temperature of temperature scaling on the source
     source_rows: Count = field(metadata=at("rows.source"))  # the number of rows that were read
     target_rows: Count = field(metadata=at("rows.target"))
     # the accuracy on labelled rows outside the train split
     source_accuracy: SourceAccuracy | None = None
-    # the name of the prior, as the user gave it
+    # the class frequencies as the user named them
     prior_name: str = field(metadata=at("target_prior.name"))
-    # Class frequencies on the target; None for the frequencies of the source.
+    # The class frequencies on the target; None if they are those of the source.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
-    labelled_rows: LabelledRows | None = None  # the rows whose labels were used
+    labelled_rows: LabelledRows | None = None  # the rows whose labels were used, if any
     notes: tuple[str, ...]
     seed: int
-    max_weight: float  # U
+    max_weight: float  # U, the limit of importance weights
     classes: tuple[str, ...]
-    model: Mapping[str, str]  # name and sha256 of the classifier
+    model: Mapping[str, str]  # name and sha256 of the classifier's file
     inputs: tuple[Input, ...]
 
     @property
     def checks(self) -> tuple[Guard, ...]:
-        """The checks of the first estimate and, without labels, of the source rows.
+        """The checks of the first estimate; without labels, also that of source errors.
 
-        These are the checks that a calibration to this estimate shows too.
+        A calibration that is matched to this estimate shows the same checks.
         """
         first, *others = self.estimates
         if self.used_target_labels:
@@ -97,19 +97,20 @@ def estimate(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Estimation:
-    """Estimate the target accuracy of a file's classifier, and other metrics.
+    """Estimate the target accuracy of a file's classifier, and other metrics if asked for.
 
-    No target label is read, except labels of ``covcal label``. `metrics` holds pairs of a metric
-    and a class, or None for every class, as ``("recall", "fraud")``. `by` is a column of the file;
-    the metrics are then estimated for each of its values too. `costs` is a costs.json as `decide`
-    reads it; it adds the mean cost of a row if every row is accepted.
+    No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
+    and a class, such as ``("recall", "fraud")``; the class None stands for all classes. With `by`,
+    a column of the file, the metrics are also estimated for each of its values. `costs` is a
+    costs.json as `decide` reads it. It adds the mean cost of a row if every row is accepted.
 
     Raises
     ------
     TooFewRowsError
         If the file has too few rows for an estimate.
     CovcalError
-        If the prior or a value of the file cannot be used, or it has no such class.
+        If the class frequencies or a value of the file cannot be used, or if there is no such
+        class.
     """
     with FeatureFile(Path(path)) as file:
         return estimate_file(Problem(file, settings), metrics, by, costs)
@@ -132,7 +133,7 @@ def estimate_file(
     inputs = problem.inputs
     notes = problem.validation.notes(file.classes)
     guards = [prior_drift(*inputs.predicted_shares())]
-    # Importance weights and aligned forecasters allow one more estimate each.
+    # Two more estimates need importance weights, or aligned forecasters.
     lacking = problem.missing_for_weights
     if lacking is None:
         weights = problem.weights(problem.fullest)
@@ -184,24 +185,25 @@ def estimate_file(
     )
 
 
-# The expected errors of calibrations on a target without labels. The accuracy is estimated. The
-# mean confidence of each calibration is measured, which needs no labels. If the estimate is right,
-# the ECE is at least the distance between the two.
+# What an estimated accuracy says about calibrations. The mean confidence of a calibration is
+# measured, which needs no labels. If the estimated accuracy is right, the ECE of the calibration is
+# at least their distance.
 
 
 @dataclass(frozen=True)
 class ExpectedCalibration:
-    """A calibration's confidence on target training and validation rows."""
+    """The confidence of a calibration on target training and validation rows."""
 
     name: str
     temperature: float
     rows: int
-    mean_confidence_before: float  # confidence of the uncalibrated classifier
+    mean_confidence_before: float  # mean confidence before calibration
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
-    distance: float  # distance of accuracy and mean confidence; a lower bound of the ECE
-    aligned_temperature: float | None = None  # T_a of a blend
-    # With labels: the ECE by them, a fraction, and the ends of its interval.
+    distance: float  # distance between accuracy and mean confidence; the ECE is at least this
+    # for a blend, the temperature T_a of the aligned logits
+    aligned_temperature: float | None = None
+    # If there are labels: the ECE from them, as a fraction, and the ends of its interval.
     ece: float | None = None
     ece_low: float | None = None
     ece_high: float | None = None
@@ -209,12 +211,12 @@ class ExpectedCalibration:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Estimates of the accuracy, with the confidence of calibrations beside them."""
+    """Estimates of the accuracy, and the confidence of calibrations to compare with."""
 
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
-    inputs: tuple[Input, ...] = ()  # the calibrations' files
-    notes: tuple[str, ...] = ()  # notes on calibrations with a different prior
+    inputs: tuple[Input, ...] = ()  # the files of the calibrations
+    notes: tuple[str, ...] = ()  # notes on calibrations with other class frequencies
 
 
 def expect(
@@ -229,15 +231,16 @@ def expect(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Expectation:
-    """Estimate the target accuracy, and compare the confidence of calibrations with it.
+    """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
-    `documents` are calibrations of the file's classifier, called `names` as in `read_named`.
-    `asked` holds fields of `EstimateSettings`. Missing fields come from the first calibration. A
-    missing prior comes from the first calibration with a prior. `networks` is the adapted file with
-    an fl method's networks, if it has moved. `metrics`, `by` and `costs` are as in `estimate`.
-    Raises `TooFewRowsError` if the file has too few rows for an estimate. Raises `CovcalError` if
-    the prior or a value of the file cannot be used, or a calibration does not fit. Raises
-    `UnusedOptionError` if `networks` are given and no calibration needs any.
+    `documents` are calibrations of the file's classifier; their `names` are as in `read_named`.
+    `asked` has those fields of `EstimateSettings` that the user set. The others are those of the
+    first calibration. Only the class frequencies are those of the first calibration that has some.
+    `networks` is the adapted file of an fl method, if it has moved. `metrics`, `by` and `costs` are
+    as in `estimate`. Raises `TooFewRowsError` if the file has too few rows for an estimate. Raises
+    `CovcalError` if the class frequencies or a value of the file cannot be used, or a calibration
+    does not fit the file. Raises `UnusedOptionError` if `networks` are given, but no calibration
+    needs them.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})
@@ -277,7 +280,7 @@ def expect(
 def _prior_of(
     calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> tuple[TargetPrior, list[str]]:
-    """Return the prior of the first calibration with a prior, and notes on different priors."""
+    """Return the class frequencies of the first calibration that has some, and notes on others."""
     taking = [
         (document, calibration.target_prior)
         for document, calibration in zip(documents, calibrations.values(), strict=True)
@@ -295,7 +298,7 @@ def _prior_of(
 
 
 def expectation_document(expectation: Expectation, document: Path) -> dict[str, Any]:
-    """Return the content of estimate.json; paths are relative to `document`."""
+    """Return the content of estimate.json. Paths are relative to the folder of `document`."""
     content: dict[str, Any] = encoded(expectation.estimation, document)
     if not expectation.estimation.metrics:
         del content["metrics"]

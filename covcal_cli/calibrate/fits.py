@@ -1,4 +1,4 @@
-"""Fit the scaling of each method.
+"""Fit the scaling (temperature and offsets) of each method.
 
 Some methods minimise a loss on weighted, labelled source validation rows:
 
@@ -63,22 +63,22 @@ from covcal_cli.maths.softmax import ForecasterName, Forecasters, Scaling, scale
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard, sentences_of_failed
 
-_NOT_MOVED = 1e-6  # the largest change of class frequencies that counts as none
-_MIN_ESS_FIT = 100.0  # the effective sample size that a weighted fit of T_f needs
+_NOT_MOVED = 1e-6  # if class frequencies change by less, they count as unchanged
+_MIN_ESS_FIT = 100.0  # a weighted fit of T_f needs at least this effective sample size
 _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01
 _PRIOR_DRIFT = "prior drift"
 
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Return T = 1."""
+    """Return T = 1, so that nothing changes."""
     scaling = Scaling(forecaster, 1.0)
     loss = problem.loss_of(scaling)
     return MethodFit(scaling, loss, loss)
 
 
 def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with the weights 1/g - 1/2 of Theorem 1, and compute the theorem's bound."""
+    """Fit T with the weights 1/g - 1/2 of Theorem 1, and compute the bound of the theorem."""
     weights = problem.weights(forecaster)
     fit = _weighted(problem, forecaster, weights.fit_weights, weights)
     bound = bound_terms(
@@ -102,7 +102,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with each row weighted by its class's ratio of frequencies, estimated by RLLS."""
+    """Fit T with each row weighted by how much more frequent its class is on the target (RLLS)."""
     shift = label_shift(problem.inputs, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
@@ -116,9 +116,9 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Return a note on the change of the estimated class frequencies, and whether it may be chance.
+    """Return a note: how class frequencies changed by the estimate, and whether it may be chance.
 
-    RLLS returns equal frequencies if its penalty is larger than the gain of a difference.
+    If the difference is too small for its penalty, RLLS returns equal frequencies.
     """
     if shift.moved < _NOT_MOVED:
         return (
@@ -143,21 +143,21 @@ def _weighted(
     row_weights: Float64s,
     weights: ImportanceWeights,
 ) -> MethodFit:
-    """Fit T with row weights that come from importance weights, whose checks it adds."""
+    """Fit T with row weights made from importance weights, and check these weights."""
     guards = guards_on_weights(weights)
     fit = minimised(problem, forecaster, row_weights, guards, warnings_on_weights(weights))
     return replace(fit, weights=weights, notes=tuple(notes_on_weights(weights)))
 
 
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:
-    """Note that the discriminators find no difference between the domains."""
+    """Return a note if the discriminator finds no difference between the domains."""
     if all(fit.at_limit == "upper" for fit in weights.temperatures):
         return ["the discriminator finds no shift: all importance weights are about 1"]
     return []
 
 
 def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
-    """Warn of importance weights that a fit must not use."""
+    """Return warnings if importance weights are too uneven to be used."""
     health, warnings = weights.health, []
     few = []
     if health.ess_share < MIN_ESS_SHARE:
@@ -183,9 +183,10 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
 
 
 def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match COT's accuracy on the classifier's logits, with a T of at least T_s.
+    """Match the accuracy estimated by COT, on the classifier's logits; T is at least T_s.
 
-    COT measures the harm of a shift. A T below T_s would mean that the shift helps.
+    COT measures how much a shift harms the classifier. With a T below T_s, the shift would improve
+    it.
     """
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
     least = problem.inputs.temperature
@@ -201,7 +202,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match COT's accuracy with the aligned forecaster's probability of the classifier's labels."""
+    """Match COT's accuracy: the aligned forecaster's mean confidence in the classifier's labels."""
     match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(
@@ -211,9 +212,10 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 
 
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
-    """Match the combined estimate on the classifier's logits, with a T of at least the floor.
+    """Match the combined estimate, on the classifier's logits; T is at least the floor.
 
-    For a blend, match both logits separately; their mean then matches too.
+    For a blend, the logits of adapt are matched too, with a temperature of their own; then their
+    mean matches as well.
     """
     accuracy = problem.accuracy
     guards, notes, matches, floors = [*accuracy.guards], [], [], []
@@ -243,7 +245,7 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match ATC's accuracy on the classifier's logits."""
+    """Match the accuracy estimated by ATC, on the classifier's logits."""
     estimate = atc(problem.inputs)
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     scaling = Scaling(forecaster, match.temperature)
@@ -251,7 +253,7 @@ def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Match:
-    """Match an accuracy with a forecaster's probability of the classifier's labels."""
+    """Find T where a forecaster's mean confidence in the classifier's labels is `accuracy`."""
     labels = None if forecaster == "original" else problem.inputs.target_predictions
     return match_accuracy(problem.target_logits(forecaster), accuracy, labels)
 
@@ -265,10 +267,10 @@ def _notes_on_crossings(match: Match) -> list[str]:
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
-    """Return COT's checks and, without a given prior, the check of the predictions' drift.
+    """Return COT's checks and, if class frequencies are not given, that of their drift.
 
-    COT uses the drift itself, so a drift can make COT right or wrong. The check is only
-    information.
+    COT uses the drift itself, so a large drift can make COT right or wrong. So this check is only
+    for information.
     """
     if problem.prior is not None:
         return problem.cot.guards
@@ -283,7 +285,7 @@ def _fitted(
 ) -> MethodFit:
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
-    # A method whose estimate reads source errors has this check already.
+    # if the method uses an estimate from source errors, it has this check already
     forecasters = scaled_by(scaling.forecaster)
     of_rows = enough_errors(problem.errors(forecasters[0]), len(problem.validation))
     if of_rows.name not in {guard.name for guard in guards}:
@@ -299,7 +301,7 @@ def _fitted(
 
 
 def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Take T_s, and move the log odds by b."""
+    """Take T_s, and add b to the log odds."""
     fit = plain(problem, forecaster)
     guards = _prior_guards(problem, forecaster, fit.scaling.temperature)
     return replace(
@@ -311,7 +313,7 @@ def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Move the log odds by b, and match COT's accuracy with a T of at least T_s."""
+    """Add b to the log odds, and match COT's accuracy; T is at least T_s."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = plain(problem, forecaster)
@@ -332,7 +334,7 @@ def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> Meth
 def _prior_guards(
     problem: Problem, forecaster: ForecasterName, temperature: float
 ) -> tuple[Guard, ...]:
-    """Check the class frequencies of the source and of the corrected probabilities."""
+    """Check the class frequencies of the source, and those of the corrected probabilities."""
     offsets = problem.prior_offsets
     moved = with_offsets(problem.target_logits(forecaster), temperature, offsets)
     counts = np.bincount(problem.validation.labels, minlength=len(offsets)) + 0.5

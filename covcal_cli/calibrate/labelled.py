@@ -1,8 +1,8 @@
-"""Fit temperature and offset to labelled target rows, and estimate accuracy and ECE by them.
+"""Fit temperature and offset to labelled target rows, and estimate accuracy and ECE from them.
 
-The labels come from a `Draw`. These are rows that you labelled with ``covcal pick`` and ``covcal
-label``, or the number of random rows with known labels that you asked for. cal.json names the rows,
-and ``evaluate`` leaves them out. `labels.posterior` has the rule with all constants.
+The labels come from a `Draw`. They are rows that you labelled with ``covcal pick`` and ``covcal
+label``, or the number of random rows with known labels that you asked for. cal.json names these
+rows, and ``evaluate`` leaves them out. `labels.posterior` explains the fit and its constants.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,9 +34,10 @@ LABELLED = "labelled"
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
-    """Return the rows you labelled for calibration; None if there are none, or you ask for none.
+    """Return the labelled rows to fit to; None if there are none, or the user wants none.
 
-    Raises `CovcalError` if the labels are damaged, or you ask for labels and the file has none.
+    Raises `CovcalError` if the labels are damaged, or if the user asks for labels that are not
+    there.
     """
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:
@@ -48,7 +49,7 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
 
 
 class LabelledFit:
-    """A fit to labelled target rows of an open file, with the estimates by these labels."""
+    """A fit to labelled target rows of an open file, and estimates from their labels."""
 
     def __init__(self, file: FeatureFile, draw: Draw, problem: Problem | None) -> None:
         self.draw = draw
@@ -56,7 +57,7 @@ class LabelledFit:
         target = file.require_target()
         self.logits = target.logits(draw.rows)
         self._frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
-        # The estimate without labels; None if the file does not allow it.
+        # The estimate without labels; None if the file does not allow one.
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
@@ -66,7 +67,7 @@ class LabelledFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """The estimate to act on, with the interval of the labels."""
+        """The estimate to use, with the interval from the labels."""
         alone, accuracy = self.by_labels, self._accuracy
         return Estimate(
             "combined",
@@ -79,7 +80,7 @@ class LabelledFit:
         )
 
     def reason(self) -> str:
-        """Return a sentence on the accuracy by the labels."""
+        """Return in a sentence what the labels say about the accuracy."""
         alone = self.by_labels
         text = (
             f"{len(self.draw)} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
@@ -93,7 +94,7 @@ class LabelledFit:
         )
 
     def method_fit(self, loss: Loss) -> MethodFit:
-        """Return the scaling, with its loss on the labelled rows and its checks."""
+        """Return the scaling, its loss on the labelled rows, and its checks."""
 
         def mean_loss(at: float, of_label: float) -> float:
             moved = class_major(with_offsets(self.logits, at, None, of_label))
@@ -108,7 +109,7 @@ class LabelledFit:
         )
 
     def estimates(self) -> dict[str, Any]:
-        """Return accuracy and ECE on the rows that the labelled rows were drawn from."""
+        """Return accuracy and ECE on all rows that could be drawn to be labelled."""
         ece, low, high = self._ece()
         return {
             "accuracy": self._accuracy,
@@ -128,7 +129,7 @@ class LabelledFit:
         by: str | None,
         costs: Float64s | None = None,
     ) -> Iterator[MetricEstimate]:
-        """Return metrics of each class by the labels, for all rows and for groups by a column."""
+        """Return metrics of each class from the labels: for all rows, and by a column."""
         target = file.require_target()
         frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
         return metrics_by_labels(
@@ -144,7 +145,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Return sentences on the change by each batch of labels; none for a single batch."""
+        """Return sentences on what each batch of labels changed; none if there is only one."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._without(batch > last) for last in numbers[:-1]]
@@ -161,7 +162,7 @@ class LabelledFit:
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
-        """Return the ECE of the fit with its interval; a row is tested by a fit without it."""
+        """Return the ECE and its interval. A row is tested with a fit that did not use it."""
         confidence = np.empty(len(self.draw))
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):
@@ -172,12 +173,12 @@ class LabelledFit:
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
     def _without(self, out: Booleans) -> tuple[Scaling, float]:
-        """Return the fit to all rows except `out`, and its accuracy."""
+        """Return a fit to all rows except `out`, and its accuracy."""
         return posterior(self._frame, self.logits[~out], self.draw.without(out), self.prior)
 
 
 def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
-    """Return the groups of target rows by a column, if a column is given."""
+    """Return the groups of target rows by a column; None without a column."""
     if by is None:
         return None
     groups = column_groups(target, by, rows)
@@ -185,7 +186,7 @@ def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
 
 
 def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[Guard, ...]:
-    """Return the check that the estimate without labels lies in the interval of the labels."""
+    """Check whether the estimate without labels is inside the interval from the labels."""
     if prior is None:
         return ()
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
@@ -200,7 +201,7 @@ def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[
 
 
 def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
-    """Return the confidence in the classifier's label, shape (n,)."""
+    """Return the confidence in the predicted class, shape (n,)."""
     moved = with_offsets(logits, scaling.temperature, None, scaling.of_label)
     return confidences(moved, scaling.temperature, logits.argmax(axis=1))
 
@@ -208,10 +209,10 @@ def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
 def error_of(
     target: Domain, draw: Draw, calibration: Calibration, scaled: ScaledLogits
 ) -> tuple[float, float, float] | None:
-    """Return the ECE of a calibration by labels, and the ends of its interval.
+    """Return the ECE of a calibration from labels, and the ends of its interval.
 
-    If the calibration was fitted to some of these rows, return the ECE that the fit itself measured
-    in folds, or None if an older version measured none.
+    If the calibration was fitted to some of these rows, return the ECE that the fit measured by
+    cross-fitting. None if an older version did not measure it.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

@@ -1,8 +1,8 @@
-"""The table of the methods of ``covcal calibrate``.
+"""The list of all methods of ``covcal calibrate``.
 
-To add a method, add an entry here and the function that it names. The command line, its help,
-`calibrate`, ``auto`` and ``run`` read this table. The module imports nothing, because the command
-line reads it at every start.
+To add a method, add an entry here, and the function that its field `fit` names. The command line,
+its help, `calibrate`, ``auto`` and ``run`` use this list. This module imports nothing else, because
+every start of the command line loads it.
 """
 
 from dataclasses import dataclass
@@ -12,54 +12,55 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.softmax import Forecasters
     from covcal_cli.records import Guard
-# What a method needs: the estimate reads unlabelled target rows; the user gives the prior.
+# What a method needs: "estimate" reads unlabelled target rows, and "target prior" means class
+# frequencies from the user.
 Need = Literal["importance weights", "estimate", "target prior"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method that fits a temperature T_f, and perhaps class offsets."""
+    """A method that finds a temperature T_f, and perhaps class offsets."""
 
     name: str
-    # The logits to scale: of the classifier, of adapt, or both. None means the logits of adapt if
-    # the file holds them, else of the classifier.
+    # Whose logits are scaled: the classifier's, those of adapt, or both. None means those of adapt
+    # if the file has them, else the classifier's.
     forecaster: "Forecasters | None"
-    fit: str  # the function of `fits` that fits it
+    fit: str  # the name of the function in `fits`
     help: str
     needs: frozenset[Need] = frozenset()
-    takes_prior: bool = False  # whether it uses the target's class frequencies
-    candidate: bool = False  # whether auto lists it beside its choice
-    main: bool = False  # whether calibrate --help explains it
-    # Whether it needs the probabilities of all classes, not only of the predicted class.
+    takes_prior: bool = False  # whether it uses class frequencies on the target
+    candidate: bool = False  # whether auto lists it in cal.json, also if it does not choose it
+    main: bool = False  # whether calibrate --help explains it among the methods for most uses
+    # whether the probabilities of all classes are needed, not only the confidence
     reads_all_classes: bool = False
 
     @property
     def needs_adapt(self) -> bool:
-        """Whether it scales logits that only an adapted file holds."""
+        """Whether it scales the logits of adapt."""
         return self.forecaster in ("aligned", "blend")
 
     @property
     def gains_by_adapt(self) -> bool:
-        """Whether it uses the results of adapt: aligned logits, or the network's weights."""
+        """Whether it uses results of adapt: aligned logits, or the weights of the network."""
         return self.forecaster != "original" or "importance weights" in self.needs
 
     @property
     def reads_cot(self) -> bool:
-        """Whether it matches COT's estimate, which takes long for many classes."""
+        """Whether it matches COT's estimate, which takes long with many classes."""
         return self.fit.startswith("by_transport")
 
     @property
     def needs_prior(self) -> bool:
-        """Whether the target's class frequencies must be given."""
+        """Whether the user must give the class frequencies on the target."""
         return "target prior" in self.needs
 
 
 AUTO = "auto"
 AUTO_HELP = "use labels or a target prior if given, else an estimate"
 AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
-LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # the words that --labels takes
-SOURCE_PRIOR = "source"  # the default: the class frequencies of the source
-BBSE_PRIOR = "bbse"  # estimated class frequencies
+LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # the words that --labels accepts
+SOURCE_PRIOR = "source"  # the default: class frequencies of the source
+BBSE_PRIOR = "bbse"  # class frequencies that BBSE estimates
 _WEIGHT_CHECKS = ("effective sample share", "effective sample size", "discriminator error")
 _WEIGHTS = frozenset[Need]({"importance weights"})
 _ESTIMATE = frozenset[Need]({"estimate"})
@@ -193,7 +194,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks on which the result rests, and the checks of weights if it uses none."""
+    """Return the checks on which the result depends, and those of weights that it does not use."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

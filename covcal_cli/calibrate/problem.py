@@ -1,10 +1,10 @@
-"""A file with the values that methods and estimates share, computed when they are first read.
+"""A file with all values that methods and estimators share. Each is computed when first read.
 
-ARCHITECTURE, section 3, says which rows are read. No target label is read.
+ARCHITECTURE, section 3, says which rows are used for what. No target label is read.
 
-Without adapt, the source discriminator is logistic (MATHEMATICS, section 1). It is solved in NumPy,
-from blocks of rows, and equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights
-1/(2 n_domain) on the same standardised features.
+The source discriminator of a file without adapt is logistic (MATHEMATICS, section 1). It is fitted
+in NumPy, from blocks of rows. The result equals scikit-learn's ``LogisticRegression(C=1/ridge)``
+with sample weights 1/(2 n_domain), on the same standardised features.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,7 +60,7 @@ NO_PRIOR = (
     "share per class. To estimate the shares, give bbse"
 )
 
-# The meaning of a T at a limit of its search interval.
+# What it means if T is at a limit of its range.
 LIMITS: dict[Limit, str] = {
     "lower": ("T is at its lower limit, because the fitted rows ask for more and more confidence"),
     "upper": (
@@ -72,17 +72,17 @@ LIMITS: dict[Limit, str] = {
 @checked_settings
 @dataclass(frozen=True, kw_only=True)
 class EstimateSettings:
-    """The settings of ``covcal estimate``, which every method reads too."""
+    """The settings of ``covcal estimate``; all methods use them too."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
-    # Labels to use: "marked" (those of covcal label), "none", or "auto" (those of covcal label, if
-    # any). A number means this many random target rows with known labels (calibrate only).
+    # Labels to use: "marked" (from covcal label), "none", or "auto" (marked if there are any). A
+    # number means so many random target rows with known labels (calibrate only).
     labels: str | int = AUTO_LABELS
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR
-    # The shares themselves, if they are known. They replace a file.
+    # The shares themselves, if they are known. They are used instead of a file.
     prior_shares: tuple[float, ...] | None = None
-    seed: int = 0  # chooses rows if there are more than the fits use
+    seed: int = 0  # chooses rows if there are more than a fit uses
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_weight <= 1e100:
@@ -97,12 +97,12 @@ class EstimateSettings:
 
     @property
     def fits_labels(self) -> bool:
-        """Whether the user asked for labels."""
+        """Whether the user asked to use labels."""
         return self.labels == MARKED_LABELS or not isinstance(self.labels, str)
 
     @property
     def takes_labels(self) -> bool:
-        """Whether labels of covcal label are used, if there are any; not if a prior is given."""
+        """Whether labels from covcal label are used if there are any; false if a prior is given."""
         return self.labels == MARKED_LABELS or (
             self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
         )
@@ -113,9 +113,9 @@ class EstimateSettings:
 class CalibrateSettings(EstimateSettings):
     """The settings of ``covcal calibrate``."""
 
-    method: str = AUTO  # "auto", or a key of `METHODS`
-    loss: Loss = "brier"  # what fitted temperatures minimise
-    allow_limit: bool = False  # accept a T at a limit of its search interval
+    method: str = AUTO  # "auto", or the name of a method
+    loss: Loss = "brier"  # the loss that fitted temperatures minimise
+    allow_limit: bool = False  # accept a T at the limit of its range
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,34 +145,34 @@ MAX_ROWS_PER_DOMAIN = 50_000
 class LogisticDiscriminator:
     """P(source | phi) = sigmoid(coefficients . (phi - mean) / scale + intercept)."""
 
-    mean: Float64s  # (d,), as scale and coefficients
+    mean: Float64s  # (d,), like scale and coefficients
     scale: Float64s
     coefficients: Float64s
     intercept: float
 
     def logits(self, features: Float32s) -> Float64s:
-        """Return the logit of "came from the source", shape (m,), of features (m, d)."""
+        """Return the logit of "came from the source" for features (m, d), shape (m,)."""
         standardised: Float64s = (features - self.mean) / self.scale
         logits: Float64s = standardised @ self.coefficients + self.intercept
         return logits
 
     def domain_logits(self, domain: Domain, rows: Rows) -> Float64s:
-        """Return the logits of `rows` of a domain, read block by block."""
+        """Return these logits for `rows` of a domain, read block by block."""
         return np.concatenate(
             [self.logits(domain.features(block)) for block in domain.blocks(rows)]
         )
 
 
 def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
-    """Fit the discriminator on the training rows of both domains.
+    """Fit the discriminator to the training rows of both domains.
 
-    `seed` chooses 50 000 rows of a larger domain.
+    If a domain has more than 50 000 rows, `seed` chooses as many.
     """
     rows = []
     for domain in (source, target):
         domain.require_any("train")
         rows.append((domain, domain.drawn(MAX_ROWS_PER_DOMAIN, seed, "train")))
-    # Features are standardised, so that the ridge treats all of them alike.
+    # With standardised features, the ridge penalty treats all of them alike.
     mean, scale = _moments(rows)
     weights = fit_logistic(
         lambda: (
@@ -190,16 +190,16 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
 
 
 def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s, float, float]]:
-    """Yield features (m, d), s (1 source, 0 target) and the weight of every row in the block."""
+    """Yield features (m, d), whether a row is from the source, and each row's weight."""
     for is_source, (domain, chosen) in zip((1.0, 0.0), rows, strict=True):
         for block in domain.blocks(chosen):
             yield domain.features(block), is_source, 0.5 / len(chosen)
 
 
 def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
-    """Return mean and standard deviation of the features, each domain weighing one half.
+    """Return mean and standard deviation of the features. Each domain weighs one half.
 
-    The first row is subtracted before squaring, so that a large common offset costs no digits.
+    The first row is subtracted before squaring. Otherwise a large common offset would cost digits.
     """
     domain, chosen = rows[0]
     origin = domain.features(chosen[:1])[0].astype(np.float64)
@@ -213,26 +213,26 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     return origin + first, np.where(constant, 1.0, deviation)
 
 
-# The most target validation rows that discriminators read. More rows would not change a printed
-# digit.
+# The most target validation rows for which discriminators are computed. More rows would change no
+# printed digit.
 MAX_DISCRIMINATED = 500_000
-_MIN_ROWS = 2  # an estimate reads at least this many rows of each domain
+_MIN_ROWS = 2  # an estimate needs at least this many rows of each domain
 _NO_TARGET = "target rows: extract them together with the source"
 
 
 @dataclass(frozen=True)
 class MethodFit:
-    """The scaling that a method fits on a file, with its checks, notes and warnings."""
+    """What a method finds for a file: its scaling, with checks, notes and warnings."""
 
     scaling: Scaling
-    # The mean loss of the labelled source validation rows, weighted as in the fit, at T and at 1.
-    # Offsets are left out, because they are for the target.
+    # The mean loss of the labelled source validation rows, at T and at 1, weighted as in the fit.
+    # Offsets are left out, because they are meant for the target.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
-    matched: float | None = None  # the mean target confidence to which T was matched
+    matched: float | None = None  # the accuracy that the mean target confidence was matched to
     guards: tuple[Guard, ...] = ()
-    weights: ImportanceWeights | None = None  # the weights that the fit used
+    weights: ImportanceWeights | None = None  # the importance weights that the fit used
     bound: BoundTerms | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -245,13 +245,13 @@ class Validation:
     source: SourceDomain
     rows: Rows
     labels: Labels
-    unlabelled: int  # source validation rows without a label
+    unlabelled: int  # number of source validation rows without a label
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def row_losses(self, scaling: Scaling, loss: Loss) -> Float64s:
-        """Return the loss of the scaled logits of every row, shape (n,)."""
+        """Return the loss of each row with these scaled logits, shape (n,)."""
         scaled = ScaledLogits(scaling)
         losses = []
         for rows, labels in self._blocks():
@@ -260,14 +260,14 @@ class Validation:
         return np.concatenate(losses)
 
     def errors(self, forecaster: ForecasterName) -> int:
-        """Return the number of rows where the forecaster's own label is wrong."""
+        """Return in how many rows the class with the forecaster's largest logit is wrong."""
         return sum(
             int((self.source.forecaster_logits(rows, forecaster).argmax(axis=1) != labels).sum())
             for rows, labels in self._blocks()
         )
 
     def notes(self, classes: list[str]) -> list[str]:
-        """Note rows without a label, and classes without a row."""
+        """Return notes on rows without a label, and on classes without a row."""
         notes = []
         if self.unlabelled:
             notes.append(f"{self.unlabelled} source validation rows have no label and are left out")
@@ -286,7 +286,7 @@ class Validation:
 
 
 def _validation_of(file: FeatureFile) -> Validation:
-    """Return the labelled source validation rows of a file; raise `TooFewRowsError` without any."""
+    """Return labelled source validation rows; raise `TooFewRowsError` if there are none."""
     source = file.require_source()
     rows = source.require_rows("validation")
     labels = source.labels(rows)
@@ -300,25 +300,25 @@ def _validation_of(file: FeatureFile) -> Validation:
 
 
 class Problem:
-    """An open file with the settings of a run; values that methods share are computed once."""
+    """An open file with the settings of a run. Values that methods share are computed once."""
 
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
         if settings.target_prior != SOURCE_PRIOR:
             file.require_all_classes("--target-prior")
         self.validation = _validation_of(file)
-        # Both dictionaries have a forecaster's name as key.
+        # the names of forecasters are the keys of both
         self.errors = cache(self.validation.errors)
         self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}
 
     @property
     def fullest(self) -> ForecasterName:
-        """The aligned forecaster if the file holds it, else the original."""
+        """The aligned forecaster if the file has one, else the classifier."""
         return "aligned" if self.file.is_adapted else "original"
 
     def missing_for(self, method: Method) -> str | None:
-        """Return what the file lacks for a method, with the remedy, or None."""
+        """Return what the file lacks for a method, and the remedy; None if it lacks nothing."""
         if method.needs_adapt and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
@@ -332,7 +332,7 @@ class Problem:
 
     @property
     def missing_for_estimate(self) -> str | None:
-        """What the file lacks for an estimate of the target accuracy, or None."""
+        """What the file lacks for an estimate of the target accuracy; None if it lacks nothing."""
         target = self.file.target
         if target is None:
             return _NO_TARGET
@@ -349,13 +349,13 @@ class Problem:
 
     @property
     def missing_for_weights(self) -> str | None:
-        """What the file lacks for importance weights, or None."""
+        """What the file lacks for importance weights; None if it lacks nothing."""
         source, target = self.validation.source, self.file.target
         if target is None:
             return _NO_TARGET
         if target.count("validation") == 0:
             return f"target validation rows ({target.counts()})"
-        if self.file.is_adapted:  # an adapted file holds the logits of trained discriminators
+        if self.file.is_adapted:  # an adapted file already has the logits of its discriminators
             return None
         if source.n_features is None or target.n_features is None:
             return "features of both domains: extract them again with features"
@@ -365,7 +365,7 @@ class Problem:
         return None
 
     def fit(self, forecaster: ForecasterName, weights: Float64s | None = None) -> TemperatureFit:
-        """Fit T to the labelled source validation rows."""
+        """Fit T to the labelled source validation rows, with weights if given."""
         if weights is None and forecaster in self._plain:
             return self._plain[forecaster]
         source, rows = self.validation.source, self.validation.rows
@@ -385,16 +385,16 @@ class Problem:
         return fit
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
-        """Return the least T of methods that match an accuracy without labels.
+        """Return the smallest T that a method may choose by an accuracy estimated without labels.
 
-        It is 1, or the T of `temp` if this is lower and rests on enough source errors.
+        It is 1; or the T of `temp`, if that is smaller and the source has enough errors.
         """
         if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
             return 1.0
         return min(1.0, self.fit(forecaster).temperature)
 
     def loss_of(self, scaling: Scaling) -> float:
-        """Return the mean loss of the labelled source validation rows, without the offsets."""
+        """Return the mean loss of labelled source validation rows, leaving out offsets."""
         without = replace(scaling, offsets=None)
         return float(self.validation.row_losses(without, self.loss).mean())
 
@@ -403,14 +403,14 @@ class Problem:
         return importance_weights(on_source, on_target, max_weight=self.settings.max_weight)
 
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
-        """Return the discriminators' logits of both domains' rows, shapes (M, n) and (M, n_t).
+        """Return the discriminators' logits for rows of both domains, (M, n) and (M, n_t).
 
-        For the aligned forecaster these are the discriminators on psi(phi). Else it is the
-        discriminator on phi: the network of an adapted file, or a logistic regression that is
+        For the aligned forecaster, these are the discriminators on psi(phi). For the classifier, it
+        is one discriminator on phi: a network of the adapted file, or a logistic regression that is
         fitted here.
 
-        At most `MAX_DISCRIMINATED` target rows are read, chosen by the seed. T_g, the AUC and the
-        error of g are means over them.
+        At most `MAX_DISCRIMINATED` target rows are used, chosen by the seed. T_g, the AUC and the
+        error of g are computed from them.
         """
         source, target = self.validation.source, self.file.require_target()
         rows = self.validation.rows
@@ -427,28 +427,28 @@ class Problem:
 
     @cached_property
     def inputs(self) -> EstimatorInputs:
-        """The estimators' inputs, without importance weights."""
+        """The inputs of the estimators, without importance weights."""
         return self.inputs_with(None)
 
     def inputs_with(self, weights: Float64s | None) -> EstimatorInputs:
-        """Read the estimators' inputs, with importance weights of the validation rows if given."""
+        """Return the estimators' inputs, with importance weights of source rows if given."""
         temperature, seed = self.fit("original").temperature, self.settings.seed
         return read_inputs(self.file, temperature, source_weights=weights, seed=seed)
 
     @property
     def aligned(self) -> AlignedForecasters:
-        """The aligned forecaster on the estimators' rows; `CovcalError` without `adapt`."""
+        """The aligned forecaster on the estimators' rows; raises `CovcalError` without adapt."""
         if self.inputs.aligned is None:
             raise CovcalError(f"{self.file.path} is not an adapted file: run covcal adapt first")
         return self.inputs.aligned
 
     def target_logits(self, forecaster: ForecasterName) -> Floats:
-        """Return a forecaster's logits of the estimators' target rows, shape (n_t, K)."""
+        """Return a forecaster's logits for the estimators' target rows, shape (n_t, K)."""
         original = forecaster == "original"
         return self.inputs.target_logits if original else self.aligned.target_logits
 
     def target_confidence(self, scaling: Scaling) -> float:
-        """Return the mean calibrated probability of the labels on the estimators' target rows."""
+        """Return the mean calibrated confidence on the estimators' target rows."""
         labels, total, start = self.inputs.target_predictions, 0.0, 0
         blocks = [blocks_of(self.target_logits(name))() for name in scaling.temperatures]
         for logits in zip(*blocks, strict=True):
@@ -460,7 +460,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """Class frequencies on the target, shape (K,); None for the frequencies of the source."""
+        """The class frequencies on the target, (K,); None if they are those of the source."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:
@@ -474,19 +474,19 @@ class Problem:
 
     @cached_property
     def prior_offsets(self) -> Float64s:
-        """The log of target over source frequency of every class, shape (K,)."""
+        """For each class, the log of its target frequency divided by its source frequency, (K,)."""
         if self.prior is None:
             raise CovcalError(f"{self.file.path}: an offset needs {NO_PRIOR}")
         return prior_offsets(self.prior, self.validation.labels)
 
     @cached_property
     def estimates(self) -> Estimates:
-        """The estimates of the target accuracy, without importance weights."""
+        """The estimates of the target accuracy, without importance weighting."""
         return Estimates(self.inputs, self.prior)
 
     @property
     def cot(self) -> Estimate:
-        """The target accuracy by optimal transport."""
+        """The target accuracy estimated by optimal transport (COT)."""
         return self.estimates["cot"]
 
     @property
@@ -496,7 +496,7 @@ class Problem:
 
 
 def plain(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with equal weights."""
+    """Fit T without weights."""
     return minimised(problem, forecaster)
 
 
@@ -507,7 +507,7 @@ def minimised(
     guards: tuple[Guard, ...] = (),
     warnings: Iterable[str] = (),
 ) -> MethodFit:
-    """Fit T with row weights; `guards` and `warnings` are about the weights."""
+    """Fit T with row weights. `guards` and `warnings` are about these weights."""
     fit = problem.fit(forecaster, row_weights)
     errors, rows = problem.errors(forecaster), len(problem.validation)
     of_rows = enough_errors(errors, rows)
@@ -526,7 +526,7 @@ def minimised(
 
 
 def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
-    """Warn of a T that is kept at 1, lies at a limit, or cannot help some rows."""
+    """Return warnings if T is kept at 1 or at a limit, or if some rows cannot be fitted at all."""
     warnings = []
     if fit.ruled_out:
         warnings.append(
@@ -544,7 +544,7 @@ def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> lis
 
 
 def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
-    """Check that a fitted temperature lies inside its search interval."""
+    """Check whether a fitted temperature is inside its range."""
     where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
     text = f"the temperature {temperature:.4g} lies {where}"
     text += "" if at_limit is None else "; the rows do not determine it"
@@ -552,5 +552,5 @@ def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
 
 
 def input_of(file: FeatureFile) -> Input:
-    """Return a file as an entry in the inputs of a result."""
+    """Return the file as a result lists it among its inputs."""
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())
