@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from covcal_cli.adapt.settings import Loss, Schedule
 from covcal_cli.arrays import Float32s
@@ -197,25 +199,74 @@ class ScheduledOptimiser:
         self, groups: Sequence[tuple[list[Tensor], float]], schedule: Schedule, n_rows: int
     ) -> None:
         self._schedule, self._n_rows = schedule, n_rows
-        parameters = [{"params": tensors, "speed": speed} for tensors, speed in groups]
-        decay = schedule.weight_decay
-        self._optimiser: torch.optim.Optimizer
-        if schedule.optimiser == "adamw":
-            self._optimiser = torch.optim.AdamW(
-                parameters, betas=_BETAS, weight_decay=decay, fused=True
-            )
-        else:
-            self._optimiser = torch.optim.SGD(
-                parameters, momentum=_MOMENTUM, weight_decay=decay, fused=True
-            )
+        step = _AdamW if schedule.optimiser == "adamw" else _SGD
+        self._groups = [(tensors, speed, step(tensors)) for tensors, speed in groups]
 
     def step(self, loss: Tensor, step: int) -> None:
         """Take step number `step` (from 0) against the gradient of `loss`."""
-        for group in self._optimiser.param_groups:
-            group["lr"] = self._schedule.rate(step, self._n_rows) * group["speed"]
-        self._optimiser.zero_grad()
+        rate, decay = self._schedule.rate(step, self._n_rows), self._schedule.weight_decay
         torch.autograd.backward(loss)
-        self._optimiser.step()
+        for tensors, speed, update in self._groups:
+            gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+            update(gradients, rate * speed, decay)
+            for tensor in tensors:
+                tensor.grad = None
+
+
+# Torch's own classes would do, but they import its compiler, which takes two seconds.
+
+
+class _AdamW:
+    """The steps of AdamW for tensors that all have a gradient."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._means, self._squares = ([torch.zeros_like(t) for t in tensors] for _ in range(2))
+        self._counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
+
+    @torch.no_grad()
+    def __call__(self, gradients: list[Tensor], rate: float, decay: float) -> None:
+        """Change the tensors in place."""
+        adamw(
+            self._tensors,
+            gradients,
+            self._means,
+            self._squares,
+            [],
+            self._counts,
+            fused=True,
+            amsgrad=False,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
+            lr=rate,
+            weight_decay=decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+class _SGD:
+    """The steps of stochastic gradient descent with momentum."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._momenta: list[Tensor | None] = [None for _ in tensors]
+
+    @torch.no_grad()
+    def __call__(self, gradients: list[Tensor], rate: float, decay: float) -> None:
+        """Change the tensors in place."""
+        sgd(
+            self._tensors,
+            gradients,
+            self._momenta,
+            fused=True,
+            weight_decay=decay,
+            momentum=_MOMENTUM,
+            lr=rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
 
 
 # The gradient reversal layer of Ganin et al. (2016).
