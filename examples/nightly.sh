@@ -12,8 +12,8 @@
 # night it makes a candidate and shows both calibrations in the report. It then fails every night
 # until somebody acts: corrects the model or the data, or accepts the new rows.
 #
-# In the environment: METHOD, TOLERANCE, MAX_ECE, MAX_REGRESSION, and PERIOD, the night's name (its
-# date).
+# In the environment: METHOD, TOLERANCE, MAX_ECE, MAX_REGRESSION, NIGHTS (7), and PERIOD, the
+# night's name (its date).
 #
 # FOLDER holds
 #   cal.json            the calibration in use; cal.1.json, cal.2.json ... are earlier calibrations
@@ -24,9 +24,11 @@
 #   watch.jsonl         one line per night; trend.html draws them
 #   candidate.json      the last candidate
 #   bad                 the first bad night. Once the model or the data is mended, remove the file.
+#   nights/             the rows of the last NIGHTS good nights
 #   metrics.json, junit.xml, report.html, night.log   of the last night, good or not
 #
-# All labelled rows are judged. A gate fails if the whole 95 % interval is beyond its limit.
+# All labelled rows are judged. A gate fails if the whole 95 % interval is beyond its limit, on the
+# rows of tonight, or on the rows of the last NIGHTS nights together, which can prove more.
 # Exit code: 0 fine, 3 the confidence is off or a gate failed, 1 bad input.
 set -euo pipefail
 
@@ -87,6 +89,17 @@ covcal evaluate "$features" -c "nightly=$judged" "${gates[@]}" \
   -o "$folder/metrics.json" --junit "$folder/junit.xml" || failed=$?
 if [[ "$failed" != 0 && "$failed" != 3 ]]; then exit "$failed"; fi
 
+nights="$folder/nights"
+if [[ "$accept" == accept ]]; then rm -rf "$nights"; fi
+mkdir -p "$nights"
+for old in "$nights"/*.h5; do if cmp -s "$features" "$old"; then rm "$old"; fi; done # a rerun
+replace "$features" "$nights/${PERIOD:-$(date +%F)}.h5"
+(cd "$nights" && ls -t | tail -n "+$((${NIGHTS:-7} + 1))" | while read -r old; do rm "$old"; done)
+if [[ "$off$failed" == 00 ]]; then
+  covcal evaluate "$nights"/*.h5 -c "nightly=$judged" "${gates[@]}" || failed=$?
+  if [[ "$failed" != 0 && "$failed" != 3 ]]; then exit "$failed"; fi
+fi
+
 # A bad night counts until somebody acts, because a few rows may not prove it again.
 if [[ "$off$failed" != 00 ]]; then
   if [[ ! -e "$folder/bad" ]]; then echo "${PERIOD:-$(date +%F)}" > "$folder/bad"; fi
@@ -105,6 +118,7 @@ covcal report "$features" -c "nightly=$judged" ${shown[@]+"${shown[@]}"} --split
   -o "$folder/report.html"
 
 if [[ "$off$failed" != 00 ]]; then
+  rm -rf "$nights"
   if [[ "$judged" != "$candidate" ]]; then
     echo "$folder/cal.json stays in use. See $folder/report.html. If the new rows are normal:" \
       "$0 $features $folder accept"
