@@ -338,7 +338,7 @@ def watch(
         if report.document is not None:
             write_document(watched, report.document, force=force)
         if plot is not None and history is not None:
-            write_trend(read_history(history), plot, force=force, segments=watched.segments)
+            write_trend(read_history(history), plot, force=force)
 
     report.publish(console, lambda kind: _rendered(watched, kind, verbose), gates, write=write)
 

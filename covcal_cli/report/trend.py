@@ -34,7 +34,7 @@ PAGE, PICTURE = ".html", ".svg"
 _MOST_PERIODS = 1000  # most periods that are drawn
 _MOST_LISTED = 60
 _MOST_DOTS = 400
-_LABELS = 7  # number of labels below a figure; a third of these on a phone
+_LABELS = 7  # most labels below a figure, first and last period included; 3 on a phone
 _LONGEST_LABEL = 12  # characters
 _LONGEST_GAP = 60  # most periods without rows that are drawn between two others
 _TONES: dict[Verdict, str] = {
@@ -84,7 +84,6 @@ class Timeline:
     earlier: int = 0  # periods that are not drawn
     # Where somebody may have accepted changes.
     history: History = field(default_factory=lambda: History(Path("watch.jsonl")))
-    segments: Sequence[SegmentVerdict] = ()  # of the last period
 
     @cached_property
     def with_rows(self) -> list[Period]:
@@ -159,10 +158,8 @@ def check_trend(path: Path) -> None:
         raise CovcalError(f"{path}: the name of a trend must end in {PAGE} or {PICTURE}")
 
 
-def write_trend(
-    history: History, path: Path, *, force: bool, segments: Sequence[SegmentVerdict] = ()
-) -> None:
-    """Write the trend of a history, whole or not at all, with the segments of its last period.
+def write_trend(history: History, path: Path, *, force: bool) -> None:
+    """Write the trend of a history, whole or not at all.
 
     Raises `CovcalError` if the history has no period, or the ending of `path` is unknown.
     """
@@ -172,9 +169,7 @@ def write_trend(
     periods = history.periods
     order = in_time([period.measured.period for period in periods])
     drawn = [periods[place] for place in order][-_MOST_PERIODS:]
-    name = drawn[-1].measured.period
-    last = [segment for segment in segments if segment.period == name]
-    trend = Timeline(drawn, len(periods) - len(drawn), history, last)
+    trend = Timeline(drawn, len(periods) - len(drawn), history)
     draw = page if path.suffix.lower() == PAGE else picture
     write_text(path, draw(trend), force=force)
 
@@ -209,7 +204,7 @@ def page(trend: Timeline) -> str:
         section("Periods", _periods_table(trend)),
         _metrics_section(trend),
         _columns_section(last),
-        _segments_section(trend),
+        _segments_section(last),
         section("Calibrations", _calibrations_table(trend)),
         f'<p class="origin">covcal {safe(__version__)}</p>',
         "</body></html>",
@@ -362,11 +357,11 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
     return Table((*columns, "drift"), rows, texts=(0, 3, 4, 5))
 
 
-def _segments_section(trend: Timeline) -> str:
+def _segments_section(period: Period) -> str:
     """Return the section on segments; nothing without any."""
-    if not trend.segments:
+    if not period.measured.segments:
         return ""
-    return section("Segments of the last period", html(segment_table(trend.segments)))
+    return section("Segments of the last period", html(segment_table(period.measured.segments)))
 
 
 def _points(gap: Gap) -> str:
@@ -499,14 +494,16 @@ class _Field:
 
     def _names(self) -> Iterator[str]:
         names = self.trend.names
-        step = -(-len(names) // _LABELS)
-        for number, place in enumerate(range(0, len(names), step)):
+        count = min(len(names), _LABELS)
+        on_phones = {0, (count - 1) // 2, count - 1}
+        for number in range(count):
+            place = number * (len(names) - 1) // max(1, count - 1)
             x = self.trend.at(place + 0.5)
             anchor = "start" if x < 10 else "end" if x > 90 else "middle"
             text = printable(names[place])
             if len(text) > _LONGEST_LABEL:
                 text = f"{text[: _LONGEST_LABEL - 1]}…"
-            more = ' class="more"' if number % 3 else ""
+            more = "" if number in on_phones else ' class="more"'
             yield (
                 f'<text{more} x="{x:.3f}%" y="{self.height + _TOP + 17}" text-anchor="{anchor}">'
                 f"{safe(text)}</text>"

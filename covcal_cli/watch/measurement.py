@@ -35,7 +35,7 @@ from covcal_cli.watch.labels import (
     picked_labels,
     together,
 )
-from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, SegmentVerdict
+from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy
 from covcal_cli.watch.promise import WatchedDecision, accepted_in_period, accepted_rows
 from covcal_cli.watch.reference import (
     CONFIDENCE,
@@ -195,7 +195,6 @@ class Measurement:
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
-    segments: tuple[SegmentVerdict, ...] = ()
     is_of_decision: bool = False  # whether the watched decision was made on this very file
 
 
@@ -261,8 +260,12 @@ def measurements_of(
             entry = _with_accepted(entry, before, target, cut, scaled, standard, used)
         if len(entry.rows_sha256) == 1:
             entry = _with_metrics(entry, target, cut, standard, labels if of_rows else None)
-        of_segments = _segments(target, cut, scaled, standard, labels, entry)
-        yield Measurement(entry, state, of_segments, made_on)
+        how = standard.segments
+        if how is not None and len(entry.rows_sha256) == 1:
+            calibration = standard.calibration
+            verdicts = segments_of(how, target, cut.rows, scaled, labels, entry, calibration)
+            entry = replace(entry, segments=tuple(verdicts))
+        yield Measurement(entry, state, made_on)
 
 
 def _with_accepted(
@@ -321,22 +324,6 @@ def _with_metrics(
 
 def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
     return thinned(cut.rows, min(_MOST_ROWS, MAX_VALUES // target.n_classes), seed)
-
-
-def _segments(
-    target: Domain,
-    cut: Cut,
-    scaled: ScaledLogits,
-    standard: Standard,
-    labels: FileLabels | None,
-    entry: Measured,
-) -> tuple[SegmentVerdict, ...]:
-    """Return the verdict on every segment of a period, if the user asked for segments."""
-    how = standard.segments
-    if how is None:
-        return ()
-    calibration = standard.calibration
-    return tuple(segments_of(how, target, cut.rows, scaled, labels, entry, calibration))
 
 
 def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
@@ -472,6 +459,7 @@ def joined(first: Measured, second: Measured) -> Measured:
         # the distribution of a column over all rows cannot be computed from those of the parts
         columns=(),
         metrics=(),
+        segments=(),
         accepted=_joined_accepted(first, second),
     )
 

@@ -247,7 +247,7 @@ class Watch:
                 f"the period {period} is known with other rows: pass join=True to add these rows "
                 "to it, force=True to replace it, or use another period"
             ) from error
-        self.notes_, self.segments_ = tuple(notes), measured[0].segments
+        self.notes_, self.segments_ = tuple(notes), measured[0].entry.segments
         return next(line for line in reversed(reported) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:

@@ -186,6 +186,21 @@ class Promise:
     needed: Count | None
 
 
+@dataclass(frozen=True)
+class SegmentVerdict:
+    """The verdict on those rows of a period that have one value of a column."""
+
+    period: str
+    segment: str
+    rows: Number
+    confidence: Share  # mean calibrated confidence
+    accuracy: PeriodAccuracy | None  # from labels of the period if there are any, else estimated
+    gap: Gap | None
+    verdict: Verdict
+    why: str
+    drifts: tuple[ColumnDrift, ...]  # compared with the calibration's rows that have the same value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """The numbers of one period."""
@@ -216,6 +231,7 @@ class Measured:
     accepted: Accepted | None = None  # the rows that the watched decision accepts
     # The metrics that the user asked for; empty if the period comes from several files.
     metrics: tuple[MetricEstimate, ...] = ()
+    segments: tuple[SegmentVerdict, ...] = ()  # if the user asked; empty for joined periods
 
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
@@ -329,21 +345,6 @@ class Acknowledgement(Document):
     since: str  # the period in which the change began, which is the first of the new segment
     after: str  # the period that was last when somebody accepted; later ones use the new segment
     reason: str
-
-
-@dataclass(frozen=True)
-class SegmentVerdict:
-    """The verdict on those rows of a period that have one value of a column."""
-
-    period: str
-    segment: str
-    rows: Number
-    confidence: Share  # mean calibrated confidence
-    accuracy: PeriodAccuracy | None  # from labels of the period if there are any, else estimated
-    gap: Gap | None
-    verdict: Verdict
-    why: str
-    drifts: tuple[ColumnDrift, ...]  # compared with the calibration's rows that have the same value
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from covcal_cli.watch.period import (
     Acknowledgement,
     Measured,
     Period,
-    SegmentVerdict,
     Watched,
     WatchedCalibration,
 )
@@ -212,17 +211,7 @@ def watch(
             *_notes(calibration, standard.reference, [entry.entry for entry in entries_now]),
         ),
         warnings=(*earlier.damaged, *warnings, *_warnings(reported)),
-        segments=segments_in(entries_now, reported),
-    )
-
-
-def segments_in(
-    found: Sequence[Measurement], shown: Sequence[Period]
-) -> tuple[SegmentVerdict, ...]:
-    """Return the segments of the periods that are reported."""
-    names = {period.measured.period for period in shown}
-    return tuple(
-        segment for entry in found for segment in entry.segments if segment.period in names
+        segments=tuple(part for period in reported for part in period.measured.segments),
     )
 
 
@@ -317,8 +306,9 @@ def _fresh(
                 before = fresh[name] = replace(before, labels=entry.labels)
             if entry.accepted is not None and entry.accepted != before.accepted:
                 before = fresh[name] = replace(before, accepted=entry.accepted)
-            if entry.rows_sha256 == before.rows_sha256 and entry.metrics != before.metrics:
-                fresh[name] = replace(before, metrics=entry.metrics)
+            again = replace(before, metrics=entry.metrics, segments=entry.segments)
+            if entry.rows_sha256 == before.rows_sha256 and again != before:
+                fresh[name] = again
         elif not before.rows:
             fresh[name] = entry
         elif measurement.state == "grown" and name not in fresh:

@@ -13,6 +13,7 @@ from scipy.special import softmax
 
 import covcal_cli.api as covcal
 from covcal_cli.formats.writer import utf8
+from covcal_cli.report.trend import write_trend
 from covcal_cli.watch.columns import (
     chi_square,
     chi_square_tail,
@@ -23,6 +24,7 @@ from covcal_cli.watch.columns import (
     psi,
     sketch,
 )
+from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import ColumnDrift
 from tests.cli_runner import covcal as command
 from tests.made_files import clusters_domain, only_rows, write_features
@@ -300,6 +302,17 @@ class TestSegments:
         assert page.index("Columns of the last period") < page.index("Segments of the last period")
         rows = [line.split()[0] for line in done.out.splitlines() if line.startswith(tuple(SHOPS))]
         assert rows == SHOPS
+
+    def test_the_history_keeps_them(self, shops: Path, tmp_path: Path) -> None:
+        """A watch without ``--segment`` leaves them there, and the same rows add no line."""
+        history = tmp_path / "h.jsonl"
+        options = ("--history", str(history))
+        asked = segments(shops, "--segment", "shop", *options)
+        line = history.read_bytes()
+        assert segments(shops, *options) == asked == segments(shops, "--segment", "shop", *options)
+        assert history.read_bytes() == line
+        write_trend(read_history(history), tmp_path / "t.html", force=False)
+        assert "Segments of the last period" in (tmp_path / "t.html").read_text(encoding="utf-8")
 
     @pytest.mark.parametrize(
         ("column", "message"),
