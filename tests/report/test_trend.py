@@ -73,6 +73,13 @@ def test_marks_stand_where_the_numbers_are() -> None:
         assert float(dot["cy"] or 0) == pytest.approx(26 + 240 * (1 - share), abs=0.06)
 
 
+def test_first_and_last_period_are_named_on_phones() -> None:
+    text = drawn(half_a_year())
+    assert re.findall(r'<text x="[^>]*>(2026-W\d+)</text>', text) == [
+        *["2026-W23", "2026-W35", "2026-W48"] * 2
+    ]
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_the_axis_of_equal_numbers_has_a_length(share: float) -> None:
     one = period("a", accuracy=None, confidence=share)
