@@ -258,7 +258,7 @@ def _answer(decision: "Decision", output: str) -> str:
                 allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
                 facts["Reason"] = (
                     f"{use.wrong} of the {use.labels} labelled rows with the highest confidence "
-                    f"are wrong, but {promise} allows {allowed} of them"
+                    f"are wrong; {promise} allows {allowed}"
                 )
             else:
                 facts["Reason"] = (
