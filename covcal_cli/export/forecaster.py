@@ -196,7 +196,7 @@ def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows |
             path = path.parent / str(file.attributes.get(FEATURES_FILE, ""))
             if leaves_folder_of(path, file.path) or not path.is_file():
                 return None
-            if not was_made_from(file, path):
+            if not was_made_from(file.attributes, path):
                 return None
     with FeatureFile(path) as file:
         domain = file.target or file.source

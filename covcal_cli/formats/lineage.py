@@ -9,21 +9,22 @@ A document may come from another person. So a file that only a document names is
 is in the document's own folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of, sha256_of
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import (
+    ADAPTED_SCHEMA,
     CONTENT,
     FEATURES_CONTENT,
     FEATURES_FILE,
     FEATURES_SHA256,
     REMEDY,
     UNMARKED_SHA256,
-    FeatureFile,
     labels_in,
 )
 from covcal_cli.hdf5 import root_attributes
@@ -113,11 +114,12 @@ def require_current(
 
 def notes_on_named(path: Path | None) -> list[str]:
     """Return a note if a named file does not belong to the files beside it, else nothing."""
-    if path is None or labels_in(path):
+    if path is None:
         return []
-    with FeatureFile(path) as file:
-        origins = [origin for origin in _origins(file) if not leaves_folder_of(origin, path)]
-        return [text for text in [_other_origin(file, origins)] if text is not None]
+    attributes = root_attributes(path, remedy=REMEDY)
+    origins = _origins(path, attributes)
+    inside = [origin for origin in origins if not leaves_folder_of(origin, path)]
+    return [text for text in [_other_origin(path, attributes, inside)] if text is not None]
 
 
 def _is_same(first: Path, second: Path) -> bool:
@@ -171,23 +173,24 @@ def unmarked_sha256(path: Path) -> str:
     return sha256_of(path) if marked is None else str(marked)
 
 
-def was_made_from(adapted: FeatureFile, features: Path) -> bool:
-    """Return whether `adapted` was made from the features file; True if it does not say."""
-    content = adapted.attributes.get(FEATURES_CONTENT)
+def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
+    """Return whether a file with these attributes was made from the features file.
+
+    True if the attributes do not say.
+    """
+    content = adapted.get(FEATURES_CONTENT)
     if content is not None:
-        with FeatureFile(features) as file:
-            if CONTENT in file.attributes:
-                return bool(file.attributes[CONTENT] == content)
-    return adapted.attributes.get(FEATURES_SHA256) in (None, unmarked_sha256(features))
+        attributes = root_attributes(features, remedy=REMEDY)
+        if CONTENT in attributes:
+            return bool(attributes[CONTENT] == content)
+    return adapted.get(FEATURES_SHA256) in (None, unmarked_sha256(features))
 
 
 def _require_origin(path: Path, otherwise: str) -> None:
-    if labels_in(path):  # only features files hold several labels
-        return
-    with FeatureFile(path) as file:
-        origins = _origins(file)
-        text = _other_origin(file, [item for item in origins if not leaves_folder_of(item, path)])
-        outside = [origin for origin in origins if leaves_folder_of(origin, path)]
+    attributes = root_attributes(path, remedy=REMEDY)
+    origins = _origins(path, attributes)
+    outside = [origin for origin in origins if leaves_folder_of(origin, path)]
+    text = _other_origin(path, attributes, [item for item in origins if item not in outside])
     if text is not None:
         raise CovcalError(f"{text}: run covcal adapt --force, or {otherwise}")
     if outside:
@@ -197,23 +200,23 @@ def _require_origin(path: Path, otherwise: str) -> None:
         )
 
 
-def _origins(file: FeatureFile) -> list[Path]:
+def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
     """Return the features files that an adapted file must come from; empty for other files.
 
     They are the file that it names and, if it has the default name, the features.h5 beside it.
     """
-    if not file.is_adapted:
+    if attributes.get("schema") != ADAPTED_SCHEMA:
         return []
-    named = str(file.attributes.get(FEATURES_FILE, ""))
-    origins = [file.path.parent / named] if named else []
-    if file.path.name == _ADAPTED.name:
-        origins.append(file.path.parent / _FEATURES)
+    named = str(attributes.get(FEATURES_FILE, ""))
+    origins = [path.parent / named] if named else []
+    if path.name == _ADAPTED.name:
+        origins.append(path.parent / _FEATURES)
     return origins
 
 
-def _other_origin(file: FeatureFile, origins: Sequence[Path]) -> str | None:
+def _other_origin(path: Path, attributes: Mapping[str, Any], origins: Sequence[Path]) -> str | None:
     """Return a message if an adapted file was not made from the current state of these files."""
     for origin in origins:
-        if origin.is_file() and not was_made_from(file, origin):
-            return f"{file.path} was not made from the current {origin}"
+        if origin.is_file() and not was_made_from(attributes, origin):
+            return f"{path} was not made from the current {origin}"
     return None

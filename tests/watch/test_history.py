@@ -4,9 +4,12 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
+import warnings
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -16,17 +19,7 @@ from covcal_cli.records import line_text
 from covcal_cli.watch.history import History, append, read_history
 from covcal_cli.watch.period import Measured, Period, RaisedAlarm, WatchedCalibration
 
-# Appends periods, each named after its writer and number, as fast as it can.
-WRITER = """
-import sys
-from pathlib import Path
-from tests.watch.test_history import period
-from covcal_cli.watch.history import History, append
-path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-for number in range(count):
-    append(History(path), lambda _history: [period(f"{name}-{number}")])
-    print(number, flush=True)
-"""
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 def period(name: str, *, rows: int = 100, sha256: str = "a" * 64) -> Period:
@@ -239,17 +232,50 @@ def test_another_file_is_not_appended_to(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def writer(path: Path, name: str, count: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def append_one(path: Path, name: str) -> None:
+    append(History(path), lambda _history: [period(name)])
 
 
+def write_periods(path: Path, name: str, count: int, said: Connection) -> None:
+    for number in range(count):
+        append_one(path, f"{name}-{number}")
+        said.send(number)
+
+
+class Writer:
+    """A process that appends periods, one after another, and says so after each."""
+
+    def __init__(self, path: Path, name: str, count: int) -> None:
+        forking = get_context("fork")
+        self._said, saying = forking.Pipe(duplex=False)
+        arguments = (path, name, count, saying)
+        self.process = forking.Process(target=write_periods, args=arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it needs no other thread than this one
+            self.process.start()
+        saying.close()
+
+    def wait_for_one(self) -> None:
+        """Wait until it has said that a period was appended."""
+        self._said.recv()
+
+    def said_until_its_end(self) -> int:
+        """Return how many more periods it said were appended, until it has ended."""
+        said = 0
+        with self._said, suppress(EOFError):
+            while True:
+                self._said.recv()
+                said += 1
+        self.process.join()
+        return said
+
+
+@needs_fork
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "watch.jsonl"
-    running = [writer(path, name, 9) for name in ("a", "b")]
-    for process in running:
-        process.communicate()
-        assert process.returncode == 0
+    running = [Writer(path, name, 9) for name in ("a", "b")]
+    assert [writer.said_until_its_end() for writer in running] == [9, 9]
+    assert [writer.process.exitcode for writer in running] == [0, 0]
     assert sorted(names(path)) == sorted(f"{name}-{i}" for name in "ab" for i in range(9))
     assert read_history(path).damaged == ()
 
@@ -259,19 +285,19 @@ def killed_appends(path: Path, count: int, seed: int) -> int:
     rng = random.Random(seed)
     said = 0
     for round_ in range(count):
-        process = writer(path, f"r{round_}", 10_000)
-        assert process.stdout is not None
-        process.stdout.readline()
+        writer = Writer(path, f"r{round_}", 10_000)
+        writer.wait_for_one()
         time.sleep(rng.random() * 0.02)
-        process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate()
-        done = 1 + len(rest.splitlines())
+        writer.process.kill()
+        done = 1 + writer.said_until_its_end()
+        assert writer.process.exitcode == -signal.SIGKILL
         found = set(names(path))
         assert {f"r{round_}-{number}" for number in range(done)} <= found
         said += done
     return said
 
 
+@needs_fork
 def test_a_kill_loses_no_period(tmp_path: Path) -> None:
     """What a writer said it had appended is there; the campaign kills many more."""
     path = tmp_path / "watch.jsonl"
