@@ -49,6 +49,20 @@ def test_drawn_rows_are_those_of_all_rows(
         assert target.count(*splits) == len(everything)
 
 
+@pytest.mark.parametrize("block", [200, 1 << 20])
+def test_rows_in_any_order_are_read_in_that_order(
+    path: Path, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`estimate --metrics --by` reads the labelled rows after all other rows."""
+    monkeypatch.setattr(features, "_BLOCK_BYTES", block)
+    with FeatureFile(path) as file, h5py.File(path) as plain:
+        logits = plain["target/logits"][:]
+        for rows in ([900, 3, 3, 500], [3, 3, 5], [0, 999, 1], [7, 7]):
+            np.testing.assert_array_equal(
+                file.require_target().logits(np.array(rows)), logits[rows]
+            )
+
+
 @pytest.mark.parametrize("step", [1, 3, 50, 333])
 def test_rows_far_apart_are_read_as_they_are(
     path: Path, step: int, monkeypatch: pytest.MonkeyPatch
