@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
+from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Labels
 from covcal_cli.estimators.guards import clusters_know_classes, shift_within_classes
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
@@ -28,7 +28,9 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000  # the most rows of a domain that are clustered
 _STEPS = 10  # the most steps of the clustering
-_ROUNDING = 1e-8  # a centre has length 1; if it moves less than this, only 32-bit rounding moves it
+# A centre has length 1. If it moves less than this, or the powers of its cluster change less,
+# relative to the sum of their points, it is only 32-bit rounding.
+_ROUNDING = 1e-7
 _MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
 # number of Sinkhorn steps in each clustering step, which move the shares towards the fixed ones
 _NUDGES = 5
@@ -69,10 +71,16 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
     logits, right = inputs.source_logits[chosen], inputs.source_correct
-    labels = inputs.source_labels[chosen]
-    centres = inputs.once("class centres", lambda: class_centres(logits, labels))
-    on_source = inputs.once("strays", lambda: strays(logits, centres, inputs.source_prior))
-    on_target = strays(inputs.target_logits[rows], centres, inputs.source_prior)
+    labels, shares = inputs.source_labels[chosen], inputs.source_prior
+
+    def clusters_of_source() -> tuple[Centres, tuple[Float64s, Float64s]]:
+        points = directions(logits)
+        centres = class_centres(points, labels)
+        return centres, strays(points, logits.argmax(axis=1), centres, shares)
+
+    centres, on_source = inputs.once("clusters", clusters_of_source)
+    points = directions(inputs.target_logits[rows])
+    on_target = strays(points, inputs.target_predictions[rows], centres, shares)
     estimates = {}
     for name, source, target in zip(_BOTH, on_source, on_target, strict=True):
         accuracy = float(right.mean() + source.mean() - target.mean())
@@ -84,26 +92,36 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     return estimates
 
 
-def class_centres(logits: Floats, labels: Labels) -> Centres:
-    """Return the mean direction of each class that has rows, from logits (n, K)."""
-    classes, places = np.unique(labels, return_inverse=True)
-    points = _directions(logits)
+def directions(logits: Floats) -> Float32s:
+    """Return the points to cluster, (n, K): a domain's logits, standardised, of length 1."""
+    values = _centred(logits)
+    values -= values.mean(axis=0)
+    spreads = values.std(axis=0)
+    values /= np.where(spreads > 0, spreads, 1.0)
+    return _unit(values.astype(np.float32))
+
+
+def class_centres(points: Float32s, labels: Labels) -> Centres:
+    """Return the mean direction of every class that occurs among the points (n, K) of a domain."""
+    classes, indices = np.unique(labels, return_inverse=True)
     sums = np.zeros((len(classes), points.shape[1]), dtype=np.float32)
-    np.add.at(sums, places, points)
+    np.add.at(sums, indices, points)
     return Centres(classes, _unit(sums))
 
 
-def strays(logits: Floats, centres: Centres, shares: Float64s) -> tuple[Float64s, Float64s]:
-    """Return 1 for each row that ends in another cluster than its label's, for logits (n, K).
+def strays(
+    points: Float32s, predictions: Labels, centres: Centres, shares: Float64s
+) -> tuple[Float64s, Float64s]:
+    """Return 1 for each point of a domain, (n, K), that ends outside the cluster of its label.
 
     Clustering starts from `centres`, those of the source's classes. In the first result, clusters
     may have any share of the rows. In the second, the shares are moved towards `shares`, shape
     (K,).
     """
-    points, labels = _directions(logits), logits.argmax(axis=1)
+    cosines: Float32s = points @ centres.directions.T
     free, fixed = (
-        np.asarray(_clustered(points, centres, fixed) != labels, dtype=np.float64)
-        for fixed in (None, shares)
+        np.asarray(_clustered(points, centres, start, fixed) != predictions, dtype=np.float64)
+        for start, fixed in ((cosines.copy(), None), (cosines, shares))
     )
     return free, fixed
 
@@ -162,39 +180,60 @@ def change_within_classes(inputs: EstimatorInputs) -> Guard:
 
 def _centred(logits: Floats) -> Float64s:
     """Return logits minus the mean of their row, (n, K). A logit of -inf becomes 0."""
-    out = masked(logits)
-    values = np.where(out, 0.0, logits).astype(np.float64)
+    out, values = masked(logits), logits.astype(np.float64)
+    if not out.any():
+        values -= values.mean(axis=1, keepdims=True)
+        return values
+    values[out] = 0.0
     values -= (values.sum(axis=1) / (~out).sum(axis=1))[:, None]
     values[out] = 0.0
     return values
 
 
-def _directions(logits: Floats) -> Float32s:
-    """Return standardised rows of length 1, shape (n, K)."""
-    values = _centred(logits)
-    values -= values.mean(axis=0)
-    spreads = values.std(axis=0)
-    values /= np.where(spreads > 0, spreads, 1.0)
-    return _unit(values.astype(np.float32))
+def _clustered(
+    points: Float32s, centres: Centres, cosines: Float32s, shares: Float64s | None
+) -> Labels:
+    """Return the class of each point's nearest centre after clustering, shape (n,).
 
-
-def _clustered(points: Float32s, centres: Centres, shares: Float64s | None) -> Labels:
-    """Cluster points, and return the class of the centre nearest to each, shape (n,)."""
-    directions = centres.directions
+    `cosines`, shape (n, m), are those of the points to the first centres; they are overwritten.
+    With about as many classes as rows, most clusters soon keep their rows. So each step computes
+    only the centres whose rows changed, and the cosines to the centres that moved.
+    """
+    directions = centres.directions.copy()
+    # The length of each cluster's sum of points, and how far that sum lies from the direction used.
+    lengths, apart = np.zeros((2, len(directions)))
+    # The powers of this step, and those that each centre was computed from.
+    powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
+    changes = np.empty_like(cosines)
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)
     for _ in range(_STEPS):
-        powers: Float32s = sharpness * (points @ directions.T)
+        np.multiply(cosines, sharpness, out=powers)
         powers -= powers.max(axis=1, keepdims=True)
         np.exp(powers, out=powers)
         np.maximum(powers, np.finfo(np.float32).tiny, out=powers)
         if shares is not None:
             powers *= _factors(powers, shares[centres.classes])
         powers /= powers.sum(axis=1, keepdims=True)
-        before, directions = directions, _unit(powers.T @ points)
-        if np.abs(directions - before).max() <= _ROUNDING:  # later steps would change nothing
+        np.abs(np.subtract(powers, averaged, out=changes), out=changes)
+        changed = changes.sum(axis=0) > (_ROUNDING - apart) * lengths
+        columns = _places(changed)
+        sums: Float32s = powers[:, columns].T @ points
+        averaged[:, columns], lengths[columns] = powers[:, columns], np.linalg.norm(sums, axis=1)
+        moved_to = _unit(sums)
+        apart[columns] = np.linalg.norm(moved_to - directions[columns], axis=1)
+        moved = changed & (apart > _ROUNDING)
+        if not moved.any():  # later steps would change nothing
             break
-    labels: Labels = centres.classes[(points @ directions.T).argmax(axis=1)]
+        columns = _places(moved)
+        directions[columns], apart[columns] = moved_to[moved[changed]], 0.0
+        cosines[:, columns] = points @ directions[columns].T
+    labels: Labels = centres.classes[cosines.argmax(axis=1)]
     return labels
+
+
+def _places(chosen: Booleans) -> Labels | slice:
+    """Return the places of the chosen columns; a slice, which copies nothing, if all are chosen."""
+    return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:

@@ -19,8 +19,8 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.estimators.guards import not_clamped
-from covcal_cli.maths.odds import confidences
-from covcal_cli.maths.softmax import masked, spread, with_offsets
+from covcal_cli.maths.odds import confidences_of
+from covcal_cli.maths.softmax import blocks_of, class_major, masked, spread, with_offsets
 from covcal_cli.records import Guard
 
 _RANGE = 1e4
@@ -68,10 +68,14 @@ def match_accuracy(
     if scale == 0:  # all logits of every row are equal, so T changes nothing
         return Match(1.0, 1 / K, 0, not_clamped(accuracy, 1 / K, "all logits are equal"))
 
+    blocks = [class_major(block) for block in blocks_of(logits)()]
+
     def excess(log_t: float) -> float:
         temperature = math.exp(log_t)
-        moved = with_offsets(logits, temperature, offsets)
-        return float(np.mean(confidences(moved, temperature, labels))) - wanted
+        moved = blocks
+        if offsets is not None:
+            moved = [class_major(with_offsets(z.T, temperature, offsets)) for z in blocks]
+        return float(np.mean(confidences_of(moved, temperature, labels))) - wanted
 
     # For the logits' own labels, there is one root between the ends. For others, a grid finds all
     # roots.

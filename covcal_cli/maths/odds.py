@@ -18,7 +18,7 @@ as a random draw of a fractional size.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import NormalDist
 
 import numpy as np
@@ -59,13 +59,23 @@ def probabilities(logits: Floats, temperature: float) -> Float64s:
 
 def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
     """Return the probability of every row's label at T, shape (n,); of its top class by default."""
-    values = np.empty(len(logits))
-    for rows, scaled in _scaled(logits, temperature):
-        block = exp(scaled)
+    blocks = (class_major(block) for block in blocks_of(logits)())
+    return confidences_of(blocks, temperature, labels)
+
+
+def confidences_of(
+    blocks: Iterable[Float64s], temperature: float, labels: Labels | None = None
+) -> Float64s:
+    """Return `confidences` of blocks from `class_major`, which several temperatures can share."""
+    values, start = [], 0
+    for logits in blocks:
+        block = exp(logits / temperature)
+        stop = start + block.shape[1]
         # Every row's maximum is shifted to 0, so the term of the top class is 1.
-        term = 1.0 if labels is None else block[labels[rows], np.arange(block.shape[1])]
-        values[rows] = term / block.sum(axis=0)
-    return values
+        term = 1.0 if labels is None else block[labels[start:stop], np.arange(stop - start)]
+        values.append(term / block.sum(axis=0))
+        start = stop
+    return np.concatenate(values)
 
 
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:

@@ -21,6 +21,7 @@ from covcal_cli.estimators.clusters import (
     MOST_ROWS,
     Centres,
     Places,
+    directions,
     move,
     places,
     strays,
@@ -215,7 +216,9 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
     centres = Centres(np.array(clusters.classes), clusters.centres.values)
     some = logits[thinned(np.arange(len(logits)), MOST_ROWS, 0)]
     right = source.right / (source.right + source.wrong)
-    free, fixed = strays(some, centres, clusters.shares.values.astype(np.float64))
+    free, fixed = strays(
+        directions(some), some.argmax(axis=1), centres, clusters.shares.values.astype(np.float64)
+    )
     for name, before, now in (
         (CLUSTERING, clusters.strays, free),
         (FIXED_CLUSTERING, clusters.held_strays, fixed),

@@ -19,6 +19,7 @@ from covcal_cli.estimators.clusters import (
     LEAST_ROWS_OF_CLASS,
     MOST_ROWS,
     class_centres,
+    directions,
     places,
     strays,
 )
@@ -147,10 +148,11 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
         return None
     drawn = thinned(np.arange(len(labels)), MOST_ROWS, 0)
     logits, labels = logits[drawn], labels[drawn]
-    centres = class_centres(logits, labels)
+    cloud = directions(logits)
+    centres = class_centres(cloud, labels)
     frequencies = np.bincount(labels, minlength=n_classes) + 0.5
     fixed_shares = frequencies / frequencies.sum()
-    free, fixed = strays(logits, centres, fixed_shares)
+    free, fixed = strays(cloud, logits.argmax(axis=1), centres, fixed_shares)
     return Clusters(
         centres=Packed.of(centres.directions),
         classes=tuple(centres.classes.tolist()),
@@ -306,8 +308,9 @@ def points(domain: Domain, rows: Rows, of: Space) -> Floats:
         return domain.features(rows)
     logits = domain.logits(rows).astype(np.float64)
     out = masked(logits)
-    lowest = np.where(out, np.inf, logits).min(axis=1, keepdims=True)
-    logits = np.where(out, lowest, logits)
+    if out.any():
+        lowest = np.where(out, np.inf, logits).min(axis=1, keepdims=True)
+        logits = np.where(out, lowest, logits)
     return np.asarray(logits - logits.mean(axis=1, keepdims=True))
 
 
