@@ -177,8 +177,9 @@ class TestVerdicts:
     def test_the_interval_is_compared_with_the_tolerance(
         self, low: float, high: float, tolerance: float, verdict: str
     ) -> None:
-        """The confidence is 80 %; estimators that disagree cannot say that it holds."""
-        estimate = PeriodAccuracy((low + high) / 2, low, high, "source rows")
+        """The middle half of the range counts; estimators that disagree cannot say "holds"."""
+        middle, half = (low + high) / 2, high - low
+        estimate = PeriodAccuracy(middle, middle - half, middle + half, "source rows")
         entry = replace(period("w").measured, confidence=0.8, estimate=estimate)
         assert verdict_on(entry, None, tolerance + 1e-9)[0] == verdict
         doubted = replace(entry, estimate=replace(estimate, contradicted=True))
