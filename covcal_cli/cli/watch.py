@@ -192,6 +192,7 @@ def watch(
     from labels: those of this period, and those of earlier periods since the rows last changed. The
     verdict is "holds" if the two differ by at most --tolerance points. It is "off" if they differ
     by more. It is "not known" if the interval of the accuracy allows both: then label some rows.
+    Without labels this is the middle half of the estimated range: expect one wrong verdict in ten.
 
     A separate alarm tells whether the rows themselves changed, since when, and what changed most.
     Most changes leave the confidence right. On average there are at most --false-alarms false

@@ -18,7 +18,8 @@ from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.odds import confidences
-from covcal_cli.watch.period import PeriodAccuracy
+from covcal_cli.watch.labels import Pool
+from covcal_cli.watch.period import Gap, PeriodAccuracy
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.verdict import verdict_on
 from covcal_cli.watch.watch import WatchSettings, watch
@@ -185,6 +186,25 @@ class TestVerdicts:
         doubted = replace(entry, estimate=replace(estimate, contradicted=True))
         expected = "off" if verdict == "off" else "not known"
         assert verdict_on(doubted, None, tolerance + 1e-9)[0] == expected
+
+    @pytest.mark.parametrize(
+        ("low", "high", "verdict"),
+        [
+            (-0.04, 0.04, "holds"),
+            (0.06, 0.2, "off"),
+            (-0.1, 0.1, "holds"),
+            (0.02, 0.2, "not known"),
+        ],
+    )
+    def test_labels_that_cannot_decide_leave_it_to_an_estimate_that_they_allow(
+        self, low: float, high: float, verdict: str
+    ) -> None:
+        """Alone, the estimate says that the confidence holds."""
+        estimate = PeriodAccuracy(0.8, 0.72, 0.88, "source rows")
+        entry = replace(period("w").measured, confidence=0.8, estimate=estimate)
+        assert verdict_on(entry, None, 0.05)[0] == "holds"
+        pool = Pool(Gap((low + high) / 2, low, high), 50, "w", "w")
+        assert verdict_on(entry, pool, 0.05)[0] == verdict
 
     def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
         thresholds = [
