@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.errors import ArgumentError
@@ -202,7 +201,9 @@ class GroupBins:
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
-        self.hits += np.bincount(cells[rows.correct], minlength=size).reshape(shape)
+        # Summing weights is faster than choosing the right rows; sums of 0 and 1 are exact.
+        hits = np.bincount(cells, rows.correct, minlength=size).reshape(shape)
+        self.hits += hits.astype(np.int64)
         self.confidence_sums += np.bincount(cells, rows.confidence, minlength=size).reshape(shape)
         places = np.zeros_like(rows.index) if groups is None else groups
         for name, values in rows.losses.items():
@@ -281,9 +282,8 @@ class ClasswiseBins:
         m, size = len(labels), len(self._sums)
         if self._first.shape[1] != m:
             self._first = self._first_cells(m)
-        cells = (probabilities * (self._bins * (1 - _FEW_ULPS))).astype(np.int32)
-        cells += self._first
-        cells = cells.reshape(-1)
+        bins = (probabilities * (self._bins * (1 - _FEW_ULPS))).astype(np.int32)
+        cells = (bins + self._first).reshape(-1)
         self._n += m
         self._squares += float(np.vdot(probabilities, probabilities))
         self._counts += np.bincount(cells, minlength=size)
@@ -322,10 +322,10 @@ class ClasswiseBins:
         added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
         return added
 
-    def _first_cells(self, m: int) -> NDArray[np.int32]:
+    def _first_cells(self, m: int) -> Integers:
         """Return where the bins of each class begin, for every row in turn, shape (K, m)."""
         lanes = np.arange(self._classes)[:, None] * _LANES + np.arange(m) % _LANES
-        return (lanes * self._bins).astype(np.int32)
+        return lanes * self._bins
 
 
 # The debiased ECE of Kumar, Liang & Ma (2019): the ECE minus what noise adds to it.

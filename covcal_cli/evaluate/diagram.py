@@ -25,7 +25,7 @@ from covcal_cli.evaluate.bins import (
     confidence_block,
     ratio,
 )
-from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
+from covcal_cli.evaluate.metrics import LabelledRows, Metrics, MetricsAccumulator
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.output_form import OutputEvidence
 from covcal_cli.maths.softmax import class_major, softmax
@@ -231,7 +231,7 @@ def reliability_diagram(
     with np.errstate(divide="ignore"):
         forecast = softmax(class_major(np.log(rows)), 1.0)
     metrics = MetricsAccumulator(bins, rows.shape[1], names=_METRICS)
-    metrics.add(forecast, rows.argmax(axis=1), numbers)
+    metrics.add(forecast, LabelledRows(rows.argmax(axis=1), numbers))
     result = {"probabilities": metrics.result()}
     if path is not None:
         draw_diagram(result, Path(path), title=title, force=force)

@@ -25,8 +25,14 @@ from covcal_cli.evaluate.bootstrap import (
     group_resamples,
     intervals,
 )
-from covcal_cli.evaluate.metrics import METRICS, Metrics, MetricsAccumulator, measurable
-from covcal_cli.evaluate.ranked import GroupCollector, auroc
+from covcal_cli.evaluate.metrics import (
+    METRICS,
+    LabelledRows,
+    Metrics,
+    MetricsAccumulator,
+    measurable,
+)
+from covcal_cli.evaluate.ranked import GroupCollector, areas
 from covcal_cli.evaluate.result import (
     DecisionCounter,
     DecisionMetrics,
@@ -364,16 +370,15 @@ class _Collector:
         self,
         version: Version,
         forecast: Softmax,
-        predicted: Labels,
-        labels: Labels,
+        labelled: LabelledRows,
         rows: Rows,
         groupings: Mapping[str, "_Grouping"],
     ) -> ConfidenceBlock:
         """Count a part of a file's rows for one calibration."""
-        block = self.metrics[version].add(forecast, predicted, labels)
+        block = self.metrics[version].add(forecast, labelled)
         for by, grouping in groupings.items():
             if not version.earlier:
-                numbers = grouping.numbers(rows, labels, predicted)
+                numbers = grouping.numbers(rows, labelled.labels, labelled.predictions)
                 counts, ranks = self.groups[by][version.name]
                 counts.add(block, numbers)
                 if self._ranks:
@@ -476,10 +481,10 @@ def _read(
         rows, *{name for scaled in versions.values() for name in scaled.reads}
     ):
         labels = target_labels(target, block)
-        labelled = labels >= 0
-        if not labelled.all():
-            unlabelled += int((~labelled).sum())
-            block, labels = block[labelled], labels[labelled]
+        has_label = labels >= 0
+        if not has_label.all():
+            unlabelled += int((~has_label).sum())
+            block, labels = block[has_label], labels[has_label]
         # compute the logits of each forecaster only once
         logits: dict[str, Floats] = {}
         for scaled in versions.values():
@@ -491,14 +496,17 @@ def _read(
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
             top = _top_class(parts["original"])
+            # the classifier's labels are the same for all calibrations
+            labelled = LabelledRows(top, labels[part])
             counted: dict[Version, ConfidenceBlock] = {}
             for version, scaled in versions.items():
                 forecast = scaled.scaling.forecast([parts[key] for key in scaled.keys])
-                predicted = top if predictions == "original" else _top_class(forecast.logits)
+                if predictions == "own":
+                    labelled = LabelledRows(_top_class(forecast.logits), labels[part])
                 if collector.decision is not None and collector.decision[0] == version:
                     collector.decision[1].add(forecast, top, labels[part])
                 counted[version] = collector.add(
-                    version, forecast, predicted, labels[part], block[part], groupings
+                    version, forecast, labelled, block[part], groupings
                 )
             collector.add_pairs(counted, top)
     return unlabelled
@@ -675,10 +683,10 @@ def _with_intervals(
 
 def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
     """Return the groups with their AUROC, which needs right and wrong rows."""
-    areas = [auroc(rows) if len(rows) else None for rows in ranks.ranked()]
+    rankings = [areas(rows).auroc if len(rows) else None for rows in ranks.ranked()]
     return tuple(
-        group if area is None else replace(group, correctness_auroc=area.value)
-        for group, area in zip(groups, areas, strict=True)
+        group if ranking is None else replace(group, correctness_auroc=ranking.value)
+        for group, ranking in zip(groups, rankings, strict=True)
     )
 
 

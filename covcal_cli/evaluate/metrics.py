@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.evaluate.bins import (
     CORRECTNESS,
     Bins,
@@ -30,12 +30,12 @@ from covcal_cli.evaluate.bins import (
     require_rows,
 )
 from covcal_cli.evaluate.ranked import (
+    Areas,
     Auroc,
     RankedRows,
     RowCollector,
     adaptive_bins,
-    aurc,
-    auroc,
+    areas,
     smooth_ece,
 )
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
@@ -334,14 +334,19 @@ class Metrics:
         return self.bins.mce()
 
     @cached_property
+    def areas(self) -> Areas:
+        """The AURC and the AUROC."""
+        return areas(self.ranked)
+
+    @property
     def aurc(self) -> float:
         """Area under the risk-coverage curve."""
-        return aurc(self.ranked)
+        return self.areas.aurc
 
-    @cached_property
+    @property
     def ranking(self) -> Auroc | None:
         """How well confidence ranks right rows above wrong rows; None unless there are both."""
-        return auroc(self.ranked)
+        return self.areas.auroc
 
     @property
     def correctness_auroc(self) -> float | None:
@@ -370,6 +375,45 @@ class Metrics:
     def to_json(self) -> dict[str, float | int | None]:
         """Return n and all metrics that the user asked for, by their names in metrics.json."""
         return {"n": self.n} | {name: self.value(name) for name in self.names}
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """A block of m rows with its labels, 0 .. K-1; every array has shape (m,).
+
+    Several calibrations can share it, so that each array is computed only once.
+    """
+
+    predictions: Labels  # labels whose confidence is measured
+    labels: Labels  # true labels
+
+    @cached_property
+    def at_predictions(self) -> Labels:
+        """Places of the predicted labels in a flat block of shape (K, m)."""
+        return self._places(self.predictions)
+
+    @cached_property
+    def at_labels(self) -> Labels:
+        """Places of the true labels."""
+        return self._places(self.labels)
+
+    @cached_property
+    def correct(self) -> Booleans:
+        """Whether the predicted label is right."""
+        return self.predictions == self.labels
+
+    @cached_property
+    def wrong(self) -> Rows:
+        """Numbers of the rows whose predicted label is wrong."""
+        return np.flatnonzero(~self.correct)
+
+    @cached_property
+    def at_wrong(self) -> Labels:
+        """Places of the wrong predicted labels."""
+        return self.at_predictions.take(self.wrong)
+
+    def _places(self, labels: Labels) -> Labels:
+        return labels * len(labels) + np.arange(len(labels))
 
 
 class MetricsAccumulator:
@@ -403,29 +447,23 @@ class MetricsAccumulator:
         self._correctness = {name: 0.0 for name in CORRECTNESS if name in names}
         self._agreeing = 0
 
-    def add(self, forecast: Softmax, predictions: Labels, labels: Labels) -> ConfidenceBlock:
-        """Count a block of m rows.
-
-        `predictions` are the labels whose confidence is measured; `labels` are the true labels.
-        Both have shape (m,) and values 0 .. K-1.
-        """
+    def add(self, forecast: Softmax, labelled: LabelledRows) -> ConfidenceBlock:
+        """Count a block of rows."""
         probabilities = forecast.probabilities
-        m = len(labels)
-        columns = np.arange(m)
         # the confidence in the predicted label, and its bin
-        logs = forecast.logs_at(predictions * m + columns)
-        rows = confidence_block(exp(logs), predictions == labels, self._edges)
+        logs = forecast.logs_at(labelled.at_predictions)
+        rows = confidence_block(exp(logs), labelled.correct, self._edges)
         # The Brier score of a row is p.p - 2 p_y + 1.
-        at_labels = labels * m + columns
-        losses = np.minimum(-forecast.logs_at(at_labels), MOST_NLL)
-        of_labels = probabilities.take(at_labels)
+        losses = np.minimum(-forecast.logs_at(labelled.at_labels), MOST_NLL)
+        of_labels = probabilities.take(labelled.at_labels)
+        squares = float(np.vdot(probabilities, probabilities))
         self._nll += float(losses.sum())
-        self._brier += float(np.vdot(probabilities, probabilities)) + m - 2 * float(of_labels.sum())
+        self._brier += squares + len(losses) - 2 * float(of_labels.sum())
         # The largest log probability of a row is -log_sums, because its largest logit is 0.
         self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
         if self._rows is not None:
             self._rows.add(rows.confidence, rows.correct)
-        of_correctness = self._losses_of_correctness(forecast, predictions, logs, rows)
+        of_correctness = self._losses_of_correctness(forecast, labelled, logs, rows)
         for name, values in of_correctness.items():
             self._correctness[name] += float(values.sum())
         rows = replace(rows, losses=of_correctness)
@@ -441,12 +479,12 @@ class MetricsAccumulator:
                 cells.add(of_rows[name])
             rows = replace(rows, losses=of_rows)
         if self._classwise is not None:
-            self._classwise.add(probabilities, labels)
-        self._counts.add(rows, predictions if self._few else None)
+            self._classwise.add(probabilities, labelled.labels)
+        self._counts.add(rows, labelled.predictions if self._few else None)
         return rows
 
     def _losses_of_correctness(
-        self, forecast: Softmax, predictions: Labels, logs: Float64s, rows: ConfidenceBlock
+        self, forecast: Softmax, labelled: LabelledRows, logs: Float64s, rows: ConfidenceBlock
     ) -> dict[str, Float64s]:
         """Return, for each metric, the losses of the confidence as a forecast of a right label.
 
@@ -456,14 +494,15 @@ class MetricsAccumulator:
         if "correctness_brier" in self._correctness:
             losses["correctness_brier"] = (rows.confidence - rows.correct) ** 2
         if "correctness_nll" in self._correctness:
-            surprises = -logs
-            wrong = np.flatnonzero(~rows.correct)
-            probabilities = forecast.probabilities.take(predictions[wrong] * len(logs) + wrong)
+            surprises, wrong = -logs, labelled.wrong
+            probabilities = forecast.probabilities.take(labelled.at_wrong)
+            near = np.flatnonzero(probabilities > _NEARLY_ONE)
+            probabilities[near] = 0.0
+            surprises[wrong] = -np.log1p(-probabilities)
             # Near p = 1, 1 - p loses digits, so the probabilities of the other classes are summed.
-            near = probabilities > _NEARLY_ONE
-            far = ~near
-            surprises[wrong[far]] = -np.log1p(-probabilities[far])
-            surprises[wrong[near]] = -forecast.logs_beside(wrong[near], predictions[wrong[near]])
+            if len(near):
+                sure = wrong[near]
+                surprises[sure] = -forecast.logs_beside(sure, labelled.predictions[sure])
             losses["correctness_nll"] = np.minimum(surprises, MOST_NLL)
         return losses
 

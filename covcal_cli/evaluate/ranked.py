@@ -8,7 +8,9 @@ sorting rows.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,51 +138,8 @@ def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
     return Bins(counts, hits, confidence_sums)
 
 
-# The area under the risk-coverage curve: how well the confidence ranks right rows above wrong ones.
-
-
-def aurc(rows: RankedRows) -> float:
-    """Return the share of errors among the k most confident rows, averaged over all k.
-
-    Lower is better; temperature scaling hardly changes it. (Geifman & El-Yaniv 2017; the area of
-    Geifman, Uziel & El-Yaniv 2019.) Among rows with the same confidence, the mean over all orders
-    is used. So the order of rows in the file does not matter.
-    """
-    n = require_rows(len(rows))
-    # `before` is the number of rows that were summed already
-    area, before, errors_before = 0.0, 0, 0
-    for sizes, errors in _runs(rows):
-        last = np.cumsum(sizes)
-        wrong = errors_before + np.cumsum(errors)
-        # add 1/k for all ranks k of a run
-        inverse = np.diff(
-            np.cumsum(1 / np.arange(before + 1.0, before + last[-1] + 1)).take(last - 1),
-            prepend=0.0,
-        )
-        # add (errors before + (k - rows before) errors / size) / k for all ranks k of a run
-        rank_share = (before + last - sizes) * (errors / sizes)
-        area += float((wrong - errors - rank_share) @ inverse) + int(errors.sum())
-        before, errors_before = before + int(last[-1]), int(wrong[-1])
-    return area / n
-
-
-def _runs(rows: RankedRows) -> Iterator[tuple[Integers, Integers]]:
-    """Yield rows and errors of each run of equal confidence, the most confident rows first.
-
-    Runs come in parts, which limits memory, but no run is split.
-    """
-    stop = len(rows)
-    while stop > 0:
-        start = rows.first_of_its_value(max(0, stop - _CHUNK))
-        keys = rows.keys[start:stop][::-1]
-        values = keys >> np.uint32(1)
-        last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(keys) - 1)
-        wrong = np.cumsum(~correct_of(keys), dtype=np.int64).take(last)
-        yield np.diff(last, prepend=-1), np.diff(wrong, prepend=0)
-        stop = start
-
-
-# The area under the ROC curve, if confidence predicts whether a label is right.
+# Two areas that say how well the confidence ranks right rows above wrong ones. They are under the
+# risk-coverage curve, and under the ROC curve if confidence predicts whether a label is right.
 
 
 @dataclass(frozen=True)
@@ -193,10 +152,21 @@ class Auroc:
     wrong: int
 
 
-def auroc(rows: RankedRows) -> Auroc | None:
-    """Return the AUROC of ranked rows; None if all rows are right or all are wrong.
+class Areas(NamedTuple):
+    """The areas under both curves of ranked rows."""
 
-    It is Mann & Whitney's U, divided by the number of pairs of a right and a wrong row. The
+    # The share of errors among the k most confident rows, averaged over all k. Lower is better;
+    # temperature scaling hardly changes it. (Geifman & El-Yaniv 2017; the area of Geifman, Uziel &
+    # El-Yaniv 2019.) Among rows with the same confidence, the mean over all orders is used. So the
+    # order of rows in the file does not matter.
+    aurc: float
+    auroc: Auroc | None  # None if all rows are right or all are wrong
+
+
+def areas(rows: RankedRows) -> Areas:
+    """Return the areas of ranked rows, in one pass over the runs of equal confidence.
+
+    The AUROC is Mann & Whitney's U, divided by the number of pairs of a right and a wrong row. The
     placement of a right row is the share of wrong rows below it. The placement of a wrong row is
     the share of right rows above it. The mean placement of right rows is the area, and so is that
     of wrong rows. The variance of the area comes from the variances of the placements.
@@ -204,25 +174,69 @@ def auroc(rows: RankedRows) -> Auroc | None:
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
     wrong = n - right
-    if not right or not wrong:
-        return None
-    pairs = right_above = wrong_above = 0  # twice the number of pairs in the right order
+    area = pairs = 0.0  # pairs: twice the number of pairs in the right order
     squares_of_right = squares_of_wrong = 0.0
-    for sizes, errors in _runs(rows):
-        hits = sizes - errors
+    for run in _runs(rows):
+        area += run.risk()
         # for every row: twice the number of rows of the other kind that are on the right side of it
-        below = 2 * (wrong - wrong_above - np.cumsum(errors)) + errors
-        above = 2 * (right_above + np.cumsum(hits)) - hits
-        pairs += int(errors @ above)
-        squares_of_right += float(hits @ (below / (2 * wrong)) ** 2)
-        squares_of_wrong += float(errors @ (above / (2 * right)) ** 2)
-        right_above, wrong_above = right_above + int(hits.sum()), wrong_above + int(errors.sum())
-    area = pairs / (2 * right * wrong)
+        below = 2 * (wrong - run.errors_before) - run.errors
+        above = 2 * (run.rows_before - run.errors_before) + run.hits
+        pairs += float(run.errors @ above)
+        squares_of_right += float(run.hits @ (below / max(1, 2 * wrong)) ** 2)
+        squares_of_wrong += float(run.errors @ (above / max(1, 2 * right)) ** 2)
+    if not right or not wrong:
+        return Areas(area / n, None)
+    value = pairs / (2 * right * wrong)
     variance = sum(
-        max(0.0, squares / count - area**2) / max(1, count - 1)
+        max(0.0, squares / count - value**2) / max(1, count - 1)
         for squares, count in ((squares_of_right, right), (squares_of_wrong, wrong))
     )
-    return Auroc(area, variance, right, wrong)
+    return Areas(area / n, Auroc(value, variance, right, wrong))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of rows of equal confidence, the most confident first; each array has shape (runs,).
+
+    Counts are floats, because multiplying and dividing them is several times faster.
+    """
+
+    rows_before: Float64s  # rows in all runs before this run
+    errors_before: Float64s
+    sizes: Float64s  # rows in this run
+    errors: Float64s
+    last: Integers  # the last row of this run, counted from the first row of the first run
+
+    @cached_property
+    def hits(self) -> Float64s:
+        """Right rows in this run."""
+        return self.sizes - self.errors
+
+    def risk(self) -> float:
+        """Return the sum over the ranks k of the share of errors among the k first rows."""
+        # add 1/k for all ranks k of a run
+        ranks = np.arange(self.last[-1] + 1) + (self.rows_before[0] + 1)
+        sums = np.cumsum(1 / ranks).take(self.last)
+        # add (errors before + (k - rows before) errors / size) / k for all ranks k of a run
+        shares = self.errors / self.sizes
+        constant = self.errors_before - self.rows_before * shares
+        return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
+
+
+def _runs(rows: RankedRows) -> Iterator[_Runs]:
+    """Yield the runs of ranked rows in parts, which limits memory, but no run is split."""
+    stop, errors = len(rows), 0
+    while stop > 0:
+        start = rows.first_of_its_value(max(0, stop - _CHUNK))
+        keys = rows.keys[start:stop][::-1].copy()
+        # the lowest bit says whether a row is right, and the other bits are its confidence
+        last = np.append(np.flatnonzero((keys[1:] ^ keys[:-1]) > 1), len(keys) - 1)
+        right = np.cumsum(keys & np.uint32(1), dtype=np.uint32).take(last)
+        wrong = last + 1 - right
+        ends = np.concatenate([[len(rows) - stop], last + (len(rows) - stop + 1)], dtype=float)
+        errors_at_ends = np.concatenate([[errors], wrong + errors], dtype=float)
+        yield _Runs(ends[:-1], errors_at_ends[:-1], np.diff(ends), np.diff(errors_at_ends), last)
+        stop, errors = start, errors + int(wrong[-1])
 
 
 def _chunks(keys: Keys) -> Iterator[Keys]:

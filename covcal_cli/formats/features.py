@@ -306,6 +306,7 @@ class FeatureFile:
 
     def __init__(self, path: Path, handle: Any = None) -> None:
         self.path = path
+        self._sha256: str | None = None
         self._file = File(path, remedy=REMEDY, handle=handle, within=self._place)
         try:
             self.schema = self._checked_schema()
@@ -384,7 +385,9 @@ class FeatureFile:
 
     def sha256(self) -> str:
         """Return the sha256 of the file, or of the file before its rows were labelled."""
-        return str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
+        if self._sha256 is None:  # reading the whole file takes long, so read it once
+            self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
+        return self._sha256
 
     def require_source(self) -> SourceDomain:
         """Return the source domain; raise `TooFewRowsError` if there is none."""

@@ -118,7 +118,7 @@ def exp(block: Float64s) -> Float64s:
     """
     with np.errstate(over="ignore"):  # masks can be near the lowest float32
         powers = block.astype(np.float32)
-    return np.exp(powers, out=powers).astype(np.float64)
+    return np.exp(powers, out=np.empty(block.shape))
 
 
 def log_softmax(block: Float64s, temperature: float) -> Float64s:

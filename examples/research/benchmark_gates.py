@@ -18,7 +18,7 @@ from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.bins import bin_edges, confidence_block
 from covcal_cli.evaluate.bootstrap import LEVEL, intervals
 from covcal_cli.evaluate.limits import Baseline, Limit, apply_limits, compare
-from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
+from covcal_cli.evaluate.metrics import LabelledRows, Metrics, MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, MetricsRecord
 from covcal_cli.forecast import NONE, UNSCALED
 from covcal_cli.maths.softmax import class_major, softmax
@@ -54,7 +54,9 @@ def measured(n: int, honest: float, seed: int) -> Metrics:
     correct: Booleans = rng.random(n) < right
     accumulator = MetricsAccumulator(BINS, 2, keep_losses=True)
     logits = class_major(np.stack([odds, np.zeros(n)], axis=1))
-    accumulator.add(softmax(logits, 1.0), np.zeros(n, dtype=np.int64), (~correct).astype(np.int64))
+    accumulator.add(
+        softmax(logits, 1.0), LabelledRows(np.zeros(n, dtype=np.int64), (~correct).astype(np.int64))
+    )
     return accumulator.result()
 
 

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from covcal_cli.calibrate.problem import LogisticDiscriminator, fit_discriminator
-from covcal_cli.evaluate.metrics import MetricsAccumulator
+from covcal_cli.evaluate.metrics import LabelledRows, MetricsAccumulator
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.softmax import class_major, log_mean_softmax, log_softmax, softmax
 from covcal_cli.maths.temperature import fit_temperature
@@ -58,7 +58,7 @@ def test_nll_and_brier_equal_scikit_learns() -> None:
     logits, labels, _ = made_rows(2.0)
     logs = log_softmax(class_major(logits), 1.5)
     accumulator = MetricsAccumulator(15, 4)
-    accumulator.add(softmax(class_major(logits), 1.5), logits.argmax(axis=1), labels)
+    accumulator.add(softmax(class_major(logits), 1.5), LabelledRows(logits.argmax(axis=1), labels))
     found = accumulator.result()
     p = np.exp(logs.T)
     p /= p.sum(axis=1, keepdims=True)
@@ -75,7 +75,9 @@ def test_the_scores_of_correctness_equal_scikit_learns(decimals: int) -> None:
     predictions = logits.argmax(axis=1)
     accumulator = MetricsAccumulator(15, 4)
     for rows in np.array_split(np.arange(len(labels)), 3):
-        accumulator.add(softmax(class_major(logits[rows]), 1.5), predictions[rows], labels[rows])
+        accumulator.add(
+            softmax(class_major(logits[rows]), 1.5), LabelledRows(predictions[rows], labels[rows])
+        )
     found = accumulator.result()
     confidence = np.exp(reference(logits / 1.5, axis=1)).max(axis=1)
     right = predictions == labels

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli.evaluate.metrics import MetricsAccumulator
+from covcal_cli.evaluate.metrics import LabelledRows, MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, log_softmax, softmax
 
 
@@ -26,7 +26,8 @@ def test_ece_equals_torchmetrics(bins: int, seed: int) -> None:
     assert away.mean() > 0.9
     accumulator = MetricsAccumulator(bins, 6)
     accumulator.add(
-        softmax(class_major(logits[away]), 1.0), truth.argmax(axis=1)[away], labels[away]
+        softmax(class_major(logits[away]), 1.0),
+        LabelledRows(truth.argmax(axis=1)[away], labels[away]),
     )
     expected = multiclass_calibration_error(
         torch.from_numpy(probabilities.T[away]),

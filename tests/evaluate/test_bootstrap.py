@@ -18,8 +18,8 @@ from covcal_cli.evaluate.bootstrap import (
     mean_interval,
     ranks_interval,
 )
-from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
-from covcal_cli.evaluate.ranked import Auroc, auroc
+from covcal_cli.evaluate.metrics import LabelledRows, Metrics, MetricsAccumulator
+from covcal_cli.evaluate.ranked import Auroc, areas
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.softmax import class_major, softmax
 from tests.evaluate.made_bins import ranked
@@ -197,7 +197,9 @@ def made_metrics(n: int, seed: int = 0) -> Metrics:
     truth = 2 * rng.normal(size=(n, 5))
     labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
     accumulator = MetricsAccumulator(BINS, 5, keep_losses=True)
-    accumulator.add(softmax(class_major(1.5 * truth), 1.0), truth.argmax(axis=1), labels)
+    accumulator.add(
+        softmax(class_major(1.5 * truth), 1.0), LabelledRows(truth.argmax(axis=1), labels)
+    )
     return accumulator.result()
 
 
@@ -270,7 +272,7 @@ class TestRanks:
         def area(rows: int, seed: int) -> Auroc:
             rng = np.random.default_rng(seed)
             confidence = np.round(skewed(rng, rows), decimals)
-            found = auroc(ranked(confidence, rng.random(rows) < confidence))
+            found = areas(ranked(confidence, rng.random(rows) < confidence)).auroc
             assert found is not None
             return found
 
@@ -288,7 +290,9 @@ class TestRanks:
     def test_no_order_has_no_interval(self) -> None:
         """Where all rows are right."""
         accumulator = MetricsAccumulator(BINS, 2, keep_losses=True)
-        accumulator.add(softmax(class_major(np.eye(2)), 1.0), np.arange(2), np.arange(2))
+        accumulator.add(
+            softmax(class_major(np.eye(2)), 1.0), LabelledRows(np.arange(2), np.arange(2))
+        )
         assert "correctness_auroc" not in intervals(accumulator.result(), resamples=10, seed=0)
 
 

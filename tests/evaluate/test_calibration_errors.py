@@ -12,8 +12,7 @@ from covcal_cli.evaluate.bins import ClasswiseBins, debiased_ece
 from covcal_cli.evaluate.ranked import (
     RowCollector,
     adaptive_bins,
-    aurc,
-    auroc,
+    areas,
     confidence_of,
     correct_of,
     smooth_ece,
@@ -99,7 +98,7 @@ class TestAdaptiveBins:
 
     def test_no_rows(self) -> None:
         """Nothing to cut is an error, not 0."""
-        for measure in (lambda rows: adaptive_bins(rows, 15), smooth_ece, aurc):
+        for measure in (lambda rows: adaptive_bins(rows, 15), smooth_ece, areas):
             with pytest.raises(ValueError, match="no rows"):
                 measure(ranked(np.empty(0), np.empty(0, bool)))
 
@@ -259,7 +258,7 @@ class TestAUROC:
         variance = sum(
             float(np.var(pairs.mean(axis=axis), ddof=1)) / pairs.shape[1 - axis] for axis in (0, 1)
         )
-        found = auroc(ranked(confidence, correct))
+        found = areas(ranked(confidence, correct)).auroc
         assert found is not None
         assert (found.right, found.wrong) == pairs.shape
         assert found.value == pytest.approx(float(pairs.mean()), abs=1e-12)
@@ -269,7 +268,7 @@ class TestAUROC:
         """Perfect order is 1, the reverse 0, no order a half."""
         confidence = np.linspace(0.1, 0.9, 40)
         for values, area in ((confidence, 1.0), (confidence[::-1], 0.0), (confidence * 0, 0.5)):
-            found = auroc(ranked(values, confidence > 0.7))
+            found = areas(ranked(values, confidence > 0.7)).auroc
             assert found is not None
             assert found.value == area
 
@@ -279,23 +278,23 @@ class TestAURC:
         """Without ties: the mean over k of the error rate among the k most confident rows."""
         confidence, correct = made_rows("spread", 700)
         assert len(set(confidence.tolist())) == 700
-        found = aurc(ranked(confidence, correct))
+        found = areas(ranked(confidence, correct)).aurc
         assert found == pytest.approx(aurc_by_shuffling(confidence, correct, 1), abs=1e-12)
 
     @pytest.mark.parametrize("kind", ["ties", "sure"])
     def test_ties_count_by_the_mean_over_their_orders(self, kind: str) -> None:
         """With ties the order of the file does not matter, and the mean over orders is found."""
         confidence, correct = made_rows(kind, 300)
-        found = aurc(ranked(confidence, correct))
+        found = areas(ranked(confidence, correct)).aurc
         assert found == pytest.approx(aurc_by_shuffling(confidence, correct, 1000), abs=6e-4)
-        assert aurc(ranked(confidence[::-1], correct[::-1])) == found
+        assert areas(ranked(confidence[::-1], correct[::-1])).aurc == found
 
     def test_pieces_add_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many rows are looked at together, the area is the same."""
         rows: Any = ranked(*made_rows("ties", 500))
-        whole = aurc(rows)
+        whole = areas(rows).aurc
         monkeypatch.setattr("covcal_cli.evaluate.ranked._CHUNK", 7)
-        assert aurc(rows) == pytest.approx(whole, abs=1e-12)
+        assert areas(rows).aurc == pytest.approx(whole, abs=1e-12)
 
     def test_many_rows_equal_a_sum_over_runs(self) -> None:
         """More rows than are looked at together, many tied: a sum over runs."""
@@ -309,11 +308,11 @@ class TestAURC:
             steps = np.arange(1, size + 1)
             area += float(((wrong + steps * errors / size) / (rank + steps)).sum())
             rank, wrong = rank + size, wrong + errors
-        found = aurc(ranked(confidence, correct))
+        found = areas(ranked(confidence, correct)).aurc
         assert found == pytest.approx(area / len(confidence), abs=1e-12)
 
     def test_the_ends(self) -> None:
         """All right is 0, all wrong is 1."""
         confidence = np.linspace(0.1, 0.9, 40)
-        assert aurc(ranked(confidence, np.ones(40, bool))) == 0
-        assert aurc(ranked(confidence, np.zeros(40, bool))) == pytest.approx(1)
+        assert areas(ranked(confidence, np.ones(40, bool))).aurc == 0
+        assert areas(ranked(confidence, np.zeros(40, bool))).aurc == pytest.approx(1)

@@ -13,7 +13,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate import diagram
 from covcal_cli.evaluate.bins import ReliabilityBins
 from covcal_cli.evaluate.diagram import accuracy_above, draw_diagram, text_diagram
-from covcal_cli.evaluate.metrics import Metrics, MetricsAccumulator
+from covcal_cli.evaluate.metrics import LabelledRows, Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import class_major, softmax
 from tests.cli_runner import covcal
 from tests.evaluate.made_bins import binned
@@ -35,7 +35,9 @@ def metrics_of(confidence: Sequence[float], correct: Sequence[bool], bins: int =
     with np.errstate(divide="ignore"):
         logs = np.log(np.stack([values, 1 - values], axis=1))
     labels = np.where(correct, 0, 1)
-    collected.add(softmax(class_major(logs), 1.0), np.zeros(len(values), np.int64), labels)
+    collected.add(
+        softmax(class_major(logs), 1.0), LabelledRows(np.zeros(len(values), np.int64), labels)
+    )
     return collected.result()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from covcal_cli.arrays import Booleans, Float64s, Labels
 from covcal_cli.evaluate.bins import GroupBins, bin_edges, confidence_block
-from covcal_cli.evaluate.metrics import MAIN, METRICS, Metrics, MetricsAccumulator
+from covcal_cli.evaluate.metrics import MAIN, METRICS, LabelledRows, Metrics, MetricsAccumulator
 from covcal_cli.maths.softmax import Softmax, class_major, log_softmax, softmax
 from tests.evaluate.made_bins import binned
 
@@ -49,7 +49,7 @@ def forecast(logs: Float64s) -> Softmax:
 
 def metrics_of(logs: Float64s, predictions: Labels, labels: Labels, bins: int = 15) -> Metrics:
     accumulator = MetricsAccumulator(bins, len(logs))
-    accumulator.add(forecast(logs), predictions, labels)
+    accumulator.add(forecast(logs), LabelledRows(predictions, labels))
     return accumulator.result()
 
 
@@ -129,7 +129,9 @@ def test_blocks_of_any_size_add_up() -> None:
     whole = metrics_of(logs, predictions, labels)
     parts = MetricsAccumulator(15, len(logs))
     for start, stop in [(0, 1), (1, 1), (1, 170), (170, 500)]:
-        parts.add(forecast(logs[:, start:stop]), predictions[start:stop], labels[start:stop])
+        parts.add(
+            forecast(logs[:, start:stop]), LabelledRows(predictions[start:stop], labels[start:stop])
+        )
     found = parts.result()
     assert found.bins.counts.tolist() == whole.bins.counts.tolist()
     assert found.to_json() == pytest.approx(whole.to_json(), rel=1e-12)
@@ -333,7 +335,7 @@ class TestCorrectness:
         block = softmax(class_major(np.array([logits])), 1.0)
         for label, expected in ((1, wrong), (0, right)):
             accumulator = MetricsAccumulator(15, 3)
-            accumulator.add(block, np.array([0]), np.array([label]))
+            accumulator.add(block, LabelledRows(np.array([0]), np.array([label])))
             found = accumulator.result()
             assert found.correctness_nll is not None
             assert found.correctness_nll == pytest.approx(expected, abs=1e-4)
@@ -368,7 +370,7 @@ def test_memory_grows_by_four_bytes_a_row() -> None:
     def kept_and_peak(blocks: int) -> tuple[int, int]:
         tracemalloc.reset_peak()
         for _ in range(blocks):
-            accumulator.add(block, predictions, labels)
+            accumulator.add(block, LabelledRows(predictions, labels))
         return tracemalloc.get_traced_memory()
 
     tracemalloc.start()
@@ -403,7 +405,7 @@ def test_a_softmax_counts_as_its_logarithms_do(temperature: float) -> None:
     logs, predictions, labels = made_rows()
     block = class_major(logs.T)
     given = MetricsAccumulator(15, len(logs))
-    given.add(softmax(block, temperature), predictions, labels)
+    given.add(softmax(block, temperature), LabelledRows(predictions, labels))
     expected = metrics_of(log_softmax(block, temperature), predictions, labels)
     assert given.result().to_json() == pytest.approx(expected.to_json(), abs=1e-7)
 
@@ -414,7 +416,7 @@ def test_fewer_metrics_have_the_same_values() -> None:
     whole = metrics_of(logs, predictions, labels)
     for names in (MAIN, ("aurc",), ("correctness_nll", "sharpness")):
         accumulator = MetricsAccumulator(15, len(logs), names=names)
-        accumulator.add(forecast(logs), predictions, labels)
+        accumulator.add(forecast(logs), LabelledRows(predictions, labels))
         few = accumulator.result()
         assert few.to_json() == {"n": whole.n} | {
             name: whole.value(name) for name in METRICS if name in names
