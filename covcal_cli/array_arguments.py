@@ -71,7 +71,10 @@ def logits_of(values: Any, name: str) -> Float64s:
     both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
     bad = np.flatnonzero(~valid_rows(both))
     if len(bad):
-        raise ArgumentError(f"{name}: row {bad[0]} is not finite")
+        raise ArgumentError(
+            f"{name}: row {bad[0]} is not finite: give finite numbers. If a probability is 0, give "
+            "np.log(np.maximum(probabilities, 1e-38))"
+        )
     _require_logits(rows, name)
     return both
 

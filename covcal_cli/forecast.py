@@ -148,8 +148,8 @@ def fitted_networks(
         )
     if networks is None and not path.is_file():
         raise CovcalError(
-            f"{document} was fitted with the networks of {path}, which is gone: pass --networks "
-            "with the adapted file"
+            f"{document} was fitted with the networks of {path}, which is not here: pass "
+            "--networks with the adapted file"
         )
     networks_read = read_aligned_networks(path)
     if networks_read.sha256 != calibration.networks_sha256:
@@ -384,8 +384,7 @@ def _require_same_classes(
     classes, expected = file.classes, calibration.classes
     if len(classes) != len(expected):
         raise CovcalError(
-            f"{file.path} has {len(classes)} classes, but the calibration has {len(expected)}: "
-            f"{AGAIN}"
+            f"{file.path} has {len(classes)} classes, but {document} has {len(expected)}: {AGAIN}"
         )
     for index, (name, wanted) in enumerate(zip(classes, expected, strict=True)):
         if name == wanted:

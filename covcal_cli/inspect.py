@@ -430,7 +430,14 @@ def _decision_lines(path: Path) -> Lines:
         if read.threshold is not None:
             accepted = f"{read.share:.1%} of the rows: {read.score} above {read.threshold:.4%}"
         kind = f"promised with {read.certainty:.0%} certainty" if read.is_promise else "an estimate"
-        lines += [("accept", accepted), ("wrong", f"at most {read.error:.1%} of them, {kind}")]
+        wrong = f"at most {read.error:.1%} of them, {kind}"
+        if read.expected is not None and not read.is_promise:
+            low, high = read.expected.low, read.expected.high
+            wrong = (
+                f"{read.expected.error:.1%} of them ({low:.1%} to {high:.1%}), {kind}; at most "
+                f"{read.error:.1%} were allowed"
+            )
+        lines += [("accept", accepted), ("wrong", wrong)]
     if read.sets is not None:
         lines.append(
             ("sets", f"{read.sets.mean_size:.2f} classes on average for {read.sets.coverage:.1%}")
@@ -502,5 +509,5 @@ def _state(entry: Input) -> str:
     if entry.is_outside:
         return ", outside its folder, not opened"
     if not entry.path.is_file():
-        return ", which is gone"
+        return ", which is not here"
     return "" if is_unchanged(entry) else ", which has changed since"

@@ -358,7 +358,10 @@ class Problem:
         if self.file.is_adapted:  # an adapted file already has the logits of its discriminators
             return None
         if source.n_features is None or target.n_features is None:
-            return "features of both domains: extract them again with features"
+            return (
+                "features of both domains: extract them again without --phi none, or from tables "
+                "with columns feature_0, feature_1, ..."
+            )
         for domain in (source, target):
             if domain.count("train") == 0:
                 return f"training rows of both domains ({domain.counts()})"

@@ -49,6 +49,12 @@ def kind_of(model: str | Path) -> Kind:
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 
+def is_model(path: str | Path) -> bool:
+    """Return whether a path or text names a model, by its ending or as ``module:function``."""
+    endings = {ending for kind in KINDS for ending in (*kind.usual, *kind.others)}
+    return names_a_function(path) or Path(path).suffix.lower() in endings
+
+
 def names_a_function(model: str | Path) -> bool:
     """Return whether `model` has the form ``module:function`` and is not an existing file."""
     return _FUNCTION.fullmatch(str(model)) is not None and not Path(model).exists()

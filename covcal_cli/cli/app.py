@@ -313,8 +313,12 @@ def _ended(error: BaseException) -> int:
 
 
 def _suggesting(text: str) -> str:
-    """Return a message about an option: drop pydantic's prefix, and name the nearest choice."""
+    """Return a message about an option in plain words, with the nearest choice."""
     text = text.removeprefix("Value error, ")
+    if text.startswith("Input should be a valid number"):
+        return "give a number, and a share as a fraction such as 0.05"
+    if text.startswith("Input should be a valid integer"):
+        return "give a whole number"
     match = re.fullmatch("'(.*)' is not one of (.*)", text)
     if match is None:
         return text

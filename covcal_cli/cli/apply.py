@@ -61,8 +61,8 @@ def apply(
     """Write the calibrated confidence and probabilities of every row.
 
     Reads no true labels. The columns are: id; label, the class that the classifier predicted,
-    which calibration never changes; confidence, the calibrated probability of that label; and
-    prob_NAME, the calibrated probability of every class.
+    which calibration never changes, and label_index, its number; confidence, the calibrated
+    probability of that label; and prob_NAME, the calibrated probability of every class.
 
     \b
     Examples:

@@ -65,7 +65,7 @@ def extract(
       covcal extract model.onnx source.npz target.npz -o features.h5
       covcal extract model.onnx --target new/ -o new.h5
       covcal extract model.onnx source/ target/ --preprocess imagenet
-      covcal extract model.onnx source/ target/ --size 224 --mean 127 --std 128
+      covcal extract model.onnx source/ target/ --size 224 --mean 0.5 --std 0.5
       covcal extract nets:build source/ target/ --weights best.pth
       covcal extract source.parquet target.parquet
       covcal extract old.jsonl new.jsonl --choices A B C D

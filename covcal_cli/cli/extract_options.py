@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from covcal_cli.classifiers import MODEL_HELP
+from covcal_cli.classifiers import MODEL_HELP, is_model
 from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
 from covcal_cli.data.stores import SUFFIXES, is_table
 
@@ -152,7 +152,18 @@ class Inputs:
                 "TARGET is given twice: give either SOURCE TARGET or --target TARGET",
                 param_hint="--target",
             )
+        if target is not None and is_model(target):
+            raise typer.BadParameter(
+                f"{target} is a model: give it first, as MODEL SOURCE TARGET", param_hint="TARGET"
+            )
         only = target if target is not None else target_only
+        if only is None and source is not None and not is_model(model):
+            other = next(path for path in tables if not is_table(path))
+            raise typer.BadParameter(
+                f"{other} is not a table that covcal reads: save it as .csv, .parquet or .jsonl. "
+                "With a model, give MODEL, SOURCE and TARGET",
+                param_hint="TARGET",
+            )
         if only is None:
             raise typer.BadParameter(
                 "give SOURCE and TARGET, or --target TARGET", param_hint="TARGET"

@@ -340,7 +340,7 @@ def _summary(report: "RunReport", *, verbose: bool) -> str:
     """Return the estimate, the measurement if there are labels, and the next step."""
     from covcal_cli.cli.calibrate import answer, details
     from covcal_cli.errors import printable
-    from covcal_cli.report.verdict import measured_action, unmeasured_action
+    from covcal_cli.report.verdict import class_order_action, measured_action, unmeasured_action
 
     lines = [answer(report.calibration)]
     if verbose:
@@ -352,7 +352,9 @@ def _summary(report: "RunReport", *, verbose: bool) -> str:
             f"Measured          accuracy {after.accuracy:.1%}, ECE {before.ece:.1%} before and "
             f"{after.ece:.1%} after, on {after.n} labelled target rows"
         )
-        tone, verdict = measured_action(report.evaluation, list(metrics)[-1])
+        tone, verdict = class_order_action(report.calibration) or measured_action(
+            report.evaluation, list(metrics)[-1]
+        )
     else:
         tone, verdict = unmeasured_action(report.calibration)
     lines.insert(0, f"Verdict           {printable(verdict)}")

@@ -302,8 +302,8 @@ class OutputTable:
             yield "some probabilities are slightly below 0 by rounding: they count as 0"
         if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
-                "some probabilities are below 1e-38 and count as 1e-38: if rounding made them "
-                "0, write more digits"
+                "some probabilities are below 1e-38 and count as 1e-38: trees give exact zeros. If "
+                "rounding made them 0, write more digits"
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
@@ -422,7 +422,8 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)}: not used as features. To use it, rename {array} to "features"',)
-    if len(numbers) < 2:  # a single number, such as an age, is a group
+    # a single number, such as an age, is a group; in a table without rows, texts look like numbers
+    if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
     return (
@@ -612,4 +613,4 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
 
 
 def _in_words(value: int | tuple[str, ...] | None) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value or "none")
+    return ", ".join(value) if isinstance(value, tuple) else str(value or "no names")

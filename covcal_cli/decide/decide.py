@@ -57,7 +57,7 @@ from covcal_cli.maths.acceptance import (
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.progress import Progress, ProgressCallback, silent
-from covcal_cli.records import Input, require_one_of
+from covcal_cli.records import Input, require_one_of, require_shares
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
@@ -98,10 +98,7 @@ class DecideSettings:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
         if not accepts and self.coverage is None:
             raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
-        for name in ("error", "coverage", "certainty"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1:
-                raise CovcalError(f"{name} must be between 0 and 1, not {value}")
+        require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
         require_one_of("labels", self.labels, LABELS)
 
 

@@ -22,6 +22,7 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
+from covcal_cli.records import require_shares
 
 # Without an estimate, these accuracies are considered possible, as shares of the mean confidence.
 _POSSIBLE = (1.0, 0.8, 0.6)
@@ -61,13 +62,21 @@ class Decision:
         certainty: float = 0.9,
         temperature: float = 1.0,
     ) -> None:
-        for name, value in (("error", error), ("coverage", coverage), ("certainty", certainty)):
-            if value is not None and not 0 < value < 1:
-                raise CovcalError(f"{name} must be between 0 and 1, not {value}")
+        require_shares(error=error, coverage=coverage, certainty=certainty)
         if not 0 < temperature < np.inf:
             raise CovcalError(f"temperature must be a number above 0, not {temperature}")
         self.error, self.coverage, self.certainty = error, coverage, certainty
         self.temperature = temperature
+
+    def __repr__(self) -> str:
+        """Return the settings, and after `fit` the confidence above which rows are accepted."""
+        settings = f"error={self.error}, coverage={self.coverage}, certainty={self.certainty}"
+        threshold = getattr(self, "threshold_", None)
+        if threshold is None:
+            return f"Decision({settings})"
+        accepts = "no row" if threshold >= 1 else f"confidence above {threshold:.4%}"
+        kind = "a promise" if self.is_promise_ else "an estimate"
+        return f"Decision({settings}): accepts {accepts}{'' if threshold >= 1 else f', {kind}'}"
 
     @checked
     def fit(
@@ -90,7 +99,7 @@ class Decision:
             The numbers of the labelled rows. They must be drawn at random from all n rows, each at
             most once.
         labels : array of shape (m,), optional
-            The class numbers of these rows.
+            The class numbers of these rows, from 0 in the order of the logits; not class names.
         estimate : Estimate, optional
             The accuracy on the target, for example `Calibrator.estimate_`. Without labels, the
             threshold is chosen by this estimate and its low end. Without an estimate, the

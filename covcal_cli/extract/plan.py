@@ -343,7 +343,10 @@ def _require_labelled(
     present = np.unique(labels[labels != UNKNOWN_LABEL])
     if len(present) == 0:
         remedy = "add a column label_NAME of 1 and 0 per label" if several else data.way_to_label
-        raise CovcalError(f"{data.path} has no labels, but a source needs labels: {remedy}")
+        raise CovcalError(
+            f"{data.path} has no labels, but a source needs labels: {remedy}. If this is the new "
+            "data, name it after the source"
+        )
     if several:
         lacking = [
             name

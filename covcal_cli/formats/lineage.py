@@ -44,7 +44,10 @@ def file_here() -> Path:
         if path.is_file():
             _require_origin(path, f"name the file to read ({path} or {_FEATURES})")
             return path
-    raise CovcalError(f"there is no {_ADAPTED} or {_FEATURES} here: name the file to read")
+    raise CovcalError(
+        f"there is no {_ADAPTED} or {_FEATURES} here: name the file to read, or make one with "
+        "covcal extract"
+    )
 
 
 def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
@@ -136,7 +139,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
         )
     if not path.is_file():
         raise CovcalError(
-            f"{document} was fitted on {path}, which is gone: give a file to {purpose}"
+            f"{document} was fitted on {path}, which is not here: give a file to {purpose}"
         )
     _require_unchanged(
         calibration.inputs[0], document, f"pass {path} -c {document} to {purpose} it"

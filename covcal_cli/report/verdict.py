@@ -223,7 +223,8 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
     ]
     if "ece" in evaluation.intervals.get(name, {}) and classes.n > 1:
         sentences += [_sentence(text) for text in (classes.worst, classes.count) if text]
-    return Verdict(*measured_action(evaluation, name), tuple(sentences))
+    action = class_order_action(content.calibration) or measured_action(evaluation, name)
+    return Verdict(*action, tuple(sentences))
 
 
 def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
@@ -394,6 +395,9 @@ def unmeasured_action(
 
     `ends` are the ends of the estimated accuracy; by default those in the calibration.
     """
+    wrong_order = class_order_action(calibration)
+    if wrong_order is not None:
+        return wrong_order
     count, estimates = len(calibration.warnings), calibration.estimates
     if ends is None and "accuracy" in estimates:
         ends = estimates["accuracy_low"], estimates["accuracy_high"]
@@ -414,6 +418,17 @@ def unmeasured_action(
     return (
         "mixed",
         "Use the calibration, and label some rows when you can: nothing was measured",
+    )
+
+
+def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
+    """Return tone and headline if the classes are in a wrong order; None otherwise."""
+    accuracy = calibration.source_accuracy
+    if accuracy is None or accuracy.class_order is None:
+        return None
+    return "bad", (
+        "Do not use this calibration: the classes seem to be in the wrong order. Name them in the "
+        "model's order with --classes, and extract again"
     )
 
 

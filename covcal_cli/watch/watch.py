@@ -5,7 +5,7 @@ verdict says whether the confidence is off by more than a tolerance. Separately,
 whether the rows changed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -300,6 +300,7 @@ def _fresh(
         entry, name = measurement.entry, measurement.entry.period
         before = fresh.get(name) or recorded.get(name)
         if before is None:
+            notes += _repeats(entry, {**recorded, **fresh})
             fresh[name] = entry
         elif set(entry.rows_sha256) <= set(before.rows_sha256):
             if entry.labels is not None and entry.labels != before.labels:
@@ -343,6 +344,20 @@ def _shown(
     return [period for period in sequence if period.measured.period in asked][-1:], False
 
 
+def _repeats(entry: Measured, others: Mapping[str, Measured]) -> list[str]:
+    """Return a note if another period has the same rows as `entry`."""
+    equal = [
+        name
+        for name, other in others.items()
+        if entry.rows and set(entry.rows_sha256) & set(other.rows_sha256)
+    ]
+    return [
+        f"{entry.period} has the same rows as {name}, so its rows and labels count twice: check "
+        f"{entry.file}"
+        for name in equal[:1]
+    ]
+
+
 def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
     """Return a note about periods without rows before the periods that are reported."""
     asked = {period.measured.period for period in reported}
@@ -355,7 +370,8 @@ def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
     if not missing:
         return []
     named = missing[0] if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
-    return [f"no rows came in {len(missing)} periods ({named})"]
+    count = "1 period" if len(missing) == 1 else f"{len(missing)} periods"
+    return [f"no rows came in {count} ({named})"]
 
 
 def acknowledge(document: Path, history: Path, reason: str) -> str:
@@ -397,7 +413,10 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     ]
     if not unknown:
         return []
+    measured = [period.measured for period in unknown]
     remedy = "label some rows: covcal pick FILE -n 50"
+    if all(entry.labels and entry.labels.rows == entry.rows for entry in measured):
+        remedy = "all rows have labels: watch longer periods, or raise --tolerance"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]
     which = (
         f"on {names[0]}"

@@ -466,7 +466,10 @@ class TestShortForms:
     def test_calibrate_with_nothing_here(self, tmp_path: Path) -> None:
         """Without either file it says what it looked for."""
         line = covcal("calibrate", cwd=tmp_path).error_line()
-        assert line == "there is no adapted.h5 or features.h5 here: name the file to read"
+        assert line == (
+            "there is no adapted.h5 or features.h5 here: name the file to read, or make one with "
+            "covcal extract"
+        )
 
     def test_calibrate_then_evaluate(self, features: Path) -> None:
         """``covcal calibrate features.h5 -o cal.json`` and then ``covcal evaluate`` alone."""

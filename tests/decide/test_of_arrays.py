@@ -38,10 +38,22 @@ def test_labels_keep_the_promise_of_an_over_confident_classifier() -> None:
     assert accepted > 0.1
 
 
+def test_it_shows_the_rows_that_it_accepts() -> None:
+    logits, labels = world(200)
+    decision = covcal.Decision(error=0.1)
+    settings = "Decision(error=0.1, coverage=None, certainty=0.9)"
+    assert repr(decision) == settings
+    shown = repr(decision.fit(logits))
+    assert shown == f"{settings}: accepts confidence above {decision.threshold_:.4%}, an estimate"
+    assert repr(decision.fit(logits, [0, 1], labels[:2])) == f"{settings}: accepts no row"
+
+
 def test_bad_input_is_refused() -> None:
     logits, labels = world(50)
     with pytest.raises(covcal.CovcalError, match="between 0 and 1"):
         covcal.Decision(error=1.0)
+    with pytest.raises(covcal.CovcalError, match=r"not 5; did you mean 0\.05\?"):
+        covcal.Decision(error=5)
     with pytest.raises(covcal.CovcalError, match="no row may occur twice"):
         covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
     with pytest.raises(covcal.CovcalError, match="class numbers"):

@@ -90,6 +90,9 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     )
     assert (expected in done.err) == bool(turned)
     assert done.err.count("another order") == turned  # never of the target, whose labels are unread
+    covcal("calibrate", "--force", cwd=tmp_path)
+    verdict = covcal("inspect", "cal.json", cwd=tmp_path).require_success().out
+    assert ("Do not use this calibration: the classes seem to be in the" in verdict) == bool(turned)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Source and target mixed up by mistake: one data set twice, or the two in the wrong order."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import typer
 from scipy.special import softmax
 
+from covcal_cli.cli.extract_options import Inputs
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import Outcome, covcal
 
@@ -137,3 +140,19 @@ def test_tables_of_outputs_are_doubted_too(tmp_path: Path) -> None:
     assert len(warnings(done)) == 1
     done = covcal("extract", "--logits", "new.npz", "./new.npz", "-f", cwd=tmp_path)
     assert "is both the source and the target" in warnings(done.require_success())[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("s.csv", "t.csv", "model.onnx"), "model.onnx is a model: give it first"),
+        (("ids.xlsx", "t.csv"), "ids.xlsx is not a table that covcal reads: save it as .csv"),
+        (("s.csv", "t.txt"), "t.txt is not a table that covcal reads: save it as .csv"),
+        (("model.onnx", "s.csv"), "give SOURCE and TARGET, or --target TARGET"),
+    ],
+)
+def test_arguments_in_a_wrong_place_are_named(arguments: tuple[str, ...], message: str) -> None:
+    model, *paths = arguments
+    source, target = (*map(Path, paths), None)[:2]
+    with pytest.raises(typer.BadParameter, match=re.escape(message)):
+        Inputs.read(model, source, target, logits=False, probabilities=False, confidence=False)

@@ -19,10 +19,10 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.odds import confidences
 from covcal_cli.watch.labels import Pool
-from covcal_cli.watch.period import Gap, PeriodAccuracy
+from covcal_cli.watch.period import Gap, PeriodAccuracy, PeriodLabels
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.verdict import verdict_on
-from covcal_cli.watch.watch import WatchSettings, watch
+from covcal_cli.watch.watch import WatchSettings, _warnings, watch
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
 from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
@@ -222,6 +222,17 @@ class TestVerdicts:
             "whether the confidence is right is not known on 3 of 3 periods (few0 to few2): label "
             "some rows: covcal pick FILE -n 50"
         )
+
+    def test_a_period_whose_rows_all_have_labels_needs_no_labels(self) -> None:
+        entry = period("w").measured
+        labelled = replace(entry, labels=PeriodLabels(entry.rows, 0.8, 10.0))
+        (warning,) = _warnings([replace(period("w"), measured=labelled, verdict="not known")])
+        assert warning.endswith("all rows have labels: watch longer periods, or raise --tolerance")
+
+    def test_the_same_rows_in_two_periods_are_named(self, made: Path) -> None:
+        assert "same rows" not in "".join(watched(made, "w0.h5", "w1.h5")["notes"])
+        notes = watched(made, "w0.h5", "again=w0.h5")["notes"]
+        assert "again has the same rows as w0, so its rows and labels count twice" in notes[0]
 
     def test_the_screen_begins_with_the_answer(self, made: Path) -> None:
         """The verdict on the last period, its rows, the counts; then the numbers."""

@@ -127,6 +127,11 @@ class Preprocessing:
         std = _per_channel("--std", self.std, 1.0, color)
         if not integers:
             _require_finite(scale, mean, std, dtype)
+            if self.scale is None and max(mean) > 1:
+                raise CovcalError(
+                    f"--mean {max(mean):g} is above all pixels, which are scaled to lie between 0 "
+                    "and 1: divide --mean and --std by 255, or pass --scale 1"
+                )
         return PixelPipeline(
             size=size,
             resize=resize,

@@ -127,6 +127,7 @@ def test_what_is_given_wins() -> None:
         ({"color": "RGB"}, GREY, F4, "--color RGB does not fit"),
         ({"layout": "NHW"}, GREY, F4, "has 4 axes, which does not fit --layout NHW"),
         ({"mean": (1.0, 2.0)}, COLOR, F4, "--mean has 2 numbers but RGB has 3 channels"),
+        ({"mean": (127.0,)}, GREY, F4, "--mean 127 is above all pixels"),
         ({"std": (0.0,)}, GREY, F4, "--std 0: give numbers above 0"),
         ({"scale": -1.0}, GREY, F4, "--scale -1: give numbers above 0"),
         ({"mean": (1.0,)}, GREY, np.dtype(np.uint8), "must not be scaled or normalised"),
