@@ -1,1 +1,1 @@
-"""Data from elsewhere: folders, shards, arrays and tables, as batches in a stable order."""
+"""Read data from elsewhere (folders, shards, arrays, tables), in batches and in a stable order."""

@@ -1,9 +1,9 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
-Wide arrays of any size are streamed; labels, ids and groups stay in memory. Images are
-preprocessed. They are arrays uint8 [n, h, w] or [n, h, w, c], files that a column ``path`` names,
-or a column with the bytes of such files. Other numbers must have the shape of the model's input and
-are not changed.
+Wide arrays are read in parts, so they may have any size. Labels, ids and groups are kept in memory.
+Images are preprocessed. Images are arrays uint8 [n, h, w] or [n, h, w, c], or files that a column
+``path`` names, or a column with the bytes of such files. Other numbers must have the shape of the
+model's input, and are not changed.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -49,7 +49,7 @@ from covcal_cli.errors import CovcalError
 
 
 class ArrayFile:
-    """A file of arrays; the inputs of a model are not chosen yet."""
+    """A file of arrays, for a model whose inputs are not yet known."""
 
     def __init__(self, path: Path, keep: Sequence[str] = (), *, multilabel: bool = False) -> None:
         self.path, self.keep = path, keep
@@ -57,7 +57,7 @@ class ArrayFile:
         self.n = count_rows(self.store)
         self.label_sets = LabelSets(self.store, self.n) if multilabel else None
         self.image_name = image_column(self.store)
-        # A table's columns of numbers are features, unless its rows are images.
+        # In a table, columns of numbers are features, unless its rows are images.
         of_images = self.image_name is not None or path_column(self.store) is not None
         features = plain_numbers(self.store) if self.store.is_table and not of_images else ()
         self.facts = facts = RowFacts(self.store, self.n, features, keep=keep)
@@ -76,7 +76,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # the file may also have images that only illustrate rows of numbers
+        try:  # images may only illustrate rows of numbers
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -88,7 +88,7 @@ class ArrayFile:
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
 
-    `feeds` may have the columns of the file in another order; `remark` is the note on this.
+    If `feeds` has the columns of the file in another order, `remark` is a note that says so.
     """
 
     def __init__(
@@ -108,13 +108,14 @@ class ArrayData:
         self.columns = facts.groups
         self._file, self._feeds = file, feeds or []
         self._input = wanted[0].name
-        self.feature_columns = columns_of(feeds)  # columns in the order of the model's input
+        # feature columns in the order of the model's input
+        self.feature_columns = columns_of(feeds)
         self.holds_images = feeds is None or (len(feeds) == 1 and _is_pixels(file.store, feeds[0]))
         used = [name for feed in self._feeds for name in feed.names]
         if feeds is None:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
-        elif file.image_name is not None:  # so far its numbers counted as groups
+        elif file.image_name is not None:  # until now, this column of numbers counted as a group
             unused = {*self.columns} - {*used} | {*file.keep}
             self.columns = {name: v for name, v in self.columns.items() if name in unused}
         if not self.holds_images:
@@ -205,7 +206,7 @@ def _is_pixels(store: Store, feed: Feed) -> bool:
 
 
 def _opener(row: Pixels) -> Opener:
-    # Pillow reads a single channel as grey only if it has no axis.
+    # Pillow reads a single channel as grey only without an axis for it
     pixels = row[..., 0] if row.ndim == 3 and row.shape[-1] == 1 else row
     open_image: Callable[[Pixels], Image.Image] = Image.fromarray
     return partial(open_image, pixels)

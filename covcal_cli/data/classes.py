@@ -1,6 +1,6 @@
-"""Match the classes of a model with those of folders and labels by name, never by position.
+"""Match the classes of a model with folders and labels by name, never by position.
 
-If the folder of a class is missing, the other classes keep their indices.
+If the folder of a class is missing, the other classes keep their numbers.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from covcal_cli.files import require_file
 from covcal_cli.records import parsed_json
 
 _ASKED = "--classes"
-_SHOWN = 12  # names in a message
-_PLACEHOLDER = "LABEL_"  # Hugging Face's prefix for classes without names
+_SHOWN = 12  # the most names in a message
+_PLACEHOLDER = "LABEL_"  # Hugging Face calls a class without a name LABEL_0, LABEL_1, ...
 
 
 class NumberedNames(tuple[str, ...]):
-    """Class names in the order of the class numbers; plain tuples of names have no order."""
+    """Class names in the order of the class numbers; a plain tuple has no such order."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class NamesClasses(Protocol):
     """Data with labels that may be names."""
 
     path: Path
-    # The class folders, or the distinct labels; None if labels are class numbers.
+    # The names of class folders, or the distinct labels; None if labels are class numbers.
     class_folders: tuple[str, ...] | None
 
 
@@ -39,15 +39,16 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # length K
-    # whether names that are numbers are class indices: then "3" and "03" are one class
+    # whether names that are numbers are class numbers, so that "3" and "03" are one class
     by_number: bool
-    whose: str = field(default="the model", compare=False)  # the origin of the names, for messages
-    # Whether the order is a guess, because the model names no classes.
+    # where the names come from, for messages
+    whose: str = field(default="the model", compare=False)
+    # Whether the order of the names is a guess, because the model names no classes.
     is_assumed: bool = field(default=False, compare=False)
 
     @property
     def note(self) -> str | None:
-        """A note on the assumed order of the classes; None if the order is known."""
+        """A note that the order of the classes is a guess; None if it is known."""
         if not self.is_assumed:
             return None
         return (
@@ -57,16 +58,17 @@ class ClassMap:
         )
 
     def index(self, folder: str) -> int | None:
-        """Return the class index of a folder or label, or None if it is not a class."""
+        """Return the number of the class that a folder or label names; None if there is none."""
         if folder in self.names:
             return self.names.index(folder)
         number = _number(folder) if self.by_number else None
         return number if number is not None and number < len(self.names) else None
 
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
-        """Return the class index of a name.
+        """Return the number of the class of a name.
 
-        Messages call the name `what`. A name that fits no class or several classes is refused.
+        Messages call the name `what` (a folder, a label). A name of no class, or of several
+        classes, is refused.
         """
         index = self.index(folder)
         if index is None:
@@ -88,7 +90,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return a comma and the `advice` on ``--classes``; an empty text if the user gave it."""
+        """Return a comma and the `advice` on ``--classes``; nothing if the user uses it."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -100,7 +102,8 @@ def numbered_classes(count: int) -> ClassMap:
 def named_classes(names: Sequence[str]) -> ClassMap:
     """Return classes with these names, in the order of the logits.
 
-    A number means a class index only if no name is a number, or if every name is its own index.
+    A number among the labels is a class number only if no name is a number, or if every name is its
+    own number.
     """
     numbers = [_number(name) for name in names]
     plain = all(number is None for number in numbers) or numbers == list(range(len(names)))
@@ -114,13 +117,13 @@ def choose_classes(
     count: int,
     whose: str = "the model",
 ) -> ClassMap:
-    """Return the `count` classes, with names from the user, else the model, else the source.
+    """Return the `count` classes, named by the user, else by the model, else by the source.
 
-    If nobody names them, they are numbered.
+    If none of them names classes, the names are numbers.
 
-    - `asked`: the classes of ``--classes``.
-    - `model_names`: the class names in the model; `whose` is their origin, for messages.
-    - `domains`: the source first; only the target if it is alone.
+    - `asked`: the classes of ``--classes``, if given.
+    - `model_names`: the class names in the model; `whose` says for messages where they come from.
+    - `domains`: the source, if there is one, then the target.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)
@@ -138,11 +141,11 @@ def choose_classes(
 
 
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
-    """Return the `count` classes named by the folders or labels of a domain.
+    """Return `count` classes with the names of a domain's folders or labels.
 
-    Empty folders count too. `NumberedNames` keep their order; other names are sorted, numbers by
-    their value. If there are not `count` names, they are refused, unless all are numbers below
-    `count`.
+    Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if they are
+    numbers, by value. Another number of names than `count` is refused, unless all names are numbers
+    below `count`.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
@@ -157,7 +160,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             f"{path}: two class names mean the same number ({listed(sorted(folders))}): rename "
             "or merge them"
         )
-    # Numbers below `count` are indices; larger numbers and other names are sorted.
+    # Numbers below `count` are class numbers. Other names are sorted.
     ordered = sorted(folders)
     if len(numbers) == len(folders):
         if max(numbers.values()) < count:
@@ -178,7 +181,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
 
 
 def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None:
-    """Return a note that names the classes without rows; None if there are none, or no labels."""
+    """Return a note that names the classes without rows; None if there are none."""
     present = np.unique(labels[labels >= 0])
     missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
     if not len(present) or not missing:
@@ -199,14 +202,14 @@ def _number(name: str) -> int | None:
     return int(name) if is_plain_number(name) else None
 
 
-# ``--classes FILE``: the names of a model's classes in the order of its logits.
+# ``--classes FILE``: the names of the model's classes, in the order of its logits.
 
 _REMEDY = "write one class name per line in the order of the logits, or a JSON list or object"
 _CALIBRATED = "classes"  # the key of the class names in cal.json
 
 
 def read_classes(path: Path, count: int) -> ClassMap:
-    """Read the names of a model's `count` classes by `read_class_names`."""
+    """Read the names of a model's `count` classes."""
     names = read_class_names(path)
     if len(names) != count:
         raise CovcalError(
@@ -216,7 +219,7 @@ def read_classes(path: Path, count: int) -> ClassMap:
 
 
 def read_class_names(path: Path) -> list[str]:
-    """Read the names of classes in order; a name must not occur twice.
+    """Read class names in order. No name may occur twice.
 
     The file is text with one name per line, or JSON: a list of names, an object from numbers to
     names or from names to numbers, a Hugging Face ``config.json`` with ``id2label``, or a cal.json.
@@ -273,6 +276,6 @@ def _from_object(path: Path, content: Any) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names separated by commas; if there are many, the first names and a count."""
+    """Return names with commas between them; of many names, the first ones and how many more."""
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

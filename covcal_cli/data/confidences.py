@@ -1,18 +1,18 @@
-"""Read tables with one confidence per row, and spread it over the classes.
+"""Read tables with one confidence per row, as if they had the probabilities of all classes.
 
-Detectors, matchers, OCR and language models often give a prediction and its confidence, and not the
+Detectors, matchers, OCR and language models often give a prediction and its confidence, but not the
 probability of every class. `confidence_stores` makes a table of probabilities from this. The
-predicted class gets the confidence, and all other classes share the rest equally. So T works as
-with all classes: as T grows, the confidence falls to 1/K. Code that needs more than the confidence
-and the prediction must not read such a table (`FeatureFile.has_one_confidence`).
+predicted class gets the confidence, and all other classes share the rest equally. So a temperature
+has its usual effect: as T grows, the confidence falls to 1/K. Such a table must not be used for
+anything that needs other probabilities (`FeatureFile.has_one_confidence`).
 
-The classes are the predictions and labels of both tables. If the source says only whether a
-prediction is right, a further class stands for all other answers. In three cases the classes are
-`RIGHT` and 19 wrong answers:
+The classes are all predictions and labels of both tables. If the source only says whether a
+prediction is right, one more class stands for all other answers. In three cases the classes are
+`RIGHT` and 19 wrong answers instead:
 
 - The table has no predictions.
-- It has too many different predictions, such as texts.
-- The source says only whether a prediction is right, and some confidences are below chance, as in
+- There are too many different predictions, such as texts.
+- The source only says whether a prediction is right, and some confidences are below 1/K, as in
   detections.
 """
 
@@ -38,18 +38,19 @@ PREDICTIONS = (
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
 OTHER = "another answer"
 _MOST_CLASSES = 200
-# share of rows below chance; above it, the confidence is not that of one class among K
+# if more rows than this share have a confidence below 1/K, it is not that of one class among K
 _BELOW_CHANCE = 0.01
-_TELLING = 10  # rows of each prediction that are needed to see which class has the confidence
-_NONE = -1.0  # the value that many tools write if there is no confidence
+_TELLING = 10  # to see which class a confidence is about, each prediction needs so many rows
+_NONE = -1.0  # many tools write this if there is no confidence
 _MOST_DECIMALS = 7
-_ABOVE_CHANCE = 1e-4  # relative: the predicted class must stay the most probable
+# a confidence of 1/K is raised by this factor, so that the predicted class is the most probable
+_ABOVE_CHANCE = 1e-4
 _YES, _NO = ("1", "1.0", "true", "yes", "right"), ("0", "0.0", "false", "no", "wrong")
 _MISSING = ("", "nan", "none", "null", "na", "n/a")
 
 
 class _Columns:
-    """The columns of one table: confidence, prediction and truth."""
+    """The columns of one table: confidence, prediction, and what is right."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -64,7 +65,7 @@ class _Columns:
         others = [name for name in LABEL_NAMES if name != "label"]
         self.correct = _one_of(store, CORRECT)
         if self.prediction is None and label is not None and self._is_answer(others):
-            # Pipelines of Hugging Face and covcal apply call their answer label.
+            # Hugging Face pipelines and covcal apply call the prediction "label".
             self.prediction, label = label, None
         self.label = label or _one_of(store, others)
         used = (self.confidence, self.prediction, self.correct, self.label)
@@ -93,7 +94,7 @@ class _Columns:
         return ["" if text.lower() in _MISSING else text for text in cleaned]
 
     def _confidences(self, name: str) -> Float64s:
-        """Return the confidence of every row; NaN for a row without one."""
+        """Return the confidence of every row; NaN where there is none."""
         store = self.store
         if not store.entries[name].is_text:
             values = np.asarray(store.whole(name), dtype=np.float64).reshape(-1)
@@ -122,11 +123,11 @@ class _Columns:
 
     @property
     def names(self) -> set[str]:
-        """The classes that the table names."""
+        """The classes that occur in the table."""
         return {*(self.predictions or ()), *(self.labels or ())} - {""}
 
     def is_right(self) -> list[bool | None]:
-        """Return whether each prediction is right; None if the table does not tell."""
+        """Return whether each prediction is right; None if the table does not say."""
         if self.labels is not None and self.predictions is not None:
             pairs = zip(self.predictions, self.labels, strict=True)
             return [None if label == "" else label == answer for answer, label in pairs]
@@ -144,7 +145,7 @@ class _Columns:
 
 
 class ConfidenceStore(Store):
-    """A table with one confidence per row as a table of probabilities of all classes."""
+    """A table with one confidence per row, seen as a table of probabilities."""
 
     is_table = True
 
@@ -213,7 +214,7 @@ class ConfidenceStore(Store):
         return spread
 
     def _predicted(self, columns: _Columns) -> Rows:
-        """Return the index of the predicted class of every row."""
+        """Return the number of the predicted class of every row."""
         if self.is_event or columns.predictions is None:
             return np.zeros(len(columns.rows), dtype=np.int64)
         place_of = {name: place for place, name in enumerate(self._names)}
@@ -239,7 +240,7 @@ class ConfidenceStore(Store):
         return ["" if r is None else answer if r else OTHER for answer, r in pairs]
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
-        """Move the confidences between chance and 1, and yield notes on this."""
+        """Move confidences that are below 1/K or rounded to 1, and yield notes that say so."""
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:
@@ -250,8 +251,7 @@ class ConfidenceStore(Store):
                 f"{low} of {len(values)} confidences are below {chance:.2g}, the confidence of a "
                 f"guess among {len(self._names)} answers: they count as {chance:.2g}"
             )
-        # A confidence that is rounded to 1 lies between 1 minus half a unit of the last decimal and
-        # 1.
+        # If d decimals are written, a confidence of 1 is really between 1 - 0.5 * 10^-d and 1.
         most = 1 - 0.25 * 10.0**-decimals
         high = int((values > most).sum())
         if high:
@@ -276,7 +276,7 @@ def confidence_stores(
 
 
 def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the classes of all tables."""
+    """Return the classes of all tables together."""
     if classes is not None:
         return tuple(classes)
     every = [*tables.values()]
@@ -320,7 +320,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
 
 
 def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
-    """Refuse a column that has the probability of one of two classes instead of the confidence."""
+    """Refuse a column with the probability of one of two classes, instead of the confidence."""
     predictions = np.array(columns.predictions or ())
     parts = [columns.values[predictions == name] for name in classes]
     if min(map(len, parts)) < _TELLING or (columns.values < 0.5).mean() <= _BELOW_CHANCE:
@@ -335,7 +335,7 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
 
 
 def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
-    """Divide percentages by 100."""
+    """If the confidences are percentages, divide them by 100."""
     filled = [columns for columns in tables.values() if len(columns.values)]
     percent = [bool((columns.values > 1).any()) for columns in filled]
     if not any(percent):
@@ -351,7 +351,7 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
 
 
 def _decimals(values: Float64s) -> int:
-    """Return the number of decimals with which the values are written."""
+    """Return how many decimals the values have."""
     for decimals in range(1, _MOST_DECIMALS):
         units = values * 10.0**decimals
         if (np.abs(units - np.rint(units)) < 1e-6).all():
@@ -360,7 +360,7 @@ def _decimals(values: Float64s) -> int:
 
 
 def _one_of(store: Store, names: Sequence[str]) -> str | None:
-    """Return the first column with one of the names, in upper or lower case."""
+    """Return the first column that has one of these names, in upper or lower case."""
     lower = {name.lower(): name for name in store.entries}
     return next((lower[name] for name in names if name in lower), None)
 

@@ -1,4 +1,4 @@
-"""Define the protocols of a domain's data and of the preprocessing of its images."""
+"""Define what data of a domain, and preprocessing of images, must provide (protocols)."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from covcal_cli.arrays import AnyArray, Inputs, Labels, ModelInput, Rows, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.errors import CovcalError
 
-if TYPE_CHECKING:  # tables of outputs are read without Pillow
+if TYPE_CHECKING:  # These modules need Pillow, which tables of outputs do not.
     from PIL import Image
 
 RowShape = tuple[int, ...]
@@ -17,11 +17,12 @@ RowShape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a domain as inputs of the model; valid until the next batch is asked for."""
+    """Some rows as inputs of the model. The arrays are overwritten when the next batch is read."""
 
     inputs: Inputs
-    rows: Rows  # shape (m,): row numbers in the domain, ascending
-    skipped: tuple[tuple[int, str], ...] = ()  # number and reason of each unreadable row
+    rows: Rows  # (m,): the numbers of the rows in the domain, ascending
+    # for each row that could not be read: its number and the reason
+    skipped: tuple[tuple[int, str], ...] = ()
 
 
 class DomainData(Protocol):
@@ -29,31 +30,33 @@ class DomainData(Protocol):
 
     path: Path
     ids: list[str]
-    ids_are_integers: bool  # whether ids are integers in the data; apply then writes integers too
-    split_names: list[str]  # the names whose hashes decide the split
-    given_split: Splits | None  # shape (n,): the splits that the data have, if any
+    # whether ids are integers in the data, so that apply writes integers too
+    ids_are_integers: bool
+    split_names: list[str]  # the split of a row is decided by the hash of this name
+    given_split: Splits | None  # (n,): the splits in the data, if there are any
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
-    way_to_label: str  # how a user labels the rows, for messages
-    columns: Mapping[str, AnyArray]  # groups, shape (n,), for ``covcal evaluate --by``
-    notes: tuple[str, ...]  # how the data were read, for the user
+    way_to_label: str  # how the user can label the rows, for messages
+    # by name: the group of each row, (n,), for ``covcal evaluate --by``
+    columns: Mapping[str, AnyArray]
+    notes: tuple[str, ...]  # notes on how the data were read, for the user
     holds_images: bool  # whether the rows need preprocessing
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 for an unknown label."""
+        """Return the class number of every row, shape (n,); -1 where the label is unknown."""
         ...
 
     def batches(
         self, pipeline: "ImagePipeline | None", rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Yield the ascending `rows`, `size` at a time; `pipeline` preprocesses images.
+        """Yield the ascending `rows`, `size` at a time. `pipeline` preprocesses images.
 
-        Unreadable rows are named in `Batch.skipped`, and their batch is shorter.
+        A row that cannot be read is left out of its batch and listed in `Batch.skipped`.
         """
         ...
 
 
 class ImagePipeline(Protocol):
-    """The preprocessing of images for one model; threads share it."""
+    """The preprocessing of images for one model. Several threads use it at the same time."""
 
     @property
     def row_shape(self) -> RowShape:
@@ -62,7 +65,7 @@ class ImagePipeline(Protocol):
 
     @property
     def dtype(self) -> str:
-        """The element type of the model's input."""
+        """The type of the model's input."""
         ...
 
     def describe(self) -> str:
@@ -74,7 +77,7 @@ class ImagePipeline(Protocol):
         ...
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write one image, which Pillow opened but may not have read, into a row of the input.
+        """Write an image, of which Pillow has read only the header, into a row of the input.
 
         If the image cannot be read, Pillow's error is raised.
         """
@@ -82,7 +85,7 @@ class ImagePipeline(Protocol):
 
 
 def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> str:
-    """Return the name of the model's input for images; refuse a model with several inputs."""
+    """Return the name of the model's input for images. Refuse a model with several inputs."""
     if len(wanted) > 1:
         names = ", ".join(entry.name for entry in wanted)
         raise CovcalError(

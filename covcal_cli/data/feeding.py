@@ -1,8 +1,8 @@
-"""Turn the arrays of a file into the inputs of a model.
+"""Make the inputs of a model from the arrays of a file.
 
-An array or column with the name of an input is that input. A model with one input also takes the
-array x, or the only array with several values per row, or all columns of numbers of a table side by
-side. Values are not changed. Only their type is, if this costs nothing but precision.
+An array or column that is named like an input is that input. For a model with one input, it may
+also be the array x, or the only array with several values per row, or all columns of numbers of a
+table together. Values are not changed. Their type is changed if this costs nothing but precision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ _ROWS_NAME = "x"
 
 @dataclass(frozen=True)
 class Feed:
-    """One input of the model, and the arrays that its values come from."""
+    """One input of the model, and the arrays from which it is made."""
 
     wanted: ModelInput
-    names: tuple[str, ...]  # one array, or several columns that together are the input
+    names: tuple[str, ...]  # one array, or several columns that form the input together
     side_by_side: bool = False
 
 
 def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
-    """Choose the arrays for every input; `check_feed` checks their shapes and types."""
+    """Choose the arrays for every input. `check_feed` then checks their shapes and types."""
     entries = store.entries
     if all(entry.name in entries for entry in wanted):
         return [Feed(entry, (entry.name,)) for entry in wanted]
@@ -57,12 +57,12 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
-    """Return the columns of an input that consists of several columns, in order."""
+    """Return the columns that form an input together, in their order."""
     return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the arrays with one number per row, or with `several`, in the order of the file."""
+    """Return arrays of one number per row (or of several, with `several`), in the file's order."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -73,7 +73,7 @@ def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
 
 
 def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
-    """Return a note for each array that is read as an input of another name."""
+    """Return a note for each array whose name differs from that of its input."""
     return tuple(
         f"{feed.names[0]} is read as the model's input {feed.wanted.name}"
         for feed in feeds
@@ -82,7 +82,7 @@ def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
 
 
 def check_feed(store: Store, n: int, feed: Feed) -> None:
-    """Refuse arrays whose shape or type does not fit the input; the error names both."""
+    """Refuse arrays whose shape or type does not fit the input; the message names both."""
     wanted, name = feed.wanted, feed.names[0]
     if feed.side_by_side:
         _check_columns(store, feed)
@@ -113,10 +113,10 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
 def fed(
     store: Store, feed: Feed, arrays: Mapping[str, AnyArray], rows: Rows, ids: Sequence[str]
 ) -> AnyArray:
-    """Return one input of the model for some rows, shape (m, ...), in the model's type.
+    """Return one input of the model for some rows, (m, ...), in the model's type.
 
-    Raises `CovcalError` if a value is missing or not finite, or the model's type cannot hold it;
-    the error names the row and the column.
+    Raises `CovcalError`, with row and column, if a value is missing, not finite, or too large for
+    the type.
     """
     dtype = feed.wanted.dtype
     if feed.side_by_side:
@@ -146,7 +146,8 @@ def _check_columns(store: Store, feed: Feed) -> None:
     wanted, width = feed.wanted, len(feed.names)
     if len(wanted.shape) == 2 and wanted.shape[1] == width and wanted.dtype.kind in "fiub":
         return
-    _require_no_commas(store)  # a model that takes any number of columns would silently get fewer
+    # a model that accepts any number of columns would not notice that some are missing
+    _require_no_commas(store)
     if len(wanted.shape) == 2 and wanted.shape[1] is None and wanted.dtype.kind in "fiub":
         return
     texts = [
@@ -163,14 +164,14 @@ def _check_columns(store: Store, feed: Feed) -> None:
 
 
 def _require_no_commas(store: Store) -> None:
-    """Refuse a table in which decimal commas make texts of some columns of numbers."""
+    """Refuse a table where numbers have decimal commas, which would make them texts."""
     for message in store.with_commas.values():
         raise store.error(message)
 
 
 def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
     shape = entry.shape
-    if len(shape) == 1 and len(wanted.shape) == 2:  # a plain column for an input [N, 1]
+    if len(shape) == 1 and len(wanted.shape) == 2:  # a single column is enough for an input [N, 1]
         shape = (*shape, 1)
     return len(shape) == len(wanted.shape) and all(
         want in (None, have) for have, want in zip(shape[1:], wanted.shape[1:], strict=True)
@@ -184,16 +185,16 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if entry.dtype.kind not in "fiub":
         return False
     if wanted.dtype.kind == "f":
-        # The file does not say how pixels become floats.
+        # a file of pixels does not say how they become floats
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
-    # All numbers of a CSV are floats, so `fed` refuses fractions row by row.
+    # in CSV all numbers are floats, so `fed` refuses fractions where integers are needed
     return table or entry.dtype.kind in "iub"
 
 
 def _unfit(
     store: Store, feed: Feed, bad: Booleans, rows: Rows, ids: Sequence[str], block: AnyArray | None
 ) -> CovcalError:
-    """Return the error for the first value that `bad` marks; `block` has it if it is a number."""
+    """Return the error for the first value marked in `bad`; `block` has it if it is a number."""
     where = np.argwhere(bad)[0]
     row = int(rows[where[0]])
     name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]

@@ -1,12 +1,12 @@
 """Read images from folders and from ``.tar`` shards.
 
-Folders are ``DOMAIN/[train|val|test]/[class]/file``; both levels are optional. Hidden files and
-folders, such as ``.ipynb_checkpoints``, are left out. Rows are sorted by their path. The id of a
-row is its path below the domain, with forward slashes.
+The files of a folder are ``DOMAIN/[train|val|test]/[class]/file``; both inner levels may be
+missing. Hidden files and folders, such as ``.ipynb_checkpoints``, are left out. Rows are in the
+order of their paths. The id of a row is its path inside the domain, with forward slashes.
 
-Shards have the layout of WebDataset: ``KEY.jpg`` beside ``KEY.cls``. The members of a sample have
-the same name up to the first dot of the base name. Each shard is indexed once. Images are then read
-at their offsets, in any order.
+Shards are in the format of WebDataset: ``KEY.jpg`` with ``KEY.cls``. Files whose names are equal up
+to the first dot belong to one sample. The positions of all files in a shard are read once. After
+that, images can be read in any order.
 """
 
 import os
@@ -35,7 +35,7 @@ _Entries = list[os.DirEntry[str]]
 _REMEDY = "save each image as KEY.jpg and its class as KEY.cls in one .tar file"
 _PATTERN = "[!.]*.tar"
 _BLOCK = 512
-_LONGEST_LABEL = 1 << 20  # bytes of a member
+_LONGEST_LABEL = 1 << 20  # the largest size of a label file, in bytes
 _LABEL_KEYS = ("label", "cls", "class")
 
 
@@ -66,7 +66,7 @@ class FolderData(ImageFiles):
         self.notes: tuple[str, ...] = tuple(self._remarks())
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row from its class folder; -1 outside class folders."""
+        """Return the class number of every row by its class folder; -1 outside class folders."""
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, UNKNOWN_LABEL], dtype=np.int64)[self._classes]
 
@@ -86,7 +86,7 @@ class FolderData(ImageFiles):
         return partial(_open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
-        """Yield (id, name for the hash of the split, class number, split folder) per image."""
+        """Yield for each image: id, name that decides the split, class number, split folder."""
         folders, files = _entries(self.path)
         if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
@@ -112,7 +112,7 @@ class FolderData(ImageFiles):
 
     def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
-        if real in above:  # a link to a folder above
+        if real in above:  # a link to a folder above it, which would never end
             return
         folders, files = _entries(folder)
         yield from (entry.name for entry in self._images(files))
@@ -129,8 +129,8 @@ class FolderData(ImageFiles):
 
 
 def _open_image(path: str) -> Image.Image:
-    # Pillow reads a small file in many small steps; reading from memory saves a third of the time.
-    with open_plain(path) as file:  # making a Path costs as much as running the model
+    # Pillow reads a small file in many small steps. From memory this takes a third less time.
+    with open_plain(path) as file:  # making a Path takes as long as running the model
         return Image.open(BytesIO(file.read()))
 
 
@@ -162,15 +162,15 @@ def _is_utf8(path: str) -> bool:
 
 
 def holds_shards(folder: Path) -> bool:
-    """Return whether a folder, or one of its split folders, holds shards."""
+    """Return whether a folder contains shards, or has a folder train, val or test that does."""
     return any(any(place.glob(_PATTERN)) for place in (folder, *_split_folders(folder)))
 
 
 class TarData(ImageFiles):
     """The images of one shard, or of a folder of shards.
 
-    The folder may hold shards, or train, val and test folders with shards. The id of a row is the
-    name of the shard without its suffix, and the key: ``train-000/n01_17``.
+    The folder contains shards, or folders train, val and test with shards. The id of a row is the
+    name of the shard without its suffix, and the key of the sample, such as ``train-000/n01_17``.
     """
 
     way_to_label = "add a .cls file for each image"
@@ -213,7 +213,7 @@ class TarData(ImageFiles):
             )
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 for an unknown label."""
+        """Return the class number of every row, shape (n,); -1 where the label is unknown."""
         return self._labels.indices(classes)
 
     def opener(self, row: int) -> Opener:
@@ -222,7 +222,7 @@ class TarData(ImageFiles):
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return the shards of a path in order: the file itself, or the shards of the folder."""
+    """Return the shards of a path, in order: the file itself, or those of the folder."""
     shards = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
     inside = _split_folders(path) if path.is_dir() else []
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
@@ -244,15 +244,15 @@ def _split_folders(folder: Path) -> list[Path]:
 
 @dataclass
 class _Sample:
-    """The image and the label of one sample in a shard."""
+    """Where the image of a sample is in a shard, and what its label is."""
 
-    image: tuple[int, int] | None = None  # offset and size
+    image: tuple[int, int] | None = None  # offset and size of the image in the shard
     label: str = ""
     extensions: list[str] = field(default_factory=list)
 
 
 def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
-    """Yield every sample of a shard with its key, in order."""
+    """Yield the samples of a shard with their keys, in order."""
     samples: dict[str, _Sample] = {}
     size = shard.stat().st_size
     end = 0
@@ -260,7 +260,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 while (member := archive.next()) is not None:
-                    vars(archive)["members"].clear()  # tarfile would keep them all
+                    vars(archive)["members"].clear()  # tarfile would keep all members in memory
                     end = member.offset_data
                     if member.isfile():
                         end += -(-member.size // _BLOCK) * _BLOCK
@@ -270,7 +270,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
             raise CovcalError(
                 f"{shard} is not a readable .tar file ({error}): {_REMEDY}"
             ) from error
-    _require_whole(shard, end + _BLOCK, size)  # a block of zeros closes an archive
+    _require_whole(shard, end + _BLOCK, size)  # an archive must end with a block of zeros
     yield from samples.items()
 
 
@@ -279,7 +279,7 @@ def _add(
 ) -> None:
     folder, _, base = member.name.removeprefix("./").rpartition("/")
     stem, dot, extension = base.partition(".")
-    if not stem or not dot:  # skip hidden files and names without a suffix
+    if not stem or not dot:  # a hidden file, or a name without a suffix
         return
     key = f"{folder}/{stem}" if folder else stem
     sample = samples.setdefault(key, _Sample())

@@ -1,9 +1,9 @@
-"""Decode images in threads, ahead of the model, in a stable order.
+"""Decode images in threads while the model runs, in a stable order.
 
-Threads are enough because Pillow releases the interpreter lock while it decodes and resizes. A task
-costs more than decoding a small image, so each task decodes several neighbouring images. It writes
-them directly into the batch for the model. Three batches are used in turn: the model runs on one
-while threads fill the other two.
+Threads are enough, because Pillow releases the interpreter lock while it decodes and resizes. To
+start a task takes longer than to decode a small image, so each task decodes several neighbouring
+images. It writes them into the batch that the model will read. Three batches are used in turn: the
+model reads one, while threads fill the other two.
 """
 
 import math
@@ -25,11 +25,11 @@ from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
 Opener = Callable[[], Image.Image]
-_AHEAD = 2  # batches that threads fill while the model runs on another
-_SMALL = 64 * 64 * 3  # values; an image with more is large
+_AHEAD = 2  # how many batches threads fill while the model reads another
+_SMALL = 64 * 64 * 3  # number of values up to which an image counts as small
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
-# Pillow raises these on broken files; it raises SyntaxError for a broken PNG.
+# Pillow raises these for broken files; SyntaxError is for a broken PNG.
 _UNREADABLE = (
     OSError,
     SyntaxError,
@@ -43,16 +43,17 @@ _UNREADABLE = (
 
 @dataclass
 class _Run:
-    """Neighbouring images of a batch, which one task decodes."""
+    """Neighbouring images of a batch, which one task decodes (a "run")."""
 
-    start: int  # position of the first in the batch
-    decoded: list[int] = field(default_factory=list)  # positions
-    skipped: list[tuple[int, str]] = field(default_factory=list)  # positions and reasons
+    start: int  # position of the first image in the batch
+    decoded: list[int] = field(default_factory=list)  # positions of images that were decoded
+    # position of each image that was skipped, and the reason
+    skipped: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A batch that threads are filling: its buffer, its row numbers, and its runs."""
+    """A batch that threads are filling: its array, its row numbers, and its runs."""
 
     buffer: AnyArray
     rows: Rows
@@ -60,7 +61,7 @@ class _Pending:
 
 
 class ImageFiles(ABC):
-    """Rows that are image files; the base of folders and shards."""
+    """Rows that are image files, in folders or shards."""
 
     holds_images = True
     ids_are_integers = False
@@ -77,7 +78,7 @@ class ImageFiles(ABC):
     def batches(
         self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Decode the images, `size` at a time, ahead of the caller."""
+        """Decode images, `size` at a time, before the caller asks for them."""
         openers = openers_of(self.opener, rows, size)
         return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
@@ -96,14 +97,15 @@ def decode_batches(
     *,
     threads: int,
 ) -> Generator[Batch, None, None]:
-    """Yield batches of decoded images for the input `name`, some decoded ahead of the caller.
+    """Yield batches of decoded images for the input `name`. Some are decoded in advance.
 
-    `openers` has one sequence per batch, with one function per row. If it fails, the image is left
-    out and named in `Batch.skipped`. A batch is valid until the caller asks for the next.
+    `openers` has for each batch a sequence of functions, one per row, which open the images. If one
+    fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten when the
+    caller asks for the next.
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")
-    # Buffers are used in turn: one for the model, and one for each batch that threads fill.
+    # One array is for the model, and one for each batch that threads fill.
     buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
@@ -115,7 +117,7 @@ def decode_batches(
             if len(buffer) < len(batch):
                 buffer = np.empty((len(batch), *pipeline.row_shape), pipeline.dtype)
             buffers.append(buffer)
-            # Threads fill this buffer while the model runs on an earlier buffer.
+            # threads fill this array while the model reads an earlier one
             length = _run_length(len(batch), pipeline, threads)
             runs = [
                 pool.submit(
@@ -135,7 +137,7 @@ def decode_batches(
 
 
 def _run_length(images: int, pipeline: ImagePipeline, threads: int) -> int:
-    """Return the number of images per task, so that all threads have work."""
+    """Return the number of images per task, such that all threads have work."""
     small = math.prod(pipeline.row_shape) <= _SMALL
     fewest, most = _SMALL_RUN if small else _LARGE_RUN
     return min(most, max(fewest, -(-images // threads)))
@@ -148,7 +150,7 @@ def _decode(
     pipeline: ImagePipeline,
     stopped: threading.Event,
 ) -> _Run:
-    """Write the readable images into a buffer from `start` on, without gaps."""
+    """Write the images that can be read into an array, from `start` on, without gaps."""
     run = _Run(start)
     for position, opener in enumerate(openers, start):
         if stopped.is_set():
@@ -164,7 +166,7 @@ def _decode(
 
 
 def _joined(batch: _Pending, name: str) -> Batch:
-    """Wait for the runs of a batch, and close the gaps of skipped images."""
+    """Wait for the tasks of a batch, and close the gaps that skipped images leave."""
     runs = [future.result() for future in batch.runs]
     filled = 0
     for run in runs:
@@ -181,7 +183,7 @@ def _joined(batch: _Pending, name: str) -> Batch:
 
 
 def _reason(error: BaseException) -> str:
-    """Return in a few words why an image could not be read, without the path."""
+    """Return in a few words why an image could not be read, without its path."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or of an unknown kind"
     if isinstance(error, OSError) and error.strerror:

@@ -1,10 +1,9 @@
-"""The labels of rows as the data hold them: class numbers, or class names.
+"""Read the labels of rows, which are class numbers or class names.
 
-`LabelSets` reads the labels of rows that can have several independent labels. They have one of
-three forms: a column of 1 and 0 per label (``label_cat``), an array y [n, L] of 1 and 0, or one
-column with a list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``). A list names all labels
-of its row, so an empty list means that the row has no label. In the other forms, an empty cell, NaN
-or -1 means unknown.
+`LabelSets` reads labels of rows that can have several labels. They are in one of three forms: a
+column of 1 and 0 per label (``label_cat``); an array y [n, L] of 1 and 0; or one column with a list
+per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``). A list names all labels of its row, so an
+empty list means that it has none. In the other forms, an empty cell, NaN or -1 means unknown.
 """
 
 import re
@@ -26,43 +25,45 @@ LABEL_NAMES = (
 
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
-_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # missing values of libraries
-_LARGEST = 1 << 53  # a float64 holds every whole number up to here
+_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # how libraries write a missing value
+_LARGEST = 1 << 53  # float64 has every whole number up to this one
 _WHOLE = re.compile(r"-?[0-9]+")
-_LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")  # a list of several numbers
+# matches a list of several numbers
+_LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
 class RowLabels:
-    """The labels of n rows, before the classes of the model are known.
+    """The labels of n rows, read before the classes of the model are known.
 
-    Numbers are class indices, unless the classes have numbers as names (angles, -1 and 1, or 1 to
-    K). Texts are class names, unless all of them are whole numbers and `texts_are_numbers` is set,
-    as for CSV.
+    Numbers are class numbers, unless the classes have numbers as names (such as angles, or -1 and
+    1, or 1 to K). Texts are class names. With `texts_are_numbers`, as for CSV, they are numbers if
+    all are whole numbers.
 
-    Unknown labels are marked by -1 or by a text such as ``nan``. If this mark is the name of a
-    class, it means that class. Otherwise -1 means unknown only if it cannot be a class.
+    An unknown label is written as -1, or as a text such as ``nan``. But if a class has this name,
+    it means the class. -1 means unknown only if it cannot be a class.
     """
 
     def __init__(
         self,
-        # shape (n,): integers, whole floats, booleans, or texts; -1, NaN, an empty text or one of
-        # `_MISSING` is an unknown label
+        # (n,): integers, whole floats, booleans, or texts. -1, NaN, an empty text, or one of
+        # `_MISSING` is an unknown label.
         values: AnyArray,
         path: Path,  # the file and the name of the array, for messages
         key: str,
         *,
         texts_are_numbers: bool = False,
-        # returns the place of a row in a table, for messages; without it, messages have the row's
-        # number
+        # for messages: returns where a row is in the file; by default its number is used
         place: Callable[[int], str] | None = None,
-        # the names that the data give to the numbers 0, 1, ...
+        # names in the data for the class numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
-        # The distinct names, or the names of the numbers; None for plain numbers.
+        # The different names, or names of the class numbers; None if there are only numbers.
         self.names: tuple[str, ...] | None = None
-        self._marked: dict[str, Booleans] = {}  # the rows with each mark of an unknown label
-        self._is_documented = number_names is not None  # whether -1 certainly means unknown
+        # for each way to write an unknown label: the rows that have it
+        self._marked: dict[str, Booleans] = {}
+        # whether the data's documentation says that -1 means unknown
+        self._is_documented = number_names is not None
         if values.dtype.kind in "iub":
             self._require_whole(values, (values > _LARGEST) | (values < -_LARGEST))
             self._codes = values.astype(np.int64)
@@ -84,11 +85,11 @@ class RowLabels:
 
     @property
     def n_classes(self) -> int:
-        """The number of classes that the labels show."""
+        """The number of classes that occur in the labels."""
         return len(np.unique(self._codes[self._codes != UNKNOWN_LABEL]))
 
     def indices(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 where unknown."""
+        """Return the class number of every row, shape (n,); -1 where unknown."""
         named = {mark: rows for mark, rows in self._marked.items() if mark in classes.names}
         if _MINUS_ONE in self._marked and not (_MINUS_ONE in named or self._is_documented):
             self._require_no_class(classes)
@@ -98,7 +99,7 @@ class RowLabels:
         return indices
 
     def _require_no_class(self, classes: ClassMap) -> None:
-        """Refuse labels where -1 may be a class: -1 and 1, or -1, 0 and 1, or -1 to K-2."""
+        """Refuse labels if -1 may be a class: -1 and 1; or -1, 0 and 1; or -1 to K-2."""
         names, count = self.names, len(classes.names)
         codes = np.unique(self._codes[self._codes != UNKNOWN_LABEL]).tolist()
         if names is not None and not all(map(is_plain_number, names)):
@@ -116,7 +117,7 @@ class RowLabels:
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
         distinct = np.unique(self._codes[self._codes != UNKNOWN_LABEL])
-        # Names are looked up among the classes, and so are numbers if classes have such names.
+        # Look up names among the class names; and also numbers, if they are class names.
         if self.names is not None and not self._are_plain_numbers(classes):
             index_of = np.full(len(self.names) + 1, UNKNOWN_LABEL)
             for code in distinct.tolist():
@@ -128,7 +129,7 @@ class RowLabels:
                 index = classes.require(self._path, str(code), what=self._key)
                 indices[self._codes == code] = index
             return indices
-        # Other numbers are the indices themselves.
+        # other numbers are class numbers
         count = len(classes.names)
         if (label := self._outside(count)) is not None:
             if distinct.min() == 1 and distinct.max() == count:
@@ -140,12 +141,12 @@ class RowLabels:
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Describe the first label that is not an index of `count` classes; None if all are."""
+        """Describe the first label that is not one of `count` class numbers; None if all are."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
-        """Return whether labels match classes only by number, because no class has their names."""
+        """Return whether labels are class numbers, because no class has their names."""
         return (
             isinstance(self.names, NumberedNames)
             and classes.by_number
@@ -154,14 +155,14 @@ class RowLabels:
         )
 
     def _whole(self, values: AnyArray) -> Labels:
-        # float16 has no number as large as `_LARGEST`.
+        # float16 has no number as large as `_LARGEST`
         numbers = np.where(np.isnan(values), UNKNOWN_LABEL, values).astype(np.float64)
         self._mark(_MINUS_ONE, values == UNKNOWN_LABEL)
         self._require_whole(values, (numbers != np.floor(numbers)) | (abs(numbers) > _LARGEST))
         return numbers.astype(np.int64)
 
     def _require_whole(self, values: AnyArray, wrong: Booleans) -> None:
-        """Refuse the first value that is `wrong`."""
+        """Refuse labels if some are `wrong`; the message names the first."""
         rows = np.flatnonzero(wrong)
         if len(rows):
             raise self._error(
@@ -210,12 +211,12 @@ class RowLabels:
 
 
 def unlabelled(n: int, path: Path) -> RowLabels:
-    """Return unknown labels for n rows."""
+    """Return n unknown labels."""
     return RowLabels(np.full(n, UNKNOWN_LABEL, dtype=np.int64), path, "label")
 
 
 def _is_whole(text: str) -> bool:
-    try:  # Python would also read digits of other scripts, and 1_0
+    try:  # Python would also accept digits of other scripts, and 1_0
         return text.isascii() and "_" not in text and float(text).is_integer()
     except ValueError:
         return False
@@ -227,13 +228,13 @@ def _is_minus_one(text: str) -> bool:
 
 _COLUMN = re.compile(r"(?:true|y_true|label)_(.+)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;|,]")
-_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # how Python writes the texts of a list
+_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # a text in quotes, as Python writes it in a list
 _VALUES = {"": UNKNOWN_LABEL, "nan": UNKNOWN_LABEL, "-1": UNKNOWN_LABEL, "-1.0": UNKNOWN_LABEL}
 _VALUES |= dict.fromkeys(("1", "1.0", "true"), 1) | dict.fromkeys(("0", "0.0", "false"), 0)
 
 
 class LabelSets:
-    """The labels of n rows; they are taken out of a store, which would read one class per row."""
+    """The labels of n rows that can have several; they are removed from the store."""
 
     def __init__(self, store: Store, n: int, names: Sequence[str] | None = None) -> None:
         self._store, self._n = store, n
@@ -258,14 +259,14 @@ class LabelSets:
         self._array: AnyArray | None = None
         self._lists: list[list[str]] | None = None
         self.notes: tuple[str, ...] = ()
-        # The names of the labels in their order, if the data have them.
+        # The names of the labels in order, if the data have them.
         self.names: tuple[str, ...] | None = NumberedNames(columns) if columns else None
         for name in whole:
             self._read_whole(name)
         store.entries = {name: e for name, e in store.entries.items() if name not in taken}
 
     def indices(self, classes: ClassMap) -> Labels:
-        """Return 1, 0 or -1 (unknown) for every row and label, shape (n, L)."""
+        """Return 1, 0 or -1 (unknown) for each row and label, shape (n, L)."""
         names = classes.names
         if self._array is not None:
             if self._array.shape[1] != len(names):
@@ -304,7 +305,7 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        # if all lists are empty, nothing is known about any row
+        # if all lists are empty, the column says nothing
         if any(text.strip() for text in texts):
             self._lists = [_entries(text) for text in texts]
 
@@ -318,7 +319,7 @@ class LabelSets:
         return np.array([_VALUES[text] for text in texts], dtype=np.int64)
 
     def _known(self, values: AnyArray, name: str) -> Labels:
-        """Return numbers as 1, 0 and -1; refuse others."""
+        """Return numbers as 1, 0 or -1 (unknown). Refuse other values."""
         numbers = np.nan_to_num(values.astype(np.float64), nan=UNKNOWN_LABEL)
         wrong = np.argwhere(~np.isin(numbers, (UNKNOWN_LABEL, 0, 1)))
         if len(wrong):
@@ -333,7 +334,7 @@ class LabelSets:
 
 
 def _entries(text: str) -> list[str]:
-    """Return the names in one list of labels."""
+    """Return the names in a list of labels that is written as text."""
     text = text.strip()
     if text.startswith(("[", "(", "{")):
         try:

@@ -1,7 +1,7 @@
-"""Open the data of one or both domains: folders, shards, and files of arrays.
+"""Open the data of one or both domains: folders, shards, or files of arrays.
 
-Two tables must have the same features, which must fit the model. They must not contradict the user
-about which table is the source. A column of row numbers is not a feature.
+If both are tables, they must have the same features, as many as the model reads. A table that says
+it is of the other domain is refused. A column of row numbers is not used as a feature.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ def open_domains(
     *,
     multilabel: bool = False,
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
-    """Open the domains ``"source"``, ``"target"`` or both as inputs of a model, with notes.
+    """Open the data of ``"source"``, ``"target"`` or both, as inputs of a model, with notes.
 
-    The notes are about columns that number the rows. Columns that the user asks to `keep` are
-    groups too. With `multilabel`, rows have any number of labels. Raises `CovcalError` if covcal
-    cannot read a path, the rows do not fit the model, or two tables do not agree.
+    Notes are about columns that seem to contain row numbers. Columns that the user wants to `keep`
+    become groups. With `multilabel`, a row can have several labels. Raises `CovcalError` if a path
+    cannot be read, its rows do not fit the model, or two tables do not fit together.
     """
     opened = {
         name: _opened(path, wanted, keep, multilabel=multilabel) for name, path in paths.items()
@@ -51,9 +51,9 @@ def open_domains(
 
 
 def open_images(path: Path) -> DomainData:
-    """Open rows of images to show them.
+    """Open images to show them.
 
-    Raises `CovcalError` if covcal cannot read the path, or it holds no images.
+    Raises `CovcalError` if the path cannot be read or contains no images.
     """
     wanted = [ModelInput("x", (None, None, None, None), np.dtype(np.uint8))]
     opened = _opened(path, wanted)
@@ -61,7 +61,7 @@ def open_images(path: Path) -> DomainData:
         return opened
     try:
         data = ArrayData(opened, wanted, opened.feeds(wanted))
-    except CovcalError as error:  # numbers whose shape or type does not fit
+    except CovcalError as error:  # the rows are numbers of another shape or type
         raise _without_images(path) from error
     if not data.holds_images:
         raise _without_images(path)
@@ -76,7 +76,7 @@ def _without_images(path: Path) -> CovcalError:
 
 
 def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
-    """Return the feature columns of the tables, in the order of the model's input."""
+    """Return the feature columns of tables, in the order of the model's input."""
     columns = (data.feature_columns for data in domains.values() if isinstance(data, ArrayData))
     return next(filter(None, columns), ())
 
@@ -108,13 +108,13 @@ def _opened(
 def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
-    """Return the tables of both domains with the same feature columns in one order, and notes.
+    """Return both tables with the same feature columns in the same order, and notes.
 
-    A table is refused if its column ``domain`` names the other domain, or if the two tables have
-    different feature columns. Columns are matched by name and put into the source's order. If the
-    model needs fewer columns, the error names the columns that number the rows.
+    A table is refused if its column ``domain`` names the other domain, or if the two have different
+    feature columns. Columns are matched by name, and put into the order of the source. If the model
+    reads fewer columns, the message names those that seem to contain row numbers.
     """
-    # Check the domains first: if tables are exchanged, this message is the clearest.
+    # If the tables were exchanged, the message about domains is the clearest, so it comes first.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
@@ -125,7 +125,7 @@ def _agreed(
         if columns[name]:
             notes += note_on_index(table.store)
             _require_no_row_numbers(table, columns[name], wanted[0])
-    # Match the target's columns by name.
+    # match the columns of the target by name
     remarks: dict[str, str] = {}
     if len(tables) == 2 and all(columns.values()) and columns["source"] != columns["target"]:
         _require_same_columns(tables, columns)
@@ -141,7 +141,7 @@ def _agreed(
                 f"{table.path}: {', '.join(rising)} is used as a feature, but rises like row "
                 f"numbers. If it is not a feature, {_way_out(table, rising)}"
             )
-            break  # the other table has the same columns
+            break  # the columns of the other table are the same
     return {
         name: ArrayData(table, wanted, feeds[name], remarks.get(name))
         for name, table in tables.items()
@@ -149,11 +149,11 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table if its columns fit the model only without the columns that number the rows."""
+    """Refuse a table if its columns fit the model only without columns of row numbers."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # Look for ascending numbers first: shuffled row numbers look like any other distinct numbers.
+    # First look for ascending numbers: shuffled row numbers look like any other different numbers.
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:

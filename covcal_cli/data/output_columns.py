@@ -1,7 +1,7 @@
-"""Find the outputs and features of a classifier among the arrays of a file, by their names.
+"""Find a classifier's outputs and features among the arrays or columns of a file, by name.
 
-Files of arrays hold outputs as ``logits`` or ``probabilities``; an array ``classes`` may name their
-columns. Tables hold one column per class, named as in `LAYOUTS`.
+In a file of arrays, outputs are ``logits`` or ``probabilities``; an array ``classes`` may give the
+names of the classes. A table has one column per class, named in one of the ways of `LAYOUTS`.
 """
 
 import re
@@ -21,14 +21,15 @@ OutputKind = Literal["logits", "probabilities", "confidence"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The column names of one tool."""
+    """How one tool names its columns."""
 
     kind: OutputKind
-    pattern: str  # matches a whole name, in upper or lower case; its group is the class name
-    truth: str = "y_true"  # the column of true classes, beside the usual names
+    pattern: str  # matches a whole name, in upper or lower case; its group is the name of the class
+    truth: str = "y_true"  # the column of true classes; the usual names are accepted too
 
 
-# The first layout that fits is used. If no layout fits, columns named like the classes are used.
+# The first layout that matches columns is used. If none does, columns named like the classes are
+# used.
 LAYOUTS = {
     "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
     "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),
@@ -44,29 +45,30 @@ LAYOUTS = {
     "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
-_ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"  # names of arrays [n, K]
+# names that an array [n, K] may have
+_ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
-CLASSES = "classes"  # an array that names the columns of the outputs
+CLASSES = "classes"  # the array with the names of the classes
 CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
 
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """The arrays of a file that hold outputs and features, and the classes of the outputs."""
+    """The arrays of a file with outputs and features, and the classes of the outputs."""
 
-    outputs: tuple[str, ...]  # one array with two axes, or one column per class
-    width: int  # values per row; 1 if two classes share one column
-    order: tuple[int, ...]  # the position of each class among the K values of a row
-    names: tuple[str, ...] | None  # class names; None if the classes are 0 to K-1
-    positive: str | None = None  # the class in the name of a single column
-    features: tuple[str, ...] = ()  # one array with two axes, or one column per feature
-    n_features: int | None = None  # None without features
-    named_by: str | None = None  # the array that names the classes
-    truth: str = Layout.truth  # a further name of the column of labels
-    notes: tuple[str, ...] = ()  # how the names were understood
+    outputs: tuple[str, ...]  # one array with two axes, or one column for each class
+    width: int  # number of values per row; 1 if two classes share one column
+    order: tuple[int, ...]  # for each class, the position of its value in a row
+    names: tuple[str, ...] | None  # the names of the classes; None if they are 0 to K-1
+    positive: str | None = None  # if there is a single column: the class that its name names
+    features: tuple[str, ...] = ()  # one array with two axes, or one column for each feature
+    n_features: int | None = None  # number of features; None without features
+    named_by: str | None = None  # the array with the names of the classes, if there is one
+    truth: str = Layout.truth  # another name that the column of labels may have
+    notes: tuple[str, ...] = ()  # how names were understood, for the user
 
     def class_names(self) -> tuple[str, ...]:
-        """Return the names of the classes, or their numbers."""
+        """Return the names of the classes; by default their numbers."""
         return self.names or tuple(map(str, range(len(self.order))))
 
     def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
@@ -86,7 +88,7 @@ class OutputColumns:
 
 
 def kind_of(store: Store) -> OutputKind:
-    """Return the kind of outputs that a file holds, by the names of its arrays."""
+    """Return whether a file contains logits, probabilities or confidences, by its names."""
     kinds: list[OutputKind] = ["logits", "probabilities"]
     by_kind = {kind: list(names) for kind in kinds if (names := _of_kind(store, kind)[0])}
     if len(by_kind) > 1:
@@ -106,7 +108,7 @@ def kind_of(store: Store) -> OutputKind:
 
 
 def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
-    """Find outputs and features by the names of the arrays, or by the `classes` of another file."""
+    """Find outputs and features by name; `classes` are those of another file."""
     class_of, truth = _of_kind(store, kind)
     if not class_of and not store.is_table:
         class_of = _only_matrix(store)
@@ -150,15 +152,15 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the only array of outputs if its name fits both kinds, or if it has no name."""
+    """Return the only array of outputs if its name may mean both kinds, or if it has none."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
-    if tuple(store.entries) == ("x",):  # the name of the array in a .npy file
+    if tuple(store.entries) == ("x",):  # this is the name of the array in a .npy file
         names = ["x"]
     return {names[0]: ""} if len(names) == 1 else {}
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
-    """Return the class of each array of outputs, by name, and the name of the true labels."""
+    """Return for each array of outputs its class, and the name of the true labels."""
     for layout in LAYOUTS.values():
         class_of = _matching(store, layout.pattern) if layout.kind == kind else {}
         if class_of:
@@ -167,7 +169,7 @@ def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
 
 
 def _matching(store: Store, pattern: str) -> dict[str, str]:
-    """Return the columns and the arrays of all classes that fit a pattern, with its group."""
+    """Return the columns and arrays of all classes that match a pattern, with its group."""
     class_of = {}
     for name, entry in store.entries.items():
         match = re.fullmatch(pattern, name, re.IGNORECASE)
@@ -179,9 +181,9 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return the columns named like the `classes`, or like all classes of the labels.
+    """Return columns named like the `classes`, or like all classes among the labels.
 
-    A pandas table of ``predict_proba`` has such columns.
+    Tables that pandas writes after ``predict_proba`` are like this.
     """
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
@@ -216,7 +218,7 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
 
 
 def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
-    """Return the columns with the class names of the array ``classes``, if there is one."""
+    """Return the columns with the class names in the array ``classes``, if there is one."""
     entry, width = store.entries.get(CLASSES), columns.width
     rows = store.entries[columns.outputs[0]].shape[:1]
     if entry is None or width < 2:
@@ -227,7 +229,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
             "columns: give one name per column"
         )
     if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
-        return columns  # one value per row, which does not name classes
+        return columns  # the array has one value per row, so it does not name classes
     labels = store.texts(CLASSES)
     if len(set(labels)) < len(labels):
         return replace(columns, named_by=CLASSES)
@@ -236,7 +238,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
 
 
 def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
-    """Return the arrays that hold features, in order, and the number of features."""
+    """Return the arrays that contain features, in order, and the number of features."""
     number_of = {
         name: number
         for name, number in _matching(store, _FEATURES).items()
@@ -251,10 +253,10 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 
 
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
-    """Return the order of names, as positions, and the names in that order.
+    """Return the order in which names are used, as positions, and the names in this order.
 
-    Names that are all numbers are sorted; other names keep their order. The names are None if they
-    are the numbers 0 to K-1.
+    Numbers are sorted; other names keep their order. If they are the numbers 0 to K-1, None is
+    returned for the names.
     """
     places = list(range(len(names)))
     if all(map(is_plain_number, names)):

@@ -1,9 +1,9 @@
-"""Read a classifier's outputs from tables, without the classifier: logits or probabilities.
+"""Read a classifier's logits or probabilities from tables, without the classifier.
 
-`covcal_cli.data.output_columns` finds the outputs and features by their names. `OutputFile` adds
-the labels, split, ids and groups, if the table has them. `open_outputs` brings the classes of both
-domains into one order. An `OutputTable` then holds the data of one domain. The logarithms of
-probabilities are logits.
+`covcal_cli.data.output_columns` finds outputs and features by name. `OutputFile` adds labels,
+splits, ids and groups, as far as the table has them. `open_outputs` puts the classes of both
+domains in the same order. An `OutputTable` then is the data of one domain. Logarithms of
+probabilities are used as logits.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -54,9 +54,11 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import to_float32, valid_rows
 
-_ANSWER = ("label", "label_index", "confidence")  # the classifier's answer in `covcal apply`
-_FEW_SUMMING = 0.1  # the share of rows of sigmoids that sum to 1 by chance
-_MUCH_ELSEWHERE = 0.25  # share of the probability
+# the columns in which `covcal apply` writes the classifier's answer
+_ANSWER = ("label", "label_index", "confidence")
+_FEW_SUMMING = 0.1  # if a smaller share of the rows of sigmoids sums to 1, this is chance
+# if the classes have less than 1 minus this share of the probability, a note says so
+_MUCH_ELSEWHERE = 0.25
 _ROWS_AT_ONCE = 1024
 
 
@@ -72,10 +74,10 @@ class OutputFile:
         choices: Sequence[str] = (),
         store: Store | None = None,
         *,
-        multilabel: bool = False,  # whether each column is a label of its own
+        multilabel: bool = False,  # whether every column is a label of its own
     ) -> None:
         self.path, self.kind = path, kind
-        # Find outputs and features, and check that they have a value for every row.
+        # Find outputs and features, and check that every row has them.
         self.store = store = store or _open(path, choices)
         answer = _without_answer(store)
         named: OutputKind = "logits" if kind == "logits" else "probabilities"
@@ -88,7 +90,7 @@ class OutputFile:
                     f"{path}: {name} has shape {list(shape)} but there are {n} rows: give one "
                     "row per example"
                 )
-        # Labels, ids and groups of the rows.
+        # the labels, ids and groups of the rows
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
         self.label_sets: LabelSets | None = None
         if multilabel:
@@ -106,8 +108,8 @@ class OutputFile:
                 f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
                 f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
-        # If no features were found, tell the user about columns of numbers that may be features.
-        # Boxes of detectors are not features.
+        # Without features, name the columns of numbers that could be features. The boxes of
+        # detectors could not.
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -124,8 +126,8 @@ class OutputFile:
 class OutputTable:
     """The outputs of a classifier for the rows of one domain; see `DomainData`.
 
-    The constructor reads all outputs: the form of outputs can be seen only from all rows, and
-    errors then come early.
+    All outputs are read once at the beginning: only all rows show what they are, and errors then
+    come early.
     """
 
     holds_images = False
@@ -135,7 +137,7 @@ class OutputTable:
         self._store, self.kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
-        self._lacking: list[int] = []  # rows that lack the output of a class
+        self._lacking: list[int] = []  # numbers of the rows that lack the output of some class
         self.ids = [file.facts.ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
         self.given_split: Splits | None = None if split is None else split[rows]
@@ -150,14 +152,14 @@ class OutputTable:
         }
         self.index_notes = note_on_index(file.store)
         self._lowest = 0.0
-        # Probabilities that were made of one confidence per row need no check.
+        # probabilities that were made from one confidence per row need no check
         checked = () if file.kind == "confidence" else self._checked()
         remarks = (*columns.notes, *file.notes, *checked)
         of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 where unknown.
+        """Return the class number of every row, shape (n,); -1 where unknown.
 
         With several labels, return 1, 0 or -1 for each, shape (n, L).
         """
@@ -175,7 +177,7 @@ class OutputTable:
         size: int,
         threads: int,
     ) -> Generator[Batch, None, None]:
-        """Yield ``logits`` (m, K) and any ``features`` (m, d), float32."""
+        """Yield ``logits`` (m, K), and ``features`` (m, d) if there are any, as float32."""
         del pipeline, threads
         outputs, features = self._columns.outputs, self._columns.features
         pieces = self._store.pieces([*outputs, *features], self._rows[rows], size)
@@ -198,12 +200,12 @@ class OutputTable:
             return np.take(values, order, axis=1)
         if self.kind != "logits":
             return log_probabilities(values, self._lowest)[:, order]
-        if self._columns.width == 1:  # two classes: the other has the logit 0
+        if self._columns.width == 1:  # of two classes, the first has the logit 0
             values = np.hstack([np.zeros_like(values), values])
         return np.take(values, order, axis=1)
 
     def _checked(self) -> tuple[str, ...]:
-        """Read all outputs, refuse outputs of the other kind, and return notes."""
+        """Read all outputs, refuse those of another kind, and return notes."""
         outputs, seen = self._columns.outputs, OutputEvidence()
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
             values = self._completed(_stacked(arrays, outputs), rows)
@@ -229,11 +231,11 @@ class OutputTable:
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
-        """Return outputs (m, w) without missing values, or refuse a value that is not finite.
+        """Return outputs (m, w) with values for missing ones. Refuse values that are not finite.
 
-        Language models list only the most probable answers. A class that a row does not list is
-        less probable than every listed class. Its probability is also below 1 minus the sum of the
-        listed classes.
+        A language model lists only the most probable answers. So a class that a row does not list
+        is less probable than every class that it lists. It is also less probable than 1 minus their
+        sum.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -248,7 +250,7 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that are probabilities according to all rows; else yield notes."""
+        """Refuse outputs that must be probabilities, judging by all rows; else yield notes."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -265,7 +267,7 @@ class OutputTable:
             )
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that are not probabilities; else yield notes on how they are changed."""
+        """Refuse outputs that are not probabilities; else yield notes on what is changed."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
@@ -307,7 +309,7 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs of independent labels that are of the other kind; else yield notes."""
+        """Refuse outputs of several labels that are of the other kind; else yield notes."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield (
                 f"{seen.fact}, but they are read as logits: pass --probabilities if they are "
@@ -328,7 +330,7 @@ class OutputTable:
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
         if self.kind == "logits" and names == self._columns.outputs and self._sets is None:
-            # A logit of -inf rules a class out, unless it rules out all classes.
+            # A logit of -inf excludes a class. It may not exclude all classes of a row.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
             return
@@ -355,19 +357,19 @@ def open_outputs(
     *,
     multilabel: bool = False,
 ) -> dict[str, OutputTable]:
-    """Open the tables of both domains, with the classes in one order.
+    """Open the tables of both domains, with the classes in the same order.
 
-    - `source`: None if there is only a target, or if the table of the target has both domains.
-    - `kind`: the default is the kind that the names in the first table show.
-    - `classes`: the file that names the classes in order; see
+    - `source`: None if there is no source, or if one table contains both domains.
+    - `kind`: what the tables contain; by default, the names in the first table decide.
+    - `classes`: the file with the names of the classes in order; see
       `covcal_cli.data.classes.read_classes`.
-    - `keep`: columns to keep; groups and texts are always kept.
-    - `choices`: the answers to find among the token log-probabilities of a log. Default: the names
+    - `keep`: columns to keep. Groups and texts are always kept.
+    - `choices`: the answers to look for in a log with token log-probabilities. Default: the names
       in `classes`, else the labels of the source.
-    - `multilabel`: whether each column is the output of a label that is independent of the others.
+    - `multilabel`: whether each column is the output of a label of its own.
 
-    Raises `CovcalError` if a table does not hold outputs of this kind, or the two tables do not
-    agree.
+    Raises `CovcalError` if a table does not contain outputs of this kind, or two tables do not fit
+    together.
     """
     given, files = tuple(choices), {}
     names: tuple[str, ...] = ()
@@ -385,7 +387,7 @@ def open_outputs(
         opened = {name: stores.get(name) or _open(path) for name, path in paths.items()}
         stores = confidence_stores(opened, choices or None)
     for name, path in paths.items():
-        # The target's columns may be named exactly like the source's classes.
+        # the columns of the target may be named like the classes of the source
         files[name] = OutputFile(
             path, kind, names, keep, choices or names, stores.get(name), multilabel=multilabel
         )
@@ -403,7 +405,7 @@ def open_outputs(
         others = {"source": target, "target": source}
         for name, file in files.items():
             require_domain(file.store, name, others[name], outputs=True)
-    # Match the classes by name.
+    # match the classes by name
     order = _class_order(list(files.values()), classes)
     columns = {name: file.columns.in_order(order) for name, file in files.items()}
     _require_one_classifier(list(files.values()), list(columns.values()))
@@ -417,12 +419,13 @@ def open_outputs(
 
 
 def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
-    """Return a note on numbers that might be features."""
+    """Return a note on columns of numbers that could be features."""
     wide = [name for name in numbers if len(store.entries[name].shape) == 2]
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)}: not used as features. To use it, rename {array} to "features"',)
-    # a single number, such as an age, is a group; in a table without rows, texts look like numbers
+    # A single column of numbers, such as an age, is a group. In a table without rows, texts look
+    # like numbers.
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
@@ -448,11 +451,10 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
 
 
 def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str, ...] | None:
-    """Return the class names in the order for all tables; None for the classes 0 to K-1."""
+    """Return the class names in the order of all tables; None if they are 0 to K-1."""
     first = files[0].columns
     asked = read_classes(classes, len(first.order)).names if classes is not None else None
-    # The name of a single column has one of the two classes; --classes or the labels have the
-    # other.
+    # A single column names one of two classes. --classes, or the labels, name the other.
     positive = {file.columns.positive for file in files}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (asked, labels, ("0", "1") if labels is None else None):
@@ -479,7 +481,7 @@ def _open(path: Path, choices: Sequence[str] = ()) -> Store:
 
 
 class _SqueezedStore(Store):
-    """A file of arrays without their axes of length 1: models give [N, 1, K] and [1, N, K]."""
+    """A file of arrays without axes of length 1: some models give [N, 1, K] or [1, N, K]."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -488,7 +490,7 @@ class _SqueezedStore(Store):
             name: replace(entry, shape=_squeezed(entry.shape))
             for name, entry in store.entries.items()
         }
-        # Their first axis is not the axis of rows, so they are read whole.
+        # Their first axis is not that of the rows, so they are read whole.
         self._leading = {
             name
             for name, entry in store.entries.items()
@@ -533,7 +535,7 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _HDF5Outputs(HDF5Store):
-    """A file of another program, or of ``covcal apply``; covcal's other files hold no outputs."""
+    """A file of another program, or of ``covcal apply``. covcal's other HDF5 files are refused."""
 
     def _require_foreign(self, file: Any) -> None:
         schema = str(file.attrs.get("schema", ""))
@@ -549,19 +551,20 @@ class _HDF5Outputs(HDF5Store):
 
 
 def _without_answer(store: Store) -> tuple[str, ...]:
-    """Leave out the classifier's answer in a file of ``covcal apply``, and return a note.
+    """Remove the classifier's answer from a file of ``covcal apply``, and return a note.
 
-    The column label of such a file is the classifier's answer. If it were read as the true label,
-    every row would be right.
+    The column label of such a file is the classifier's answer, not the true label. If it were used
+    as a true label, every row would be right.
     """
     prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and CLASSES in store.entries
     if not (prefixed or named) or not all(name in store.entries for name in _ANSWER[1:]):
-        if named and "calibration_sha256" in store.entries:  # rows with several labels
+        # in this file, rows can have several labels
+        if named and "calibration_sha256" in store.entries:
             store.entries = {name: entry for name, entry in store.entries.items() if entry.shape}
         return ()
     answer = [name for name in _ANSWER if name in store.entries]
-    # An .npz keeps the domain, split and inputs of the command as arrays without axes.
+    # an .npz from apply also has arrays without axes: the domain, the split and the inputs
     store.entries = {
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
@@ -572,15 +575,15 @@ def _without_answer(store: Store) -> tuple[str, ...]:
 
 
 def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
-    """Return one array (m, w), from a single array or from columns."""
+    """Return one array (m, w), from one array or from several columns."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)
 
 
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
-    """Return outputs (m, K) with values for NaN, and which rows are probabilities, shape (m,).
+    """Return outputs (m, K) without NaN, and which rows are probabilities, shape (m,).
 
-    Only probabilities, or their `logarithms`, limit how large a missing value can be.
+    Only for probabilities or their `logarithms` is it known how large a missing value can be.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows
@@ -597,7 +600,7 @@ def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArr
 
 
 def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
-    """Yield notes on rows that sum to less than 1, such as the answers of a language model."""
+    """Yield notes on rows whose sum is below 1, such as the answers of a language model."""
     elsewhere = 1 - seen.mean_sum
     yield (
         f"on average, {100 * elsewhere:.0f} % of the probability is on answers that are not "
