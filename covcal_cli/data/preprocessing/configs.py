@@ -1,4 +1,4 @@
-"""Find the preprocessing: in ``--preprocess``, in the model, or in the files beside the model."""
+"""Find the preprocessing of images: in ``--preprocess``, in the model, or in files beside it."""
 
 import re
 from collections.abc import Mapping
@@ -33,13 +33,12 @@ def load_preprocessing(
     """Return the preprocessing that ``--preprocess`` names.
 
     - `text`: a JSON file of Hugging Face or timm, or its folder; a torchvision preset;
-      ``ultralytics`` for the metadata in the model; ``module:function``; or ``none`` for the
-      model's input and the options alone.
-    - `metadata`: the model's metadata.
+      ``ultralytics`` for the metadata in the model; ``module:function``; or ``none`` to use only
+      the model's input and the options.
+    - `metadata`: the metadata in the model's file.
     - `model`: the model's file, for messages.
 
-    Raises `CovcalError` if `text` is none of these, or the preprocessing that it names cannot be
-    used.
+    Raises `CovcalError` if `text` is none of these, or names preprocessing that cannot be used.
     """
     if text == "none":
         return Preprocessing()
@@ -73,11 +72,11 @@ def load_preprocessing(
 def found_preprocessing(
     metadata: Mapping[str, str], model: Path | None
 ) -> tuple[Preprocessing, str] | None:
-    """Return the preprocessing that comes with a model, and its origin in words.
+    """Return the preprocessing that comes with a model, and in words where it was found.
 
-    The model's own metadata come first, then a file beside the model. If the model is in a folder
-    ``onnx``, as exports for the browser are, the folder above counts too. A file that covcal cannot
-    use is refused, because a wrong guess would not be noticed.
+    It is in the model's own metadata, or else in a file beside the model. If the model is in a
+    folder ``onnx`` (as exports for the browser are), the folder above is searched too. A file that
+    covcal cannot use is refused, because nobody would notice a wrong guess.
     """
     if _is_ultralytics(metadata):
         return _ultralytics(metadata), "the model's own metadata (Ultralytics)"
@@ -94,7 +93,7 @@ def found_preprocessing(
 
 
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
-    """Return the preprocessing of the first file that has one, and the file."""
+    """Return the preprocessing in the first file of a folder that has one, and that file."""
     for path in (folder / name for name in _FILES):
         settings = _read(_content(path), str(path)) if path.is_file() else None
         if settings is not None:
@@ -114,7 +113,7 @@ def _from_file(path: Path) -> Preprocessing:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file, or the image processor in it."""
+    """Return the object in a JSON file; if an image processor is inside it, return that."""
     try:
         content = json_of(path)
     except (OSError, ValueError) as error:
@@ -134,11 +133,9 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# The metadata of classifiers that Ultralytics exported.
-#
-# Ultralytics uses torchvision's transforms: the shorter side becomes the image size, the centre is
-# cropped, and pixels are divided by 255. It reads files with OpenCV, which turns images upright by
-# their EXIF orientation.
+# Classifiers that Ultralytics exported have metadata on their preprocessing. It is that of
+# torchvision: the shorter side is resized to the image size, the centre is cropped, and pixels are
+# divided by 255. Ultralytics reads files with OpenCV, which turns images upright as EXIF says.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
@@ -164,7 +161,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
         raise CovcalError(
             f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
         ) from error
-    # Ultralytics keeps the aspect ratio only for square inputs.
+    # for inputs that are not square, Ultralytics ignores the aspect ratio
     square = height == width
     return Preprocessing(
         resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),

@@ -1,8 +1,8 @@
-"""Preprocess with a user's function: ``--preprocess module:function``.
+"""Preprocess images with a function of the user: ``--preprocess module:function``.
 
 The function takes a PIL image and returns one row of the model's input. Its name and the sha256 of
-its source file are recorded, so runs with different functions can be told apart. Several threads
-may call it at once.
+its source file are recorded, so that other functions can be recognised. Several threads may call it
+at once.
 """
 
 import hashlib
@@ -34,12 +34,12 @@ class ImageFunction:
     """A function from a PIL image to an array."""
 
     name: str  # ``module:function``
-    sha256: str  # hash of its source file
+    sha256: str  # sha256 of its source file
     call: RowFunction = field(compare=False)
 
     @property
     def origin(self) -> dict[str, str]:
-        """The name and the digest that identify the function, for JSON."""
+        """The name and the sha256 of the function, for JSON."""
         return {"function": self.name, "sha256": self.sha256}
 
 
@@ -48,14 +48,14 @@ class FunctionPipeline:
     """A function as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     function: ImageFunction
-    row_shape: RowShape  # shape of the array that it returns
+    row_shape: RowShape  # shape of the arrays that it returns
     dtype: str  # type of the model's input
 
     @classmethod
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Return the pipeline for a declared input; an open size is taken from a first call."""
+        """Return the pipeline for an input. A free size is found by calling the function once."""
         declared = shape[1:]
         row_shape = tuple(size for size in declared if size is not None)
         if len(row_shape) < len(declared):
@@ -81,7 +81,8 @@ class FunctionPipeline:
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Write the function's result for an image into a row of the input."""
-        image.load()  # an error here means a broken file; a later error comes from the function
+        # if this fails, the file is damaged; if the next line fails, it is the function's fault
+        image.load()
         row = _called(self.function, image)
         if row.shape != self.row_shape:
             raise _wrong_shape(self.function, row.shape, self.row_shape)
@@ -117,7 +118,7 @@ def load_function(text: str) -> ImageFunction:
         raise CovcalError(
             f"--preprocess {text}: {module_name} has no {name}: check the name"
         ) from error
-    except Exception as error:  # importing runs the user's code, which can raise anything
+    except Exception as error:  # the module is the user's code, which can raise any error
         raise _unimportable(text, error) from error
     finally:
         sys.path.remove(here)
@@ -131,7 +132,7 @@ def load_function(text: str) -> ImageFunction:
 def _source_sha256(text: str, function: Any, module_name: str) -> str:
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:  # an object with __call__, or compiled
+    except TypeError:  # the object has no source: an object with __call__, or compiled code
         source = getattr(sys.modules[module_name], "__file__", None)
     if source is None or not Path(source).is_file():
         return hashlib.sha256(text.encode()).hexdigest()

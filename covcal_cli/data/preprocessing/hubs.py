@@ -1,15 +1,16 @@
-"""Read the preprocessing of Hugging Face, timm and torchvision.
+"""Read the preprocessing settings of Hugging Face, timm and torchvision.
 
-Hugging Face has ``preprocessor_config.json``. It names a class, which has defaults for missing
-keys. Some classes read ``size`` in their own way. A file with an unknown class must therefore have
-all keys. An unknown key is refused, because it might change pixels. Crops follow the NumPy code of
-transformers (and all of its version 5), which rounds an odd pixel differently from torchvision.
+Hugging Face has ``preprocessor_config.json``. It names a class of image processors, which has
+defaults for missing keys. Some classes give ``size`` a meaning of their own. So if the class is
+unknown, no key may be missing. An unknown key is refused, because it might change pixels. Images
+are cropped as by the NumPy code of transformers (in version 5, by all of it). It rounds odd sizes
+in another way than torchvision.
 
-timm has ``config.json``, with the keys in ``pretrained_cfg`` or at the top level.
+timm has ``config.json``; its keys are in ``pretrained_cfg`` or at the top.
 
-torchvision's classifiers are looked up by the name of their weights. The table has the values of
-the weights' own ``transforms()`` in torchvision 0.28: the length of the shorter side, the crop, the
-filter, the name of the weights, and the models with such weights.
+torchvision's classifiers are found by the name of their weights. The table below has the values of
+``transforms()`` for all weights in torchvision 0.28: the length of the shorter side, the crop, the
+filter, the name of the weights, and the models that have them.
 """
 
 import difflib
@@ -105,8 +106,8 @@ _TABLE = """
 def torchvision_preset(text: str) -> Preprocessing | None:
     """Return a preset by name; None if torchvision has no such model.
 
-    A name is ``imagenet`` (256, 224, bilinear), ``resnet50.IMAGENET1K_V2``,
-    ``ResNet50_Weights.IMAGENET1K_V2``, or a model with only one set of weights.
+    Names are ``imagenet`` (256, 224, bilinear), ``resnet50.IMAGENET1K_V2``,
+    ``ResNet50_Weights.IMAGENET1K_V2``, or a model that has only one set of weights.
     """
     if text.lower() == _PLAIN:
         return _preset("", 256, 224, "bilinear")
@@ -132,7 +133,7 @@ def similar_presets(text: str) -> list[str]:
 
 
 def _presets() -> dict[str, dict[str, Preprocessing]]:
-    """Return presets by the plain name of the model and the name of the weights."""
+    """Return all presets, by the plain name of the model and the name of its weights."""
     presets: dict[str, dict[str, Preprocessing]] = {}
     for entry in re.split(r"\n(?=\d)", _TABLE.strip()):  # each entry begins with numbers
         short, crop, resample, weights, *models = entry.split()
@@ -156,29 +157,28 @@ def _preset(model: str, short: int, crop: int, resample: Resample) -> Preprocess
 
 
 def _plain(model: str) -> str:
-    """Return the name that ``ResNeXt101_32X8D_Weights`` and ``resnext101_32x8d`` share."""
+    """Return the common form of ``ResNeXt101_32X8D_Weights`` and ``resnext101_32x8d``."""
     return re.sub(r"_weights$|_", "", model.lower())
 
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-# Pillow's filters, in the order of their codes.
+# The filters of Pillow, in the order of their codes.
 _FILTERS: tuple[Resample, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 
 
 @dataclass(frozen=True)
 class _Family:
-    """The defaults of one kind of image processor; None if the file must have the key."""
+    """The defaults of one class of image processors. None: the file must have the key."""
 
-    short: int | None = None  # length of the shorter side; None: both sides are squashed to `side`
+    short: int | None = None  # length of the shorter side; None if both sides are resized to `side`
     side: int | None = 224
-    crop: int | None = None  # centre crop; None: no crop
+    crop: int | None = None  # size of the centre crop; None for no crop
     resample: int | None = _BICUBIC
     mean: tuple[float, ...] | None = HALF
     std: tuple[float, ...] | None = HALF
-    # How ``size`` is read: as it is, or by the rules of ConvNeXT, LeViT, PoolFormer or
-    # EfficientNet.
+    # what ``size`` means: "plain", or the rule of ConvNeXT, LeViT, PoolFormer or EfficientNet
     rule: str = "plain"
     flipped: bool = False
     normalised: bool = True
@@ -222,7 +222,7 @@ _OWN_KEYS = {
     "EfficientNet": "include_top rescale_offset",
 }
 _MINE = "pass --preprocess none and the flags, or --preprocess module:function"
-_WARPED_FROM = 384  # ConvNeXT squashes the whole image if the size is at least this
+_WARPED_FROM = 384  # from this size on, ConvNeXT resizes both sides and does not crop
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
@@ -233,7 +233,7 @@ def is_huggingface(content: Mapping[str, Any]) -> bool:
 def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
     """Return the preprocessing of an image processor; `origin` is its file, for messages.
 
-    A file that lacks a key, contradicts itself, or has an unknown key is refused.
+    A file is refused if it lacks a key, contradicts itself, or has an unknown key.
     """
     reader = _Reader(_Values(content, origin))
     allowed = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
@@ -251,7 +251,7 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
 
 
 class _Reader:
-    """A reader of an image processor's file that follows the rules of its class."""
+    """Reads the file of an image processor by the rules of its class."""
 
     def __init__(self, values: "_Values") -> None:
         self._values = values
@@ -267,7 +267,7 @@ class _Reader:
             scale = values.number("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
-        # Constants of the normalisation, if any; EfficientNet changes them in two ways.
+        # mean and std of the normalisation; EfficientNet changes them in two ways
         if values.flag("do_normalize", family.normalised):
             mean = self._constants("image_mean", family.mean)
             std = self._constants("image_std", family.std)
@@ -290,7 +290,7 @@ class _Reader:
         )
 
     def _geometry(self) -> tuple[Resize, Size | None]:
-        """Return the resize and the crop."""
+        """Return how images are resized and cropped."""
         values, rule = self._values, self.family.rule
         crop = None
         if values.flag("do_center_crop", self.family.crop is not None):
@@ -298,7 +298,8 @@ class _Reader:
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        # Some classes take the shorter side for the crop, enlarge it, or divide it by a share.
+        # in some classes, the crop has the size of the shorter side, or the shorter side is
+        # enlarged
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
@@ -329,7 +330,7 @@ class _Reader:
     def _efficientnet(
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the constants with an offset of -1 and a second division by std."""
+        """Return mean and std changed by an offset of -1 and a second division by std."""
         values = self._values
         if values.flag("rescale_offset", False):
             mean = tuple(value + 1 for value in mean) or (1.0,)
@@ -339,7 +340,7 @@ class _Reader:
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side, or None and (height, width) if both sides are squashed."""
+        """Return the shorter side; if both sides are resized, None and (height, width)."""
         values, family = self._values, self.family
         size = values.get("size")
         if size is None:
@@ -398,7 +399,7 @@ class _Reader:
         )
 
 
-# timm reads only the six keys below for its evaluation transforms.
+# For its evaluation transforms, timm uses only the six keys below.
 
 _DEFAULT_SIZE = (3, 224, 224)
 _DEFAULT_CROP = 0.875
@@ -412,7 +413,7 @@ def is_timm(content: Mapping[str, Any]) -> bool:
 
 
 def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return the evaluation transforms of timm; `origin` is the file, for messages."""
+    """Return timm's transforms for evaluation; `origin` is the file, for messages."""
     values = _Values(content.get("pretrained_cfg") or content, origin)
     size = values.integers("input_size", _DEFAULT_SIZE)
     if len(size) != 3:
@@ -453,7 +454,7 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
 
 @dataclass(frozen=True)
 class _Values:
-    """The values of a preprocessing file, whose types are checked; null means a missing key."""
+    """The values of a preprocessing file. Their types are checked; null counts as missing."""
 
     content: Mapping[str, Any]
     origin: str  # the file, for messages
@@ -475,7 +476,7 @@ class _Values:
         return float(self._checked(key, default, int | float, "a number"))
 
     def share(self, key: str, default: float) -> float:
-        """Return the share of an image that a crop keeps; 0 means the default."""
+        """Return which share of the image a crop keeps; 0 counts as missing."""
         share = self.number(key, default) or default
         if not _LEAST_SHARE <= share <= 1 / _LEAST_SHARE:
             raise self.wrong(key, "a share of the image, above 0")
@@ -499,14 +500,14 @@ class _Values:
         return tuple(int(side) for side in numbers)
 
     def integer(self, key: str) -> int:
-        """Return one whole number of pixels; the key must be there."""
+        """Return a whole number of pixels. The key must not be missing."""
         numbers = self.integers(key, ())
         if len(numbers) != 1:
             raise self.wrong(key, "one whole number")
         return numbers[0]
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
-        """Return the error for a value of a wrong type or range."""
+        """Return the error that a value has the wrong type or range."""
         return CovcalError(f"{self.origin}: {key} is {shown(self.get(key))}: it must be {wanted}")
 
     def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
@@ -519,5 +520,5 @@ class _Values:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value has a type; true and false are not numbers."""
+    """Return whether a JSON value has this type. True and false are not numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

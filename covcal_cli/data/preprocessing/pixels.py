@@ -1,9 +1,9 @@
-"""Turn an image into a row of a classifier's input with Pillow, as training code does.
+"""Turn an image into a row of a classifier's input with Pillow.
 
-The steps are: orientation (optional), colour, size, crop, ``(pixel * scale - mean) / std`` with
+The steps are: turn it upright (optional), colour, size, crop, ``(pixel * scale - mean) / std`` with
 pixels from 0 to 255, and layout. An alpha channel is dropped, as in training code. Training
-libraries use the same filters of Pillow, but round crops differently. `CropRule` therefore says to
-which side an odd pixel goes, because a shift by one pixel changes the outputs of a model.
+libraries use the same filters of Pillow, but round crops differently. So `CropRule` says how odd
+sizes are rounded: a shift by one pixel changes the outputs of a model.
 """
 
 import json
@@ -35,28 +35,31 @@ _FORM = re.compile(
 )
 _WHITE = 255
 LARGEST_SIDE = 65_535  # the longest side of an image, in pixels
-# From 16 bits to 8 bits: 65535 / 257 = 255.
+# 65535 / 257 = 255, so this turns 16 bits into 8
 _SIXTEEN_BIT_STEP = 257
 
 
 @dataclass(frozen=True)
 class Resize:
-    """The way an image is resized before the centre is cropped."""
+    """How an image is resized before its centre is cropped."""
 
-    # squash: both sides separately. short: the shorter side, with the aspect ratio. letterbox: the
-    # whole image into a box, with the aspect ratio and a border. none: no resizing.
+    # squash: both sides get the wanted length. short: the shorter side does, and the aspect ratio
+    # is kept. letterbox: the whole image fits into the wanted size with a border, and the aspect
+    # ratio is kept. none: no resizing.
     policy: ResizePolicy = "squash"
-    # (height, width) to squash to, or the box; default: the size of the model's input.
+    # for squash and letterbox: the wanted (height, width); default: the size of the model's input
     size: Size | None = None
-    short: int | None = None  # the shorter side; default: the longer side of the model's input
-    # Colour of the border from 0 to 255: one number, or one per channel; default: black.
+    # for short: the wanted length; default: the longer side of the model's input
+    short: int | None = None
+    # for letterbox: the colour of the border, 0 to 255, as one number or one per channel; default:
+    # black
     fill: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Resize":
         """Read ``squash[:N|HxW]``, ``short[:N]``, ``letterbox[:FILL|R,G,B]`` or ``none``.
 
-        Another form, or a number out of range, raises a ValueError.
+        Raises ValueError for another form, or a number out of range.
         """
         match = _FORM.fullmatch(text.strip().lower())
         if match is None:
@@ -89,7 +92,7 @@ class Resize:
         return f"{self.policy}:{lengths}" if lengths else self.policy
 
     def describe(self) -> str:
-        """Return the words for the screen; all lengths must be known."""
+        """Return the text for the screen. All lengths must be known."""
         if self.policy == "short":
             return f"short side {self.short}"
         if self.policy == "none" or self.size is None:
@@ -100,11 +103,11 @@ class Resize:
         return f"letterbox {box} on {','.join(map(str, self.fill)) or 0}"
 
     def target(self, height: int, width: int) -> Size:
-        """Return the (height, width) of a resized image; all lengths must be known."""
+        """Return the (height, width) after resizing. All lengths must be known."""
         if self.policy == "squash" and self.size is not None:
             return self.size
         if self.policy == "short" and self.short is not None:
-            # Truncated, as torchvision and transformers do, not rounded.
+            # rounded down, as in torchvision and transformers
             long = int(self.short * max(height, width) / min(height, width))
             return (self.short, long) if height <= width else (long, self.short)
         if self.policy == "letterbox" and self.size is not None:
@@ -114,7 +117,7 @@ class Resize:
 
 
 def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.Image":
-    """Return the resized image; raise a ValueError if it would be too large for the memory."""
+    """Return the resized image. Raises ValueError if it would be too large for memory."""
     from PIL import Image
 
     width, height = image.size
@@ -133,11 +136,12 @@ def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.
 def centred(
     image: "Image.Image", size: Size, rule: CropRule, fill: tuple[int, ...] = ()
 ) -> "Image.Image":
-    """Return the centre of an image, shape (height, width), or the image in a border.
+    """Return the centre of an image, (height, width), with a border if the image is smaller.
 
-    The `rule` rounds half a pixel: to the even number (``round``, torchvision) or to the top left
-    (``floor``, transformers). With ``never``, another size raises a ValueError. `fill` is the
-    colour of the border in the channels of the image; default: black.
+    If half a pixel is left over, `rule` says where the centre begins: ``round`` rounds to the even
+    number (torchvision), ``floor`` rounds down (transformers). With ``never``, an image of another
+    size raises ValueError. `fill` is the colour of the border, one number per channel; default:
+    black.
     """
     from PIL import Image
 
@@ -160,21 +164,21 @@ def centred(
 
 
 def _offset(spare: int, rule: CropRule) -> int:
-    """Return where the crop begins; a negative number is the width of a border."""
+    """Return where the crop begins. If it is negative, it is the width of a border."""
     if spare < 0:
-        # torchvision puts the odd pixel of a border to the bottom right, transformers to the top
-        # left.
+        # if a border is odd, torchvision has the odd pixel at the bottom right, transformers at the
+        # top left
         return -(-spare // 2) if rule == "round" else spare // 2
     return round(spare / 2) if rule == "round" else spare // 2
 
 
 @dataclass(frozen=True)
 class PixelPipeline:
-    """Settings of `Preprocessing` as an `ImagePipeline`; see `covcal_cli.data.domain`."""
+    """`Preprocessing` settings as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     size: Size  # (height, width) of the model's input
-    resize: Resize  # the resizing, with all lengths as numbers
-    crop_rule: CropRule  # "never" if nothing is cropped
+    resize: Resize  # how images are resized, with all lengths known
+    crop_rule: CropRule  # "never" if the size of images must be right without cropping
     scale: float
     mean: tuple[float, ...]  # one number per channel
     std: tuple[float, ...]
@@ -220,7 +224,7 @@ class PixelPipeline:
                 self._plane(out, channel)[...] = pixels[..., channel]
             return
         exact = out if out.dtype == working else np.empty(out.shape, working)
-        # Write each channel into its final place, without a second array of floats.
+        # each channel goes directly to its place, without a second array of floats
         for channel, (factor, shift) in enumerate(self._steps):
             plane = self._plane(exact, channel)
             np.multiply(pixels[..., channel], factor, out=plane, dtype=working)
@@ -230,10 +234,10 @@ class PixelPipeline:
             out[...] = exact
 
     def pixels(self, image: "Image.Image") -> Pixels:
-        """Return the pixels of the image in the model's colour and size, shape (H, W, C) uint8.
+        """Return the pixels of an image in the model's colours and size, (H, W, C) uint8.
 
-        Pixels without a fixed range (32-bit integers or floats), and another size if images are not
-        resized, raise a ValueError; the image is then left out.
+        Raises ValueError if pixels have no fixed range (32 bits), or if images are not resized and
+        this one has another size. Such an image is skipped.
         """
         from PIL import ImageOps
 
@@ -244,7 +248,7 @@ class PixelPipeline:
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:
             if image.mode == "P" and "transparency" in image.info:
-                # Pillow warns if this step is left out; the colours are the same.
+                # without this line, Pillow would warn; the colours are the same
                 image = image.convert("RGBA")
             image = image.convert(mode)
         image = resized(image, self.resize, self.resample)
@@ -255,19 +259,19 @@ class PixelPipeline:
 
     @cached_property
     def _working(self) -> np.dtype[Any] | None:
-        """The type of the calculation: at least float32; None if pixels stay integers."""
+        """The type in which pixels are scaled, at least float32; None if they stay integers."""
         dtype = np.dtype(self.dtype)
         floats = np.issubdtype(dtype, np.floating)
         return np.result_type(dtype, np.float32) if floats else None
 
     @cached_property
     def _steps(self) -> tuple[tuple[float, float], ...]:
-        """The factor and the difference of every channel."""
+        """For every channel, what pixels are multiplied by, and what is then subtracted."""
         pairs = zip(self.mean, self.std, strict=True)
         return tuple((self.scale / std, mean / std) for mean, std in pairs)
 
     def _plane(self, row: AnyArray, channel: int) -> AnyArray:
-        """Return one channel of a row as a view, shape (H, W)."""
+        """Return the part of a row for one channel as a view, shape (H, W)."""
         if self.layout == "NHW":
             return row
         plane: AnyArray = row[channel] if self.layout == "NCHW" else row[..., channel]
@@ -275,13 +279,13 @@ class PixelPipeline:
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """Return numbers as text; equal numbers are written once."""
+    """Return numbers as text. If all are equal, write only one."""
     unique = values[:1] if len(set(values)) == 1 else values
     return " ".join(f"{value:g}" for value in unique)
 
 
 def eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
-    """Return 16-bit grey scaled to 8 bits; Pillow's own conversion would clip it at 255."""
+    """Return 16-bit grey values scaled to 8 bits; Pillow itself would clip them at 255."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):

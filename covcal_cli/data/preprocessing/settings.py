@@ -1,6 +1,6 @@
-"""Hold the preprocessing settings of a user, and complete them from the model's input.
+"""The preprocessing settings of a user, and their completion by the model's input.
 
-The result is printed and recorded, because a wrong constant changes confidence as much as
+The complete settings are printed and recorded, because a wrong number changes confidence as much as
 miscalibration does.
 """
 
@@ -30,22 +30,25 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of a user; None (or an empty tuple) means that the model's input decides."""
+    """Settings of a user. Where one is None or empty, the model's input decides."""
 
-    # (height, width) after resizing; also the size of the model's input unless there is a `crop`.
+    # (height, width) after resizing; without `crop`, this is also the size of the model's input
     size: Size | None = None
-    scale: float | None = None  # factor on pixels from 0 to 255; 1/255 for inputs of floats
-    # One number or one per channel, after scaling and in the order of `color`; empty for none.
+    # factor for pixels from 0 to 255; by default 1/255 if the model's input is floats
+    scale: float | None = None
+    # one number, or one per channel in the order of `color`, for scaled pixels; empty for no
+    # normalisation
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    color: Color | None = None  # channels and their order
-    layout: Layout | None = None  # order of the axes
+    color: Color | None = None  # the colour channels and their order
+    layout: Layout | None = None  # the order of the axes
     resample: Resample | None = None  # Pillow's filter; default: bilinear
     resize: Resize | None = None  # default: squash
-    crop: Size | None = None  # (height, width) of the centre that is cropped after resizing
-    crop_rule: CropRule | None = None  # default: round, as in torchvision
-    exif: bool | None = None  # turn images upright; default: no, as in training code
-    function: ImageFunction | None = None  # the user's function, which replaces all other settings
+    crop: Size | None = None  # (height, width) of the centre to keep after resizing
+    # how odd sizes are rounded; default: round, as in torchvision
+    crop_rule: CropRule | None = None
+    exif: bool | None = None  # whether to turn images upright; default: no, as in training code
+    function: ImageFunction | None = None  # the user's function, which does the whole preprocessing
 
     @property
     def is_default(self) -> bool:
@@ -65,7 +68,7 @@ class Preprocessing:
             "mean": ",".join(map(repr, self.mean)) or None,
             "std": ",".join(map(repr, self.std)) or None,
         }
-        # With =, a value may start with a minus sign.
+        # with "=", a value may begin with a minus sign
         options = [f"--{name}={text}" for name, text in texts.items() if text is not None]
         if self.exif is not None:
             options.append("--exif" if self.exif else "--no-exif")
@@ -78,10 +81,10 @@ class Preprocessing:
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings, each replaced by the setting in `flags` if there is one.
+        """Return these settings, with those that `flags` sets replaced.
 
-        If `flags` has only a size, it replaces resizing and cropping too, because they would
-        contradict the size.
+        If `flags` sets only the size, resizing and cropping are replaced too, because they would
+        contradict it.
         """
         changes: dict[str, Any] = {
             field.name: getattr(flags, field.name)
@@ -98,10 +101,10 @@ class Preprocessing:
         return replace(self, **changes)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
-        """Return the pipeline for a declared input, which completes these settings."""
+        """Return the pipeline for a model's input, from which missing settings are taken."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
-        # Find the axes and the size of a row.
+        # find out which axis is which, and the size
         layout = self.layout or _layout(shape)
         axes = _axes(layout, shape)
         color = self.color or _color(shape, axes.get("C", 1))
@@ -113,7 +116,7 @@ class Preprocessing:
         size = self._size_read(shape, (axes["H"], axes["W"]))
         resize = self._resize(size, color)
         cropped = resize.size != size and not (resize.policy == "none" and self.crop is None)
-        # Pixels of a model with integer inputs are not changed.
+        # a model with integer inputs gets the pixels unchanged
         integers = not np.issubdtype(dtype, np.floating)
         scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
         if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):
@@ -149,7 +152,7 @@ class Preprocessing:
         )
 
     def _size_read(self, shape: Shape, declared: tuple[int | None, int | None]) -> Size:
-        """Return the (height, width) of a row; refuse a size that the model's input excludes."""
+        """Return the (height, width) of a row. Refuse a size that contradicts the model's input."""
         option, size = ("--crop", self.crop) if self.crop else ("--size", self.size)
         if self.size is not None:
             _require_positive("--size", self.size)
@@ -172,7 +175,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return the resize scaled in proportion to another crop, if it has lengths of its own."""
+        """Return the --resize with lengths in proportion to another crop, if lengths were given."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)
@@ -186,7 +189,7 @@ class Preprocessing:
         return f" --resize {lengths}, or another --preprocess"
 
     def _resize(self, size: Size, color: Color) -> Resize:
-        """Return the resize with all lengths known; `size` is that of the model's input."""
+        """Return how to resize, with all lengths known. `size` is that of the model's input."""
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(
@@ -273,7 +276,7 @@ def _per_channel(
 def _require_finite(
     scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
 ) -> None:
-    """Refuse numbers that move the pixels out of the range of the model's input."""
+    """Refuse numbers with which pixels do not fit in the type of the model's input."""
     limits = np.finfo(dtype.name)
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
     if not float(limits.tiny) <= largest <= float(limits.max):

@@ -1,6 +1,7 @@
-"""Files of named arrays with one row per example, one module per format; opened by their suffix.
+"""Open files of named arrays with one row per example. Each format has a module.
 
-To add a format, add an entry to `_READERS` and a module beside this one; help and messages follow.
+To add a format, add a module in this folder and an entry in `_READERS`. Help and messages then name
+it.
 """
 
 from importlib import import_module
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
-if TYPE_CHECKING:  # it needs NumPy and Pillow, which --help does not load
+if TYPE_CHECKING:  # This module needs NumPy and Pillow, which --help does not.
     from covcal_cli.data.stores.store import Store
 
-# The suffixes of each format, and the module and class that read it. Help shows the first suffix.
+# The suffixes of each format, and the module and the class that read it. Help shows the first
+# suffix.
 _READERS = {
     (".npz",): ("arrays", "NpzStore"),
     (".npy",): ("arrays", "NpyStore"),
@@ -44,7 +46,7 @@ _OTHERS = {
 
 
 def open_store(path: Path) -> "Store":
-    """Open a file of arrays by its suffix, or a folder of Parquet parts."""
+    """Open a file of arrays, whose format its suffix tells, or a folder of Parquet parts."""
     from covcal_cli.data.stores.parquet import ParquetStore, holds_parts
 
     if holds_parts(path):
@@ -60,7 +62,7 @@ def open_store(path: Path) -> "Store":
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a path is a table: by the suffix of a file, or a folder of Parquet parts."""
+    """Return whether a path is a table: a file, by its suffix, or a folder of Parquet parts."""
     if not path.is_dir():
         return bool(_suffixes_of(path))
     from covcal_cli.data.stores.parquet import holds_parts
@@ -69,7 +71,7 @@ def is_table(path: Path) -> bool:
 
 
 def format_of(path: Path) -> str:
-    """Return the first suffix of a file's format; an empty text for other files."""
+    """Return the first suffix of a file's format; nothing if it has another format."""
     return "".join(_suffixes_of(path)[:1])
 
 

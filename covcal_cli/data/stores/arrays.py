@@ -1,7 +1,7 @@
-"""Read ``.npy`` arrays, and ``.npz`` and ``.h5`` files of arrays, block by block.
+"""Read ``.npy`` files, and the arrays in ``.npz`` and ``.h5`` files, block by block.
 
-The members of an ``.npz`` are streamed, so an array of any size takes little memory. A dataset of
-an ``.h5`` file of another program has one row per example, and is read in windows.
+The arrays of an ``.npz`` are read in parts, so a large array takes little memory. A dataset of an
+``.h5`` file has one row per example, and is read in windows of rows.
 """
 
 import math
@@ -21,8 +21,8 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import grows_beyond_belief
 from covcal_cli.hdf5 import Dataset, File
 
-# zipfile raises NotImplementedError for an unknown compression and RuntimeError for a password;
-# NumPy parses headers as Python and raises its errors.
+# zipfile raises NotImplementedError for an unknown compression, and RuntimeError for a password.
+# NumPy parses headers as Python code and raises the errors of that.
 _UNREADABLE = (
     *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
@@ -33,7 +33,7 @@ _REMEDY = "copy it again or save it again"
 
 
 class NpyStore(Store):
-    """A ``.npy`` file, whose only array is named x."""
+    """A ``.npy`` file. Its only array is called x."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,11 +44,11 @@ class NpyStore(Store):
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 
     def whole(self, name: str) -> AnyArray:
-        """Refuse, because x is wide and the file has no other array."""
+        """Refuse to read an array as a whole: x is too wide for that, and there is no other."""
         raise CovcalError(f"{self.path}: a .npy file cannot hold {name}: save an .npz")
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows, one window of adjacent rows at a time."""
+        """Yield some rows. Neighbouring rows are read together."""
         (name,) = names
         row_bytes = max(1, math.prod(self._array.shape[1:]) * self._array.itemsize)
         window = max(size, WINDOW_BYTES // row_bytes)
@@ -59,7 +59,7 @@ class NpyStore(Store):
         array = self._array
         if not array.flags.c_contiguous:
             return np.array(array[start:stop])
-        # Read plainly: pages of a mapped file would count as memory of this process.
+        # Not mapped into memory: mapped pages would count as memory of this process.
         row_items = math.prod(array.shape[1:])
         offset = array.offset + start * row_items * array.itemsize
         count = (stop - start) * row_items
@@ -98,7 +98,7 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def _require_plausible(self, member: zipfile.ZipInfo, stream: "NpyStream") -> None:
-        """Refuse an array that would fill the memory but takes almost no space in the file."""
+        """Refuse an array that needs much memory but has almost no bytes in the file."""
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
@@ -117,7 +117,7 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows; each array is read once from its start."""
+        """Yield some rows. Each array is read once, from its beginning."""
         try:
             with zipfile.ZipFile(self.path) as archive, ExitStack() as stack:
                 members = [stack.enter_context(archive.open(f"{name}.npy")) for name in names]
@@ -148,10 +148,10 @@ class NpzStore(Store):
 
 
 class NpyStream:
-    """A ``.npy`` stream: its header, and its rows in order.
+    """The contents of a ``.npy`` file: its header, and then its rows in order.
 
-    It is read once from start to end, so it can be a member of a compressed zip. A ValueError is
-    raised if the stream is not an array, holds Python objects or ends early.
+    They are read once from beginning to end. So the file may be inside a compressed zip file.
+    Raises ValueError if it is no array, contains Python objects, or ends too early.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -167,9 +167,10 @@ class NpyStream:
             raise ValueError("Object arrays cannot be loaded")
 
     def blocks(self, size: int) -> Iterator[AnyArray]:
-        """Yield `size` rows at a time; the last block may be shorter."""
+        """Yield `size` rows at a time. The last block may be shorter."""
         rows = self.shape[0]
-        if self._fortran:  # column after column, so the whole array must be read first
+        # columns are stored one after the other, so the whole array must be read first
+        if self._fortran:
             whole = self._read(self.shape[::-1]).T
             yield from (whole[start : start + size] for start in range(0, rows, size))
             return
@@ -188,13 +189,13 @@ class NpyStream:
 
 
 class HDF5Store(Store):
-    """The datasets of an HDF5 file, named by their path: ``train/data`` is in a group."""
+    """The datasets of an HDF5 file by their paths; ``train/data`` is in a group."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            # Only numbers and texts: records and references are left out.
+            # only numbers and texts, no records or references
             self.entries = {
                 name: Entry(dataset.shape, np.dtype(str) if dataset.is_text else dataset.dtype)
                 for name, dataset in file.datasets.items()
@@ -215,7 +216,7 @@ class HDF5Store(Store):
         return [text for value in values.ravel() for text in self._values(np.array([value]))]
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows, one window of adjacent rows at a time."""
+        """Yield some rows. Neighbouring rows are read together."""
         with File(self.path, remedy=_REMEDY) as file:
             datasets = {name: file[name] for name in names}
             window = min(_window(dataset, size) for dataset in datasets.values())
@@ -224,7 +225,7 @@ class HDF5Store(Store):
                 yield chosen, {name: self._values(span[name][chosen - start]) for name in names}
 
     def _values(self, values: AnyArray) -> AnyArray:
-        """Return the values, with bytes decoded to texts."""
+        """Return values in which bytes have become texts."""
         try:
             return _texts(values)
         except UnicodeDecodeError as error:
@@ -245,7 +246,7 @@ class HDF5Store(Store):
 
 
 def _window(dataset: Dataset, size: int) -> int:
-    """Return the number of rows to read at once: whole chunks, which are decompressed once."""
+    """Return how many rows to read at once. Whole chunks, so that each is decompressed once."""
     row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     window = max(size, WINDOW_BYTES // row_bytes)
     chunk = dataset.chunks[0] if dataset.chunks else 1

@@ -1,7 +1,7 @@
-"""Arrow's columns as NumPy's arrays: the description of a column, and its values.
+"""Convert Arrow's columns to NumPy's arrays: what a column contains, and its values.
 
-Arrow's own conversion to NumPy loads pandas if it is installed, which takes 50 MB. DLPack does not
-load it.
+Arrow's own conversion would load pandas if it is installed, which takes 50 MB. DLPack does not load
+it.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.records import parsed_json
 
 _TEXT = np.dtype(str)
-_OTHER = np.dtype("V1")  # neither numbers nor texts: other structs, nested lists
+_OTHER = np.dtype("V1")  # something else than numbers or texts, such as a nested list
 _BINARY = ("binary", "large_binary", "binary_view")
-_BYTES, _PATH = "bytes", "path"  # the fields of an image by Hugging Face
-_VECTOR = ("type", "size", "indices", "values")  # the fields of a vector by Spark
-Head = Callable[[str], list[Any]]  # returns the first values of a column as Python objects
+_BYTES, _PATH = "bytes", "path"  # the fields of an image in a Hugging Face data set
+_VECTOR = ("type", "size", "indices", "values")  # the fields of a vector in Spark
+Head = Callable[[str], list[Any]]  # returns the first values of a column, as Python objects
 
 
 def described_features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return the description of each column that Hugging Face datasets write into a table."""
+    """Return what Hugging Face writes into a table about each column."""
     try:
         content = parsed_json((schema.metadata or {})[b"huggingface"].decode("utf-8"))
         features = content["info"]["features"].items()
@@ -35,29 +35,30 @@ def described_features(schema: Any) -> dict[str, dict[str, Any]]:
 
 
 def pandas_index(schema: Any) -> tuple[str, ...]:
-    """Return the columns that pandas saved as the index of a table, if any."""
+    """Return the columns that pandas saved as the table's index, if it did."""
     try:
         columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
-        return tuple(name for name in columns if isinstance(name, str))  # ranges are dictionaries
+        # an index that is only a range is described by a dictionary
+        return tuple(name for name in columns if isinstance(name, str))
     except (KeyError, ValueError, TypeError):
         return ()
 
 
 @dataclass(frozen=True)
 class ArrowColumns:
-    """Turns Arrow's columns into arrays."""
+    """Convert Arrow's columns to arrays."""
 
     arrow: Any  # the module pyarrow, which is optional
-    path: Path  # the path in messages
+    path: Path  # the file, for messages
 
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
-        """Return the description of a column of `n` rows.
+        """Return what a column of `n` rows contains.
 
-        `head` returns its first values, if the type does not say enough. `feature` is Hugging
-        Face's description of the column.
+        `head` returns its first values, in case its type does not say enough. `feature` is what
+        Hugging Face wrote about the column.
         """
         types, kind = self.arrow.types, field.type
-        if self.are_pairs(kind):  # the store finds the classes of all rows
+        if self.are_pairs(kind):  # which classes occur is known only after all rows are read
             return Entry((n, 0), np.dtype(np.float64))
         fields = self._fields(kind)
         if tuple(fields) == _VECTOR:
@@ -87,9 +88,9 @@ class ArrowColumns:
         return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
 
     def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
-        """Return a column with the numbers `rows` as an array, shape (m, ...); bytes become texts.
+        """Return the column with the row numbers `rows` as an array, (m, ...). Bytes become texts.
 
-        A missing value is NaN or an empty text. Image files are an array of `Encoded`.
+        A missing value becomes NaN or an empty text. Image files become an array of `Encoded`.
         """
         if entry.is_encoded:
             files = np.empty(len(column), dtype=object)
@@ -115,7 +116,7 @@ class ArrowColumns:
         return self._flat(column.flatten()).reshape(len(column), -1)
 
     def _require_length(self, lengths: AnyArray, name: str, width: int, rows: Rows) -> None:
-        # the length of a missing list is NaN, which differs too
+        # a missing list has the length NaN, which differs too
         wrong = np.flatnonzero(lengths != width)
         if len(wrong):
             length = lengths[wrong[0]]
@@ -126,7 +127,7 @@ class ArrowColumns:
             )
 
     def _from_vectors(self, column: Any, name: str, width: int, rows: Rows) -> AnyArray:
-        """Return Spark's vectors, dense or sparse, as an array (m, width)."""
+        """Return vectors of Spark, dense or sparse, as an array (m, width)."""
         is_sparse = self._flat(column.field("type")) == 0
         values, indices = column.field("values"), column.field("indices")
         lengths = self._flat(values.value_lengths())
@@ -139,7 +140,8 @@ class ArrowColumns:
         listed = self._flat(indices.flatten())
         own_lengths = self._flat(indices.value_lengths())[is_sparse]
         fits = np.array_equal(own_lengths, lengths[is_sparse]) and len(listed) == of_sparse.sum()
-        if not fits or not ((listed >= 0) & (listed < width)).all():  # a missing index is NaN
+        # a missing index is NaN, and fails this comparison
+        if not fits or not ((listed >= 0) & (listed < width)).all():
             raise CovcalError(
                 f"{self.path}: column {name} holds sparse vectors with wrong indices: save it "
                 "again, or as lists with vector_to_array"
@@ -162,7 +164,7 @@ class ArrowColumns:
         return values
 
     def pairs(self, column: Any) -> tuple[Any, Any]:
-        """Return the classes and the numbers of all pairs of a column, row after row."""
+        """Return the classes and the numbers of all pairs, row after row."""
         pairs = self._as_lists(column).flatten()
         return pairs.field(0), pairs.field(1)
 
@@ -171,7 +173,7 @@ class ArrowColumns:
         return column.cast(self.arrow.list_(column.type.field(0).type)) if is_map else column
 
     def are_pairs(self, kind: Any) -> bool:
-        """Return whether a type is lists of (class, number), as in BigQuery, or a map of these."""
+        """Return whether values are lists of (class, number), as in BigQuery, or maps of these."""
         types = self.arrow.types
         if types.is_map(kind):
             fields = {"key": kind.key_type, "value": kind.item_type}
@@ -186,11 +188,11 @@ class ArrowColumns:
         return bool((is_text or types.is_integer(label)) and types.is_floating(number))
 
     def name_field(self, field: Any) -> str | None:
-        """Return the field that names image files in a column of structs, or None."""
+        """Return the field with the names of image files in a column of structs, or None."""
         return _PATH if _PATH in self._fields(field.type) else None
 
     def _flat(self, column: Any) -> AnyArray:
-        """Return plain numbers; if values are missing, floats with NaN."""
+        """Return plain numbers. If some are missing, they are floats with NaN."""
         types = self.arrow.types
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -231,7 +233,7 @@ class ArrowColumns:
         ]
 
     def _fields(self, kind: Any) -> dict[str, Any]:
-        """Return the types of a struct's fields by name; an empty dictionary for other types."""
+        """Return for each field of a struct its type; nothing for other types."""
         if not self.arrow.types.is_struct(kind):
             return {}
         return {field.name: field.type for field in kind}

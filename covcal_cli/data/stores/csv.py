@@ -1,7 +1,9 @@
-"""Read ``.csv`` tables. The first pass counts rows and keeps texts; the second streams numbers.
+"""Read ``.csv`` files, in two passes.
 
-The first value of a column decides its kind: numbers, true and false, or texts. A column of numbers
-is never in memory as a whole.
+The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
+
+The first value of a column decides whether the column contains numbers, true and false, or texts. A
+column of numbers is never in memory as a whole.
 """
 
 import csv
@@ -33,13 +35,14 @@ _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
-_CELL_BYTES = 64  # the memory that Python needs for a short text
+_CELL_BYTES = 64  # bytes of memory that Python takes for a short text
 
 
 class CSVStore(Store):
     """The columns of a CSV file.
 
-    The first line names the columns. The first comma, semicolon or tab in it is the separator.
+    The first line has the names of the columns. The separator is the first comma, semicolon or tab
+    in it.
     """
 
     is_table = True
@@ -47,8 +50,9 @@ class CSVStore(Store):
 
     def __init__(self, path: Path, *, of_images: bool = True, as_texts: bool = False) -> None:
         self.path = path
-        self._as_texts = as_texts  # read no column as numbers
-        self._of_images = of_images  # columns beside paths of images are texts
+        self._as_texts = as_texts  # whether all columns are read as texts
+        # whether rows are paths of images; all other columns are then texts
+        self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
         self.with_commas: dict[str, str] = {}
         with self._reading() as (lines, reader, header):
@@ -60,7 +64,7 @@ class CSVStore(Store):
         }
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole column: texts, also for labels, ids and groups; else numbers."""
+        """Return a whole column, as texts if it is text, labels, ids or groups, else as numbers."""
         if name in self._texts:
             return np.array(self._texts[name], dtype=str)
         rows = np.arange(self._n, dtype=np.int64)
@@ -72,12 +76,11 @@ class CSVStore(Store):
         return self._texts[name] if name in self._texts else self.whole(name).astype(str).tolist()
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows of columns of numbers, as float64; NaN where a cell is empty."""
+        """Yield some rows of columns of numbers, as float64. An empty cell becomes NaN."""
         columns = [self._names.index(name) for name in names]
         size = max(64, min(size, WINDOW_BYTES // (_CELL_BYTES * len(self._names))))
         with self._reading() as (file, reader, _):
-            # NumPy's parser gets whole lines; this is twice as fast as Python's floats cell by
-            # cell.
+            # NumPy parses whole lines, twice as fast as Python parses cells.
             records = file if self._one_line_each else (cells for cells in reader if cells)
             start = 0
             for first in range(0, len(rows), size):
@@ -87,11 +90,11 @@ class CSVStore(Store):
                 yield chosen, {name: values[:, i] for i, name in enumerate(names)}
 
     def place(self, row: int) -> str:
-        """Return the row's line if every row is one line, else the row's number."""
+        """Return the line of a row if every row is one line, else the number of the row."""
         return f"line {row + 2}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows`, from record `start` on, and the next record's number."""
+        """Return the records of `rows`, from record `start` on, and the number of the next."""
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
         if len(rows) == stop - int(rows[0]):
@@ -115,9 +118,10 @@ class CSVStore(Store):
                     usecols=columns,
                     ndmin=2,
                 )
-                if len(values) == len(records):  # NumPy leaves out lines of blanks
+                if len(values) == len(records):  # NumPy skips blank lines
                     return values
-            except ValueError:  # an empty cell, a text, a boolean: read cell by cell below
+            # there is an empty cell, a text or a boolean, so cells are parsed one by one below
+            except ValueError:
                 pass
             records = list(csv.reader(records, delimiter=self._delimiter, strict=True))
         numbers = [
@@ -147,11 +151,11 @@ class CSVStore(Store):
         return self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()) is not None
 
     def _scanned(self, lines: Iterator[str], reader: Any) -> dict[str, str]:
-        """Count the rows, keep the texts, and return the kind of every column with values."""
+        """Count the rows, keep the texts, and find out what each column contains."""
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # Labels, ids and groups are kept as texts. In a table with paths of images, all columns
-        # are.
+        # Labels, ids and groups are kept as texts. So are all other columns, if rows are paths of
+        # images.
         kinds = {
             name: "text"
             for name in self._names
@@ -161,12 +165,12 @@ class CSVStore(Store):
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         self._n = 0
-        # Read row by row until the kind of every column is known.
+        # read row by row until it is known what every column contains
         for cells in reader:
             if not cells:
                 continue
             self._require_width(cells, reader.line_num)
-            # The first value decides the kind of a column. Cells before a first text are empty.
+            # The first value decides for its column. Before it, all cells were empty.
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
                 if kind is None:
@@ -183,7 +187,8 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
-        # A table without rows still has column names. Any other single line is not a table.
+        # A table without rows may have only the line of column names. But any other single line is
+        # not a table.
         if self._n == 0 and len(self._names) == 1:
             raise self.error("there are no rows below the first line: give one row per example")
         self._one_line_each = n_lines == self._n + 1
@@ -192,7 +197,7 @@ class CSVStore(Store):
     def _scan_rest(
         self, lines: Iterator[str], line: int, columns: Sequence[tuple[list[str], int]]
     ) -> int:
-        """Scan the rows after a line, many at a time, and return the number of all lines."""
+        """Read the rows after a line, many at a time, and return the number of all lines."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
         while block := list(islice(lines, size)):
             if not self._are_plain(block):
@@ -201,7 +206,7 @@ class CSVStore(Store):
                 texts.extend(self._cells(block, index))
             self._n += len(block)
             line += len(block)
-        # From the first quote or unusual line on, use the CSV reader.
+        # From the first quote or unusual line on, the CSV reader is needed.
         reader = csv.reader(chain(block, lines), delimiter=self._delimiter, strict=True)
         before = 0
         while rows := list(islice(reader, size)):
@@ -214,13 +219,13 @@ class CSVStore(Store):
         return line + before
 
     def _are_plain(self, lines: Sequence[str]) -> bool:
-        """Return whether every line is a row without quotes, so that no CSV reader is needed."""
+        """Return whether each line is a row without quotes, so that no CSV reader is needed."""
         others, delimiter = len(self._names) - 1, self._delimiter
         counts = {line.count(delimiter) for line in lines}
         return counts == {others} and others > 0 and not any('"' in line for line in lines)
 
     def _cells(self, lines: Sequence[str], index: int) -> list[str]:
-        """Return the cells of one column; plain lines are split from the nearer end."""
+        """Return the cells of one column. Plain lines are split from whichever end is nearer."""
         behind, delimiter = len(self._names) - index, self._delimiter
         if index < behind:
             return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]
@@ -257,7 +262,7 @@ class CSVStore(Store):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
-        """Yield the lines and a CSV reader below the first line, and the cells of that line."""
+        """Yield the lines below the first, a CSV reader for them, and the first line's cells."""
         try:
             with open_text(self.path) as file:
                 first = file.readline(LONGEST_LINE)
@@ -280,7 +285,7 @@ def _comma_message(name: str, cell: str, place: str) -> str:
 
 
 def _kind(cell: str) -> str | None:
-    """Return the kind of a cell: a number, a bool or a text; None if it is empty."""
+    """Return whether a cell is a number, a boolean or a text; None if it is empty."""
     text = cell.strip().lower()
     if text in _MISSING:
         return None
@@ -290,5 +295,5 @@ def _kind(cell: str) -> str | None:
         float(text)
     except ValueError:
         return "text"
-    # Python reads 12_3 as 123, and the digits of every script.
+    # Python would also accept 12_3 as 123, and digits of other scripts
     return "text" if "_" in text or not text.isascii() else "number"

@@ -1,17 +1,16 @@
-"""Bring a line that another tool wrote into columns.
+"""Bring lines that other tools wrote into columns.
 
-These are the answers of Hugging Face pipelines, the samples of lm-evaluation-harness, and logs with
-token log-probabilities.
+The tools are Hugging Face pipelines, lm-evaluation-harness, and servers of language models that log
+the log-probabilities of tokens.
 
-OpenAI's chat completions list the log-probability of every generated token, and of the most
-probable other tokens at its place. So do completions, batches and responses, and vLLM.
-`find_tokens` finds these lists anywhere in a line of a log.
+A chat completion of OpenAI contains the log-probability of every generated token, and of the most
+probable other tokens at its place. So do other answers of OpenAI (completions, batches, responses)
+and of vLLM. `find_tokens` finds these lists wherever they are in a line.
 
-`answer_of` follows the generated text from the place where it names an answer. An answer's
-probability is the product over its tokens. Another answer differs from the generated text at some
-token, where it may be listed. The probability of an answer that is not listed is below that of
-every listed token, and below 1 minus the sum of the listed tokens. The answer gets half of the
-smaller bound.
+`answer_of` begins where the generated text names an answer. The probability of this answer is the
+product over its tokens. Any other answer differs from the generated text at some token, where the
+log may list it. If it is not listed, it is less probable than every listed token, and less probable
+than 1 minus the sum of the listed tokens. It gets half of the smaller of these two bounds.
 """
 
 import math
@@ -23,27 +22,28 @@ from functools import cached_property
 from typing import Any
 
 PROBABILITIES = "probabilities"
-# the log-likelihoods of the choices of a question; questions may have few choices
+# the column of log-likelihoods of a question's choices; questions may have different numbers of
+# choices
 CHOICES = "logits"
-# Keys that servers write beside an answer and its id.
+# Keys that servers add to an answer.
 _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
-_DEPTH = 12  # the deepest place of the lists in a line
-_BEFORE = " \t\r\n\"'`([{*_#"  # characters between the start of a token and the answer in it
+_DEPTH = 12  # lists are looked for only so many levels deep in a line
+_BEFORE = " \t\r\n\"'`([{*_#"  # characters that may come before the answer inside its token
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
-_CUT = -9000.0  # servers write -9999 or -inf for tokens that sampling excluded
-# the marks of tokenizers for a space
+_CUT = -9000.0  # at or below this, sampling excluded the token: servers write -9999 or -inf
+# how tokenizers write a space
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # rounding error of a sum of probabilities
-_MUCH = 0.25  # share of the probability
+_MUCH = 0.25  # if other texts have more of the probability than this, a note says so
 _SAMPLING = ("temperature", "top_p")
 
 
 def columns_of(record: Any) -> Any:
-    """Return the columns of one line of any known tool.
+    """Return a line of a known tool as columns.
 
-    Answers of Hugging Face pipelines come from ``top_k=None`` or from zero-shot classification. In
-    samples of lm-evaluation-harness, the log-likelihoods of the choices are logits. Any other line
-    is returned unchanged.
+    The answers of Hugging Face pipelines are those of ``top_k=None`` or of zero-shot
+    classification. In samples of lm-evaluation-harness, the log-likelihoods of the choices are
+    logits. Any other line is returned unchanged.
     """
     if isinstance(record, list):
         answers = record[0] if len(record) == 1 and isinstance(record[0], list) else record
@@ -65,7 +65,7 @@ def columns_of(record: Any) -> Any:
         return rest | {PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
     lists = [name for name, value in record.items() if type(value) is list and _are_scores(value)]
     if len(lists) == 1:
-        # The user may have put the answer of a pipeline under any key of a line.
+        # the user may have stored a pipeline's answer under any key
         record = {key: value for key, value in record.items() if key != lists[0]} | {
             PROBABILITIES: _scores(record[lists[0]])
         }
@@ -73,7 +73,7 @@ def columns_of(record: Any) -> Any:
 
 
 def _label_studio(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prediction, its score and the label of a task that Label Studio exports."""
+    """Return prediction, score and label of a task that Label Studio exports."""
     columns = {name: value for name, value in task.items() if not isinstance(value, (dict, list))}
     data = task.get("data")
     for name, value in (data if isinstance(data, dict) else {}).items():
@@ -92,7 +92,7 @@ def _label_studio(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choice(answer: Any) -> tuple[str, Any] | None:
-    """Return the first choice of an annotation or prediction, and its score."""
+    """Return the first choice in an annotation or prediction, and its score."""
     results = answer.get("result") if isinstance(answer, dict) else None
     for result in results if isinstance(results, list) else ():
         value = result.get("value") if isinstance(result, dict) else None
@@ -103,9 +103,9 @@ def _choice(answer: Any) -> tuple[str, Any] | None:
 
 
 def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the id, label and groups in a line whose answer is read from token log-probabilities.
+    """Return id, label and groups of a line whose answer comes from token log-probabilities.
 
-    A batch has ids of its own beside the ids that the user gave.
+    The answers of a batch also have ids of their own.
     """
     columns = {
         name: value
@@ -118,7 +118,7 @@ def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _are_scores(value: Any) -> bool:
-    """Return whether a value is a list of pairs of a label and its score."""
+    """Return whether a value is a list of pairs of label and score."""
     return (
         isinstance(value, list)
         and len(value) > 0
@@ -127,7 +127,7 @@ def _are_scores(value: Any) -> bool:
 
 
 def _scores(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the scores by label, in the order of the labels; pipelines sort them by score."""
+    """Return the scores by label, in the order of labels; pipelines sort them by score."""
     return dict(sorted((str(pair["label"]), pair["score"]) for pair in pairs))
 
 
@@ -143,7 +143,7 @@ def _is_likelihood(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token, with the log-probabilities of all tokens that are listed at its place."""
+    """A generated token, and the log-probabilities of all tokens listed at its place."""
 
     text: str
     logs: dict[str, float]
@@ -151,26 +151,27 @@ class Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """The probabilities of the answers in one line."""
+    """The probabilities of the possible answers in one line."""
 
-    probabilities: dict[str, float]  # divided by their sum
-    elsewhere: float  # the probability of all other texts
-    unlisted: int  # number of answers that are in no list
-    follows_text: bool  # whether other text was generated first
-    is_cut: bool  # whether sampling excluded tokens
+    probabilities: dict[str, float]  # after division by their sum
+    elsewhere: float  # the probability that the text is none of the answers
+    unlisted: int  # number of answers that the log does not list
+    follows_text: bool  # whether other text comes before the answer
+    is_cut: bool  # whether sampling excluded some tokens
 
 
 @dataclass
 class AnswerCounts:
-    """Counts over the lines of a log, for notes."""
+    """Counts over all lines of a log, for the notes."""
 
     lines: int = 0
-    unlisted: int = 0  # lines
-    without: int = 0  # lines in which no answer is listed
-    behind: int = 0  # lines
-    cut: int = 0  # lines
-    elsewhere: float = 0.0  # sum over the lines
-    settings: dict[str, float] = field(default_factory=dict)  # unusual settings of sampling
+    unlisted: int = 0  # number of lines with an unlisted answer
+    without: int = 0  # number of lines without any listed answer
+    behind: int = 0  # number of lines where other text comes before the answer
+    cut: int = 0  # number of lines where sampling excluded tokens
+    elsewhere: float = 0.0  # sum over all lines
+    # temperature and top_p, if they are not the default
+    settings: dict[str, float] = field(default_factory=dict)
 
     def add(self, answer: Answer, settings: dict[str, float]) -> None:
         """Count a line."""
@@ -226,7 +227,7 @@ class AnswerCounts:
 
 
 def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
-    """Return the first list of tokens with log-probabilities in a line; None without any."""
+    """Return the first list of tokens with log-probabilities in a line, or None."""
     tokens = _tokens(record)
     if tokens or depth == 0:
         return tokens or None
@@ -240,7 +241,7 @@ def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
 
 
 def find_sampling(record: Any, depth: int = _DEPTH) -> dict[str, float]:
-    """Return the temperature and top_p of the sampling, if a line has them."""
+    """Return temperature and top_p of the sampling, if the line contains them."""
     settings: dict[str, float] = {}
     inner = record.items() if isinstance(record, dict) else enumerate(record)
     for key, value in inner:
@@ -252,7 +253,7 @@ def find_sampling(record: Any, depth: int = _DEPTH) -> dict[str, float]:
 
 
 def _tokens(value: Any) -> list[Token]:
-    """Return the tokens of a list of one of the known forms; an empty list for anything else."""
+    """Return the tokens in a list of a known form; nothing for other values."""
     if isinstance(value, dict) and isinstance(value.get("tokens"), list):
         logs, tops = value.get("token_logprobs"), value.get("top_logprobs")
         if not isinstance(logs, list) or len(logs) != len(value["tokens"]):
@@ -270,7 +271,7 @@ def _tokens(value: Any) -> list[Token]:
             for v in value
         ]
     if all(v and all(isinstance(t, dict) and "logprob" in t for t in v.values()) for v in value):
-        # vLLM: the generated token of each place comes first.
+        # in vLLM, the first token of each place is the generated one
         return [
             _token(
                 str(next(iter(v.values())).get("decoded_token")),
@@ -283,7 +284,7 @@ def _tokens(value: Any) -> list[Token]:
 
 
 def _pairs(listed: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the text and the log-probability of the listed tokens."""
+    """Yield text and log-probability of the listed tokens."""
     for token in listed if isinstance(listed, list) else ():
         if isinstance(token, dict):
             yield token.get(name), token.get("logprob")
@@ -302,12 +303,12 @@ def _token(text: str, log: Any, others: Iterable[tuple[Any, Any]]) -> Token:
 
 
 class Choices:
-    """The answers that a question allows."""
+    """The possible answers to a question."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         folded = {name.casefold() for name in names}
-        # "a" in a text need not be the answer A.
+        # "a" in a text may be a word instead of the answer A
         self._fold = len(folded) == len(names) and all(len(name) > 1 for name in names)
         self._texts = [self._folded(name) for name in names]
 
@@ -324,8 +325,9 @@ class Choices:
         texts = [self._folded(token.text) for token in tokens]
         start, answer, follows = self._place(texts)
         shares = dict.fromkeys(range(len(self.names)), 0.0)
-        bounds: dict[int, float] = {}  # the largest possible probability of an unlisted answer
-        # the remaining text of each answer that is still possible
+        # for each unlisted answer, the largest probability that it can have
+        bounds: dict[int, float] = {}
+        # for each answer that is still possible, the rest of its text
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
         for token, text in zip(tokens[start:], texts[start:], strict=True):
@@ -342,7 +344,7 @@ class Choices:
                 places = _reached(other, rest)
                 if name == text and answer is not None:
                     places = [answer]
-                    if len(rest[answer]) > len(generated):  # the answer goes on
+                    if len(rest[answer]) > len(generated):  # the answer has more tokens
                         continue
                 for place in places:
                     shares[place] += path * share / len(places)
@@ -359,7 +361,7 @@ class Choices:
             for place in unlisted:
                 bounds[place] = path * min(least, left / len(unlisted))
             if answer not in on_path:
-                for place in on_path:  # another answer with the same beginning
+                for place in on_path:  # another answer begins in the same way
                     bounds[place] = path * least
                 break
             path *= listed.get(text, 0.0)
@@ -375,10 +377,11 @@ class Choices:
         return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
 
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
-        """Return the token where the answer starts, its number, and whether other text precedes.
+        """Return the token where the answer begins, its number, and whether text precedes it.
 
-        The answer is at the beginning of the text, else after the word "answer", else it is the
-        last answer in the text. If the text has no answer, the lists of the first token decide.
+        The answer is looked for at the beginning of the text, then after the word "answer"; else it
+        is the last answer in the text. If the text contains no answer, the tokens listed at the
+        first place are used.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))
@@ -396,7 +399,7 @@ class Choices:
             starts.append(starts[-1] + len(text))
         token = bisect_right(starts, chosen.start()) - 1
         follows = bool(whole[: chosen.start()].strip(_BEFORE))
-        # A token may hold more than the answer's beginning, such as "=B".
+        # A token may contain more than the beginning of the answer, such as "=B".
         before = texts[token][: chosen.start() - starts[token]]
         if before.strip(_BEFORE):
             return token, None, follows
@@ -404,7 +407,7 @@ class Choices:
 
 
 def _reached(text: str, rest: dict[int, str]) -> list[int]:
-    """Return the answers that a token completes, else the answers that it begins."""
+    """Return the answers that a token completes; if there are none, those that it begins."""
     if not text.strip():
         return []
     whole = [

@@ -1,8 +1,10 @@
-"""Read ``.jsonl`` files. The first pass counts rows and keeps texts; the second streams numbers.
+"""Read ``.jsonl`` files, in two passes.
 
-Each line is a JSON object with the columns of one row. Lists of numbers make an array with two
-axes. Objects of numbers do too, and their keys are the class names. `json_layouts` brings the lines
-of other tools into this form. A ``.json`` file is a list of such objects.
+The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
+
+Each line is a JSON object with the columns of one row. A list of numbers becomes a row of an array
+with two axes. So does an object of numbers; its keys are the names of the classes. `json_layouts`
+brings the lines of other tools into this form. A ``.json`` file is a list of such objects.
 """
 
 import json
@@ -44,13 +46,15 @@ from covcal_cli.data.stores.store import (
 )
 from covcal_cli.errors import CovcalError
 
-_CHUNK = 1 << 16  # characters of a list to read at once
-# Numbers are kept in memory, in blocks of rows, up to this many bytes.
+_CHUNK = 1 << 16  # how many characters of a list are read at once
+# Numbers of the first blocks of rows are kept in memory, up to so many bytes.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
-_VALUE_BYTES = 64  # the memory that Python needs for a number and its key
-_KEPT = 257  # characters of a text that is not a label, id or path; longer texts are not groups
+_VALUE_BYTES = 64  # bytes of memory that Python takes for a number and its key
+# characters of a text that are kept, except for labels, ids and paths; longer texts are no groups
+_KEPT = 257
 _MOST_COLUMNS = 100_000
-_NUMBERS = frozenset((int, float, type(None)))  # the types in a list or an object of numbers
+# the types that a list or an object of numbers may contain
+_NUMBERS = frozenset((int, float, type(None)))
 _NOUNS = {
     "number": "a number",
     "bool": "true or false",
@@ -63,15 +67,16 @@ _NOUNS = {
 
 @dataclass
 class _Column:
-    """One column, as the first pass found it."""
+    """What the first pass found out about a column."""
 
-    kind: str  # number, bool, text, list, or object
-    is_named: bool  # whether its name means labels, ids or paths
+    kind: str  # number, bool, text, list or object
+    is_named: bool  # whether its name says that it contains labels, ids or paths
     texts: list[str] | None = None  # the texts of all rows so far, if they are kept
     width: int = 0  # the length of lists
-    keys: dict[str, None] = field(default_factory=dict)  # keys of objects, as in the file
-    has_texts: bool = False  # whether some kept value is a text
-    has_fractions: bool = False  # whether some kept value is a number that is not an integer
+    # the keys of its objects, in the order of the file
+    keys: dict[str, None] = field(default_factory=dict)
+    has_texts: bool = False  # whether one of the kept values is a text
+    has_fractions: bool = False  # whether one of the kept values is a number with a fraction
 
 
 class JSONLinesStore(Store):
@@ -83,7 +88,7 @@ class JSONLinesStore(Store):
         self.path = path
         self._is_list = path.name.lower().removesuffix(".gz").endswith(".json")
         self._unit = "entry" if self._is_list else "line"
-        self.choices = tuple(choices)  # the answers to find among token log-probabilities
+        self.choices = tuple(choices)  # the answers to look for among token log-probabilities
         self._read_columns()
         self.has_logprobs = self._answers.lines > 0
         if self.has_logprobs and not self.choices:
@@ -94,10 +99,10 @@ class JSONLinesStore(Store):
         self.entries = {name: self._entry(column) for name, column in self._columns.items()}
 
     def _read_columns(self) -> None:
-        """Note the columns and keep the texts, row by row."""
+        """Find out about the columns and keep the texts, row by row."""
         self._n = 0
         self._columns: dict[str, _Column] = {}
-        self._other: set[str] = set()  # columns of nested values, which are not read
+        self._other: set[str] = set()  # columns of nested values are ignored
         self._answers, self._question = AnswerCounts(), Choices(self.choices)
         self._has_blank_lines = False
         self._kept: list[dict[str, AnyArray]] = []  # numbers of the first blocks of rows
@@ -112,7 +117,7 @@ class JSONLinesStore(Store):
             self._has_blank_lines |= number != self._n
             records.append(record)
             n_characters += len(line)
-            if n_characters > WINDOW_BYTES:  # for example long texts
+            if n_characters > WINDOW_BYTES:  # a large block, for example of long texts
                 self._kept_bytes = _MOST_KEPT + 1
             if len(records) == _BLOCK or n_characters > WINDOW_BYTES:
                 self._keep_numbers(records)
@@ -128,9 +133,9 @@ class JSONLinesStore(Store):
                 column.texts.extend([""] * (self._n - len(column.texts)))
 
     def _keep_numbers(self, records: list[Any]) -> None:
-        """Keep the numbers of the last rows while there is room.
+        """Keep the numbers of the last rows, while there is room for them.
 
-        This saves time: parsing takes most of the time of reading a line.
+        Parsing a line takes most of the time, so this saves time later.
         """
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
@@ -143,14 +148,14 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # the error comes later, when the column of the wrong value is read
+        except CovcalError:  # the error is raised later, when this column is read
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())
         self._kept.append(block)
 
     def _kept_values(self, name: str, rows: Rows, block: Mapping[str, AnyArray]) -> AnyArray:
-        """Return rows of one block of numbers; a column that appeared later has no values in it."""
+        """Return rows of one block of numbers; a column that appeared later has none there."""
         shape, values = self.entries[name].shape[1:], block.get(name)
         if values is not None and values.shape[1:] == shape:
             return np.asarray(values[rows])
@@ -160,7 +165,7 @@ class JSONLinesStore(Store):
         return full
 
     def _filler(self, name: str) -> float:
-        """Return the value that replaces a missing value; a missing choice is impossible."""
+        """Return what replaces a missing value; a missing choice becomes impossible."""
         impossible = name == CHOICES and self._columns[name].kind == "list"
         return -math.inf if impossible else math.nan
 
@@ -180,7 +185,7 @@ class JSONLinesStore(Store):
         return columns | {PROBABILITIES: answer.probabilities}
 
     def _labels(self) -> tuple[str, ...]:
-        """Return the labels of all rows; they are the possible answers if the user gives none."""
+        """Return the labels of all rows, which are the possible answers if the user names none."""
         columns = (name for name in self._columns if name.lower() in LABEL_NAMES)
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
@@ -191,7 +196,7 @@ class JSONLinesStore(Store):
         return tuple(sorted(labels))
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole column; a missing value is an empty text or NaN."""
+        """Return a whole column. A missing value becomes an empty text or NaN."""
         column, dtype = self._columns[name], self.entries[name].dtype
         if column.texts is None:
             rows = np.arange(self._n, dtype=np.int64)
@@ -206,14 +211,14 @@ class JSONLinesStore(Store):
         return self.whole(name).astype(str).tolist() if texts is None else texts
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
-        """Return a column in UTF-8 and the number of cut texts; long texts are read again."""
+        """Return a column in UTF-8, and how many texts were cut. Long texts are read again."""
         records = (self._columns_of(line, number) for number, line in self._lines())
         values = (record.get(name) for record in records)
         texts = ("" if value is None else str(value) for value in values)
         return cut_utf8(texts, self._n, width)
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows of columns of numbers, as float64; NaN where a value is missing."""
+        """Yield some rows of columns of numbers, as float64. A missing value becomes NaN."""
         width = sum(math.prod(self.entries[name].shape[1:]) for name in names)
         size = max(16, min(size, WINDOW_BYTES // (_VALUE_BYTES * max(width, len(self._columns)))))
         arrays_of = {name: self._reader(name) for name in names}
@@ -237,11 +242,11 @@ class JSONLinesStore(Store):
             yield chosen, {name: read(records, chosen) for name, read in arrays_of.items()}
 
     def place(self, row: int) -> str:
-        """Return the row's line, or its number if the file has empty lines."""
+        """Return the line of a row; if the file has empty lines, the number of the row."""
         return f"row {row}" if self._has_blank_lines else f"{self._unit} {row + 1}"
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each row; lines that are empty are left out."""
+        """Yield number and text of each row. Empty lines are skipped."""
         with self._opened() as file:
             lines = self._items(file) if self._is_list else short_lines(self.path, file)
             for number, line in enumerate(lines, 1):
@@ -249,7 +254,7 @@ class JSONLinesStore(Store):
                     yield number, line
 
     def _items(self, file: IO[str]) -> Iterator[str]:
-        """Yield the texts of the entries of a list, which may be on any number of lines."""
+        """Yield the texts of a list's entries, each of which may take several lines."""
         decoder, text, number = json.JSONDecoder(), file.read(_CHUNK).lstrip(), 1
         if not text.startswith("["):
             raise self.error("it holds no list of rows: save a list, or one object per line")
@@ -258,7 +263,7 @@ class JSONLinesStore(Store):
             try:
                 _, end = decoder.raw_decode(text)
             except (ValueError, RecursionError) as error:
-                # The entry may continue in the part that was not read yet.
+                # the entry may end in the next part of the file
                 more = file.read(max(_CHUNK, len(text)))
                 if more and len(text) < LONGEST_LINE:
                     text += more
@@ -308,7 +313,7 @@ class JSONLinesStore(Store):
         return f"{self._unit} {self._number}"
 
     def _scan(self, record: Any) -> None:
-        """Note the columns of one row, and keep the texts."""
+        """Find out about the columns of one row, and keep its texts."""
         if not isinstance(record, dict):
             raise self.error(f"{self._here} is not a JSON object: save one JSON object per line")
         for name, value in record.items():
@@ -336,12 +341,12 @@ class JSONLinesStore(Store):
                 column.width = max(column.width, len(value))
 
     def _new(self, name: str, value: Any) -> _Column | None:
-        """Return a new column for its first value, or None for values that are not read."""
+        """Return a new column for its first value; None for a value that is ignored."""
         kind = _kind(value)
         is_named = is_reserved(name) or name.lower() in PATH_NAMES
         if is_named:
             kind = "text" if kind in ("number", "bool") else kind
-        if kind == "names":  # several labels of a row, kept as the JSON text of the list
+        if kind == "names":  # the labels of a row that has several are kept as the JSON of the list
             kind = "text" if is_named else "other"
         if kind == "other":
             self._other.add(name)
@@ -363,7 +368,7 @@ class JSONLinesStore(Store):
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:
-        """Keep a text, label, id or group as text."""
+        """Keep a text, a label, an id or a group as text."""
         texts = column.texts
         if column.is_named and _kind(value) == "names":
             value = json.dumps(value, ensure_ascii=False)
@@ -395,7 +400,7 @@ class JSONLinesStore(Store):
         return Entry((self._n,), np.dtype(bool if column.kind == "bool" else float))
 
     def _reader(self, name: str) -> Callable[[Sequence[Mapping[str, Any]], Rows], AnyArray]:
-        """Return a function from the records of some rows to the values of a column."""
+        """Return a function that returns a column's values, given the records of some rows."""
         column = self._columns[name]
         keys, width = tuple(column.keys), column.width
         filler = self._filler(name)

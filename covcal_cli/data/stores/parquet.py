@@ -1,11 +1,11 @@
-"""Stream ``.parquet`` tables, one file or a folder of parts, through ``pyarrow.parquet``.
+"""Read ``.parquet`` tables, one file or a folder of parts, with little memory.
 
-pyarrow's datasets would hold whole row groups in memory: 1.2 GB for a group of 400,000 x 256
-numbers. A `ParquetFile` with a small buffer holds only the current pages: per column one page of
-values, and possibly one page of its dictionary. Most writers make pages of about 1 MB, but a page
-may also hold 1,024 image files.
+pyarrow's datasets keep whole row groups in memory: 1.2 GB for a group of 400,000 x 256 numbers. A
+`ParquetFile` with a small buffer keeps only the current page of each column, and perhaps the page
+of its dictionary. Most writers make pages of about 1 MB, but a page may also contain 1,024 image
+files.
 
-`ParquetStore` reads tables in this way. The code after it finds the parts of a table.
+`ParquetStore` reads tables in this way. The code below it finds the parts of a table.
 `arrow_columns` converts the values of columns.
 """
 
@@ -26,29 +26,31 @@ from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_feature
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
 
-_HEAD = 8  # number of first values that show the kind of a column
-_BUFFER = 1 << 13  # pyarrow without a buffer reads a whole column of a row group
-_FEWEST, _USUAL = 64, 1 << 13  # rows of a batch
-_PAGES = 2 << 20  # bytes of an open column
-_ENOUGH = 64 << 20  # bytes of open columns; with more, columns are read in sets
-_SET = 16 << 20  # bytes of the open columns of a set
-_HELD = 64 << 20  # bytes of the rows whose sets are joined in memory
-_FEWEST_HELD = 1 << 16  # rows to join at least: each join reads all earlier rows of the group again
+_HEAD = 8  # so many first values show what a column contains
+_BUFFER = 1 << 13  # without a buffer, pyarrow would read a whole column of a row group
+_FEWEST, _USUAL = 64, 1 << 13  # rows in a batch
+_PAGES = 2 << 20  # bytes of memory that a column takes while it is read
+_ENOUGH = 64 << 20  # if all columns need more bytes than this, they are read in several sets
+_SET = 16 << 20  # bytes that the columns of one set may need
+_HELD = 64 << 20  # bytes of the rows that are joined from several sets at a time
+# at least so many rows are joined at a time, because each time all earlier rows of the group are
+# read again
+_FEWEST_HELD = 1 << 16
 
 
 class _Group(NamedTuple):
-    """A row group of an open file."""
+    """A row group (a block of rows) of an open file."""
 
     file: Any
     number: int
-    start: int  # number of its first row in the table
+    start: int  # the number of its first row in the table
 
 
 class ParquetStore(Store):
-    """The columns of a Parquet table; all its parts must have the same columns.
+    """The columns of a Parquet table. All parts of it must have the same columns.
 
-    Columns of equally long lists of numbers are arrays with two axes. The keys of a partitioned
-    table are columns too, unless its parts have columns of these names.
+    A column of lists of numbers, all equally long, becomes an array with two axes. The keys of
+    folders ``KEY=VALUE`` become columns too, unless there are columns of these names.
     """
 
     is_table = True
@@ -64,7 +66,7 @@ class ParquetStore(Store):
         self._columns = ArrowColumns(pyarrow, path)
         parts = find_parts(path)
         self._files = [part.path for part in parts]
-        self._bounds = [0]  # the first row of every file, and the number of all rows
+        self._bounds = [0]  # the number of the first row in each file, and the number of all rows
         with self._opened(self._files[0]) as file:
             self._schema: Any = file.schema_arrow
         _require_distinct(self._files[0], self._schema.names)
@@ -102,12 +104,12 @@ class ParquetStore(Store):
             self.entries[key] = Entry((self._n,), dtype)
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole column; a missing value is an empty text or NaN."""
+        """Return a whole column. A missing value becomes an empty text or NaN."""
         parts = list(self._all(name))
         return np.concatenate(parts) if parts else np.zeros(0, self.entries[name].dtype)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole column as texts; for image files, their names."""
+        """Return a whole column as texts. For image files, these are their names."""
         if not self.entries[name].is_encoded:
             return [str(value) for part in self._all(name) for value in part.tolist()]
         field = self._columns.name_field(self._schema.field(name))
@@ -122,7 +124,7 @@ class ParquetStore(Store):
         return texts
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows, row group by row group; a missing number is NaN."""
+        """Yield some rows, row group by row group. A missing number becomes NaN."""
         within = [name for name in names if name not in self._of_parts]
         for number, (start, stop) in enumerate(pairwise(self._bounds)):
             own = _between(rows, start, stop)
@@ -139,7 +141,7 @@ class ParquetStore(Store):
         return (part[name] for _, part in self.pieces([name], rows, 1 << 14))
 
     def _classes_of(self, name: str) -> tuple[str, ...]:
-        """Return the classes of all rows of a column of pairs (class, number)."""
+        """Return all classes that occur in a column of pairs (class, number)."""
         classes: set[str] = set()
         for path in self._files:
             with self._opened(path) as file:
@@ -158,14 +160,14 @@ class ParquetStore(Store):
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Open one file as a `ParquetFile`; errors while it is open become a `CovcalError`."""
+        """Open one file as a `ParquetFile`. Errors while it is open become a `CovcalError`."""
         try:
             with self._arrow.parquet.ParquetFile(
                 path, buffer_size=_BUFFER, pre_buffer=False
             ) as file:
                 yield file
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-            # Texts and dates of a damaged page raise the last two.
+            # the last two are raised for texts and dates on a damaged page
             reason = " ".join(str(error).split())[:200]
             raise CovcalError(
                 f"{path} is not a readable Parquet file ({reason}): copy it again or save it again"
@@ -202,10 +204,10 @@ class ParquetStore(Store):
     def _joined(
         self, group: _Group, sets: Sequence[Sequence[str]], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Read one set of columns after the other, because each open column keeps a page in memory.
+        """Read the sets of columns one after the other, because each column keeps a page in memory.
 
-        A reader can reach later rows of a row group only from the start of the group. Many rows are
-        therefore joined in memory at a time.
+        To reach later rows of a group, a reader must begin at the start of the group. So the sets
+        are joined for many rows at a time.
         """
         width = sum(map(self._row_bytes, sets))
         n_joined = max(_FEWEST_HELD, _HELD // width)
@@ -220,13 +222,13 @@ class ParquetStore(Store):
                 self._arrow.default_memory_pool().release_unused()
             for at in range(0, len(chosen), size):
                 piece = slice(at, at + size)
-                # Copy: a view would keep all these rows in memory while the next are read.
+                # a copy, because a view would keep all these rows in memory
                 yield chosen[piece], {name: values[piece].copy() for name, values in arrays.items()}
 
     def _batches(
         self, group: _Group, names: Sequence[str], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Yield the chosen rows of some columns, `size` rows of the file at a time."""
+        """Yield rows of some columns. `size` rows of the file are read at a time."""
         start = group.start
         for batch in group.file.iter_batches(
             size, row_groups=[group.number], columns=list(names), use_threads=False
@@ -247,14 +249,14 @@ class ParquetStore(Store):
                 return
 
     def _row_bytes(self, names: Sequence[str]) -> int:
-        """Return the bytes of a row of these columns in memory; a text counts as a number."""
+        """Return the bytes of memory for a row of these columns; texts count like numbers."""
         entries = [self.entries[name] for name in names]
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
 
 
 def _require_distinct(path: Path, names: Sequence[str]) -> None:
     for index, name in enumerate(names):
-        # of several columns with one name, reading by name would return the last
+        # if two columns have the same name, only the last could be read
         if name in names[:index]:
             raise CovcalError(f"{path}: two columns are called {name!r}: rename one of them")
 
@@ -265,11 +267,12 @@ def _between(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of each column in a row group before compression."""
+    """Return for each column its bytes in a row group, before compression."""
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)
-        name = column.path_in_schema.partition(".")[0]  # the name of a list or struct
+        # for a list or struct, the name of the column is the first part
+        name = column.path_in_schema.partition(".")[0]
         if name not in sizes:
             name = column.path_in_schema
         if name in sizes:
@@ -278,7 +281,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
-    """Divide columns, given with their bytes in the file, into sets that can be open together."""
+    """Divide columns into sets that can be read together, given the bytes of each."""
     opened = {name: min(size, _PAGES) for name, size in stored.items()}
     if sum(opened.values()) <= _ENOUGH:
         return [list(opened)]
@@ -293,12 +296,10 @@ def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
     return sets
 
 
-# The parts of a table in a folder.
-#
-# Spark, Dask, Polars and pyarrow write a table as a folder of parts, and a partitioned table as
-# nested folders ``KEY=VALUE`` of parts.
+# The parts of a table. Spark, Dask, Polars and pyarrow write a table as a folder of parts. A
+# partitioned table has nested folders ``KEY=VALUE`` of parts.
 
-_PATTERN = "[!._]*.parquet"  # Spark hides its own files with a dot or an underscore
+_PATTERN = "[!._]*.parquet"  # names of Spark's own files begin with a dot or an underscore
 _NOTHING = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
@@ -308,17 +309,17 @@ class Part:
     """One file of a table."""
 
     path: Path
-    # The key and value of each folder above it; None for a missing value.
+    # the KEY and VALUE of each folder above it; a missing value is None
     keys: Mapping[str, str | None]
 
 
 def holds_parts(path: Path) -> bool:
-    """Return whether a path is a folder of parts, or of folders ``KEY=VALUE`` with parts."""
+    """Return whether a path is a folder of parts, or of folders ``KEY=VALUE`` of parts."""
     return path.is_dir() and (any(path.glob(_PATTERN)) or any(map(holds_parts, _partitions(path))))
 
 
 def find_parts(path: Path) -> list[Part]:
-    """Return the parts of a table in order: the file itself, or the parts in the folder."""
+    """Return the parts of a table, in order: the file itself, or the files in the folder."""
     if not path.is_dir():
         return [Part(path, {})]
     parts = list(_below(path, {}))
@@ -333,10 +334,10 @@ def find_parts(path: Path) -> list[Part]:
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
-    """Return the values of each key for all parts, shape (parts,).
+    """Return for each key its value in every part, shape (parts,).
 
-    They are int64 if all are whole numbers, float64 with NaN if some of these are missing, and else
-    texts, where a missing value is an empty text.
+    They are int64 if all are whole numbers, float64 with NaN if some are missing. Else they are
+    texts, and a missing value is empty.
     """
     arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:
@@ -353,7 +354,7 @@ def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
 
 
 def refuse_unnamed_parts(folder: Path) -> None:
-    """Refuse a folder whose Parquet files are in folders of other names than ``KEY=VALUE``."""
+    """Refuse a folder whose Parquet files are in folders that are not called ``KEY=VALUE``."""
     for entry in sorted(folder.iterdir()):
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
@@ -370,7 +371,8 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
             f"{folder} has both the file {files[0].name} and partitions such as "
             f"{partitions[0].name}: give the file alone or the partitions alone"
         )
-    if keys or partitions:  # other folders may hold a million images
+    # other folders are not searched, because they may contain a million images
+    if keys or partitions:
         refuse_unnamed_parts(folder)
     yield from (Part(file, keys) for file in files)
     for partition in partitions:

@@ -1,7 +1,7 @@
-"""Define the protocol of a file of named arrays with one row per example.
+"""What a file of named arrays, with one row per example, must provide (a protocol).
 
-Each format has a module with a class of this protocol. `covcal_cli.data.array_files` feeds models
-from such files, and `covcal_cli.data.outputs` reads the outputs of classifiers from them.
+For each format, a module has a class that provides it. `covcal_cli.data.array_files` reads inputs
+of models from such files, and `covcal_cli.data.outputs` reads outputs of classifiers.
 """
 
 import codecs
@@ -20,24 +20,24 @@ from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import open_plain
 
-if TYPE_CHECKING:  # tables of numbers are read without Pillow
+if TYPE_CHECKING:  # This module needs Pillow, which tables of numbers do not.
     from PIL import Image
 
-# Some row numbers, and these rows of each array.
+# Some row numbers, and for each array these rows.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The shape, type and metadata of one array, known before it is read."""
+    """What is known of an array before it is read: shape, type and metadata."""
 
-    shape: tuple[int, ...]  # the first axis is the rows
-    dtype: np.dtype[Any]  # kind "U" for texts of any length
+    shape: tuple[int, ...]  # the rows are on the first axis
+    dtype: np.dtype[Any]  # kind "U" means texts of any length
     is_encoded: bool = False  # whether its values are image files (`Encoded`)
-    # The names of its numbers 0, 1, ..., or of its columns, if the file has them.
+    # Names for its numbers 0, 1, ..., or for its columns, if the file has some.
     class_names: tuple[str, ...] | None = None
-    is_index: bool = False  # whether the file marks it as the index of the table
+    is_index: bool = False  # whether the file says that it is the index of the table
 
     @property
     def is_text(self) -> bool:
@@ -49,41 +49,41 @@ class Store(Protocol):
     """A file of named arrays."""
 
     path: Path
-    is_table: bool = False  # whether the file is a table, in which columns of numbers are features
-    is_typed: bool = True  # whether the file distinguishes texts and numbers
-    entries: dict[str, Entry]  # entries by name, in the order of the file
-    # The error for each column, by name, whose texts are numbers with a decimal comma.
+    is_table: bool = False  # whether it is a table, so that columns of numbers are features
+    is_typed: bool = True  # whether the format tells texts from numbers
+    entries: dict[str, Entry]  # what is known of each array, by name, in the order of the file
+    # For each column of texts that are numbers with decimal commas: the error message.
     with_commas: Mapping[str, str] = MappingProxyType({})
-    notes: tuple[str, ...] = ()  # how the file was read, for the user
+    notes: tuple[str, ...] = ()  # notes on how the file was read, for the user
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole array of labels, ids or groups; wide arrays are read in pieces."""
+        """Return a whole array of labels, ids or groups; wide arrays are read in parts."""
         ...
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts; a list of long texts takes less memory than an array.
+        """Return a whole array as texts. Long texts come as a list, which takes less memory.
 
-        For image files, these are their names, or an empty text.
+        For image files, these are their names; without a name, an empty text.
         """
         return [str(value) for value in self.whole(name).ravel().tolist()]
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
-        """Return a whole column in UTF-8 of at most `width` bytes, and the number of cut texts."""
+        """Return a whole column in UTF-8, at most `width` bytes each, and how many were cut."""
         return cut_utf8(self.texts(name), self.entries[name].shape[0], width)
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen ascending `rows` of the named arrays, some at a time.
+        """Yield some rows of the named arrays, in parts. `rows` are ascending.
 
-        About `size` rows are in memory at a time, or the rows that fit into `WINDOW_BYTES`.
+        About `size` rows are in memory at a time; fewer if they are larger than `WINDOW_BYTES`.
         """
         ...
 
     def error(self, what: str) -> CovcalError:
-        """Return an error with the path of the file before the message."""
+        """Return an error whose message begins with the path of the file."""
         return CovcalError(f"{self.path}: {what}")
 
     def place(self, row: int) -> str:
-        """Return where a row is in the file, for messages: ``line 12``."""
+        """Return where a row is in the file, such as ``line 12``."""
         return f"row {row}"
 
 
@@ -91,11 +91,12 @@ _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes_], int]:
-    """Return n texts in UTF-8, shape (n,), and how many of them were cut.
+    """Return n texts in UTF-8, (n,), and how many were cut.
 
-    A text of more than `width` bytes is cut, and ends in an ellipsis.
+    A text of more than `width` bytes is cut, and then ends in an ellipsis.
     """
-    if isinstance(texts, list):  # find the width first, so that no wider array is ever in memory
+    # find the longest text first, so that no array is wider than needed
+    if isinstance(texts, list):
         sizes = (len(text if text.isascii() else text.encode("utf-8", "replace")) for text in texts)
         width = min(width, max(1, max(sizes, default=1)))
     values: NDArray[np.bytes_] = np.empty(n, dtype=f"S{width}")
@@ -104,7 +105,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
         encoded = text.encode("utf-8", "replace")
         if len(encoded) > width:
             cut += 1
-            # The last character may be cut in half, so it is dropped.
+            # the cut may be inside a character, which is then dropped
             whole = encoded[: width - len(mark)].decode("utf-8", "ignore")
             encoded = whole.encode("utf-8") + mark
         values[row] = encoded
@@ -113,7 +114,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (start, stop, rows within) of each window of the file that has chosen rows."""
+    """Yield (start, stop, rows inside) for each part of the file that contains some of the rows."""
     position = 0
     while position < len(rows):
         start = int(rows[position]) // window * window
@@ -123,7 +124,7 @@ def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
 
 
 def regrouped(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield the rows of `pieces` again, `size` at a time; the last piece may be shorter."""
+    """Yield the rows of `pieces` again, `size` at a time. The last piece may be shorter."""
     waiting: list[Piece] = []
     n_waiting = 0
     for rows, arrays in pieces:
@@ -149,9 +150,9 @@ def _joined(pieces: list[Piece]) -> Piece:
     return rows, {name: np.concatenate([piece[1][name] for piece in pieces]) for name in names}
 
 
-# Images in a table as the bytes of their files, as Hugging Face datasets save them.
+# Images in a table, stored as the bytes of their files, as in Hugging Face data sets.
 
-# The bytes of an image file, else its path, else None for no image.
+# The bytes of an image file, or its path, or None without an image.
 Encoded = bytes | str | None
 _USUAL = ("image", "img")
 
@@ -168,7 +169,7 @@ def is_image_file(content: bytes) -> bool:
 
 
 def image_column(store: Store) -> str | None:
-    """Return the column of images, or the column ``image`` if there are several, or None."""
+    """Return the column of images; if there are several, the column ``image``; else None."""
     columns = [name for name, entry in store.entries.items() if entry.is_encoded]
     usual = [name for name in columns if name.lower() in _USUAL]
     if len(columns) > 1 and len(usual) != 1:
@@ -180,7 +181,7 @@ def image_column(store: Store) -> str | None:
 
 
 def image_names(store: Store, column: str) -> list[str] | None:
-    """Return the names of the image files of all rows; None if a name is missing or not unique."""
+    """Return the file names of all images; None if some are missing or equal."""
     names = store.texts(column)
     return names if all(names) and len(set(names)) == len(names) else None
 
@@ -197,7 +198,7 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
         return Image.open(BytesIO(file.read()))
 
 
-LONGEST_LINE = 64 << 20  # characters
+LONGEST_LINE = 64 << 20  # the most characters in a line
 
 
 def is_compressed(path: Path) -> bool:
@@ -206,7 +207,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def open_text(path: Path) -> IO[str]:
-    """Open a file of UTF-8 or UTF-16 text; its line ends are kept."""
+    """Open a file of UTF-8 or UTF-16 text. Its line ends are not changed."""
     open_file: Any = gzip.open if is_compressed(path) else open
     with open_file(path, "rb") as file:
         encoding = _encoding(file.read(2))
@@ -215,7 +216,7 @@ def open_text(path: Path) -> IO[str]:
 
 
 def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
-    """Yield the lines of a file; a compressed line may be far longer than the file."""
+    """Yield the lines of a file; refuse a very long line, which takes few bytes if compressed."""
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise CovcalError(
@@ -226,7 +227,7 @@ def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
 
 
 def _encoding(head: bytes) -> str:
-    """Return the encoding of a file by its first two bytes: Excel's "Unicode text" is UTF-16."""
+    """Return the encoding, by the first two bytes; Excel's "Unicode text" is UTF-16."""
     if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
     if b"\0" not in head:
