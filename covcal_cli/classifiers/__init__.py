@@ -1,7 +1,7 @@
-"""Classifiers from elsewhere: opened, with a proved last linear layer, and run in batches.
+"""Open classifiers from elsewhere, prove which layer is the last linear one, and run them.
 
-This module has the kinds of models, which are recognised by file names. A new kind needs an entry
-here, an opener in ``open.py``, and a module.
+This module lists the kinds of models, which are recognised by the name of the file. A new kind
+needs an entry here, a function in ``open.py`` that opens it, and a module.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# The start of the small text that Git LFS leaves in place of a file that was not downloaded.
+# If a file was not downloaded, Git LFS leaves a small text that begins like this.
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -18,9 +18,9 @@ LFS_POINTER = b"version https://git-lfs"
 class Kind:
     """One kind of model."""
 
-    words: str  # the kinds in words, for messages
-    usual: tuple[str, ...]  # endings that help and messages name
-    others: tuple[str, ...]  # further endings
+    words: str  # the kind in words, for messages
+    usual: tuple[str, ...]  # endings of files that help and messages name
+    others: tuple[str, ...]  # other endings of files
     exported: str  # the ending of files that export writes
 
 
@@ -45,12 +45,12 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # Any other file is read as ONNX, whose reader says what else it is.
+    # Any other file is given to the reader of ONNX, which says what it is instead.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 
 def is_model(path: str | Path) -> bool:
-    """Return whether a path or text names a model, by its ending or as ``module:function``."""
+    """Return whether `model` is ``module:function`` and no existing file."""
     endings = {ending for kind in KINDS for ending in (*kind.usual, *kind.others)}
     return names_a_function(path) or Path(path).suffix.lower() in endings
 

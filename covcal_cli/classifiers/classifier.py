@@ -1,7 +1,7 @@
-"""The protocols of an opened and of a proved classifier, and the form of its outputs.
+"""What a classifier must provide (protocols), and how its outputs become logits.
 
-If a model does not show a softmax or sigmoid, its outputs may be logits or probabilities. The first
-batch is not enough to decide. Such outputs are stored unchanged until
+If a model does not end in a visible softmax or sigmoid, its outputs may be logits or probabilities.
+One batch is not enough to decide. So such outputs are stored unchanged, until
 `covcal_cli.maths.output_form.OutputEvidence` has seen all rows.
 """
 
@@ -22,10 +22,12 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import to_float32
 
-_MOST_SHARE = 1 << 16  # the largest number of votes, percentages and scores of 8 or 16 bits
-_FAR = 1 << 12  # half of float32's digits are lost to such an offset
-PLAIN, LOGGED = "none", "softmax"  # the two possible tails of undecided outputs
-SIGMOID = "sigmoid"  # the tail of the probabilities of independent labels
+# the largest number that votes, percentages, or scores of 8 or 16 bits can have
+_MOST_SHARE = 1 << 16
+_FAR = 1 << 12  # a common offset of this size costs half of float32's digits
+# the two ways to read outputs that may be logits or probabilities
+PLAIN, LOGGED = "none", "softmax"
+SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
 _LOGARITHMS = (
     "the model gives probabilities: their logarithms are used as logits. Probabilities below "
     "1e-38 count as 1e-38"
@@ -37,36 +39,39 @@ _NO_HEAD = (
 
 
 class Outputs:
-    """The form of a classifier's outputs, shape (m, K), and how they become logits.
+    """How the outputs of a classifier, (m, K), are read: as logits or as probabilities.
 
-    One number z per row is stored as the pair 0 and z.
+    If there is one number z per row, it is stored as the pair 0 and z.
     """
 
     def __init__(
         self,
-        where: str,  # the model, for errors
-        tail: str | None,  # the function from the numbers that are read to the output, if known
+        where: str,  # the name of the model, for messages
+        # the function ("tail") that turns the logits into the output, if it is known
+        tail: str | None,
         *,
         is_single: bool,  # whether the model gives one number per row
-        has_layer: bool,  # whether the numbers come from a linear layer
+        has_layer: bool,  # whether the outputs are the results of a linear layer
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # whether all rows are needed to decide the form
-        self.are_independent = False  # whether each output is the sigmoid or logit of a label
-        self.notes: tuple[str, ...] = ()  # notes on the form, after the decision
+        self.is_open = tail == PLAIN  # whether only all rows can show what the outputs are
+        self.are_independent = False  # whether each output is about a label of its own
+        self.notes: tuple[str, ...] = ()  # notes about the outputs, once it is known what they are
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
-        """Return outputs of a run as float32, without a large common offset, which costs digits.
+        """Return outputs as float32, after subtracting a large offset that a row's outputs share.
 
-        If `settle` will decide on the form, rows that may be shares keep their sum.
+        (float32 would lose digits to it.) Rows that may turn out to be probabilities keep their
+        sum.
         """
-        if self.are_independent:  # an offset changes independent outputs
+        # outputs of several labels have no common offset that could be subtracted
+        if self.are_independent:
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
-            # As float64, because the limits are too large for half precision.
+            # in float64, because half precision cannot hold the limits
             lows = outputs.min(axis=1).astype(np.float64)
             highs = outputs.max(axis=1).astype(np.float64)
             may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
@@ -74,14 +79,14 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the model's own numbers, from which their form is decided."""
+        """Return the numbers as the model gives them, which show what they are."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
-        """Decide the form of the outputs by all rows.
+        """Decide, after all rows, whether the outputs are logits or probabilities.
 
-        Raises `CovcalError` if the model gives one number per row, without a linear layer before
-        it, and a number is not a probability.
+        Raises `CovcalError` if the model gives one number per row that is not the result of a
+        linear layer, and some of these are no probabilities.
         """
         if self.are_independent:
             self._settle_labels(evidence)
@@ -121,7 +126,7 @@ class Outputs:
         self.warnings = (*_readings(evidence), *evidence.doubts())
 
     def _settle_labels(self, evidence: OutputEvidence) -> None:
-        """Decide whether the outputs of independent labels are logits or probabilities."""
+        """Decide whether the outputs of several labels are logits or probabilities."""
         if self.tail not in (PLAIN, SIGMOID) or self.is_single:
             raise CovcalError(
                 f"{self._where} gives one label per row, not one sigmoid or logit per label: leave "
@@ -132,10 +137,10 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Use the form of an earlier extraction; if `tail` is None, decide it by `outputs`.
+        """Read the outputs as an earlier extraction did. If `tail` is None, `outputs` decide.
 
-        `outputs` are those of random inputs. If they are not probabilities, they are not read as
-        probabilities, whatever the extraction decided.
+        `outputs` are those of random inputs. If they are not probabilities, they are never read as
+        such.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -146,11 +151,11 @@ class Outputs:
 
     @property
     def are_logged(self) -> bool:
-        """Whether the outputs are probabilities, whose logarithms are the logits."""
+        """Whether the outputs are probabilities, so that their logarithms are used as logits."""
         return self.is_open and self.tail in (LOGGED, SIGMOID)
 
     def logits(self, outputs: Floats) -> Float32s:
-        """Return the logits, shape (m, K), of outputs."""
+        """Return logits, shape (m, K), from outputs."""
         logits: Floats = outputs
         if self.are_logged:
             convert = log_odds if self.are_independent else log_probabilities
@@ -159,16 +164,16 @@ class Outputs:
 
 
 def without_offset(bias: Float64s) -> Float64s:
-    """Return a bias, shape (K,), without a common offset that float32 has no digits for.
+    """Return a bias, (K,), after subtracting a large offset that its elements share.
 
-    The offset does not change the softmax, and `Outputs.to_float32` removes it from the logits.
+    It does not change the softmax, and `Outputs.to_float32` subtracts it from the logits too.
     """
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 
 
 def _readings(seen: OutputEvidence) -> tuple[str, ...]:
-    """Return a warning on how outputs are read as probabilities, unless they sum to 1."""
+    """Return a warning if outputs are read as probabilities although they do not sum to 1."""
     if seen.width == 1:
         return (
             f"the model gives one number per row. It is between 0 and 1 in all {seen.rows} rows, "
@@ -182,58 +187,58 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
 
 
 class OpenedClassifier(Protocol):
-    """A trained classifier as its file declares it; no row has been run yet."""
+    """A trained classifier, as its file describes it. No row has been run yet."""
 
     name: str  # base name of the file
     sha256: str  # hash of the file and of its weights in other files
-    inputs: tuple[ModelInput, ...]  # the arrays to feed
-    fixed_batch: int | None  # the number of rows per run, if the model allows only one
-    # The facts that the file states about itself, such as class names and preprocessing.
+    inputs: tuple[ModelInput, ...]  # the arrays that the model needs
+    fixed_batch: int | None  # the number of rows in a run, if the model allows only one number
+    # What the file says about itself, such as class names and preprocessing.
     metadata: Mapping[str, str]
-    class_names: tuple[str, ...] | None  # the names of the K classes, if the model holds them
-    n_classes: int  # K, as declared
-    features_tensor: str | None  # name of phi in the model
-    logits_tensor: str  # name of the logits in the model
+    class_names: tuple[str, ...] | None  # the names of the K classes, if the file contains them
+    n_classes: int  # K, as the file says
+    features_tensor: str | None  # name of the tensor with the features phi
+    logits_tensor: str  # name of the tensor with the logits
     notes: tuple[str, ...]  # notes for the user
 
     def prove(self, batch: Inputs | None) -> "Classifier":
-        """Return the classifier, proved on a first batch.
+        """Return the classifier, after checking on a first batch how it is read.
 
-        Nothing is proved without a batch, or if some logits are not numbers. Raises `CovcalError`
-        if the batch does not fit, or the proof fails.
+        Without a batch, or if some logits are not numbers, nothing is checked. Raises `CovcalError`
+        if the batch does not fit the model, or the check fails.
         """
         ...
 
 
 class Classifier(Protocol):
-    """A classifier after its first batch, usually with logits = phi(x) W^T + b."""
+    """A classifier after its first batch. Usually its logits are phi(x) W^T + b."""
 
     name: str
     n_classes: int  # K
-    n_features: int | None  # d; None without features, or before a batch shows it
+    n_features: int | None  # d; None without features, or before the first batch
     features_tensor: str | None
     logits_tensor: str
-    proof: Proof  # grows with every batch
-    outputs: Outputs  # how the outputs that `run` returns become logits
+    proof: Proof  # how large errors were on all batches so far
+    outputs: Outputs  # turns the outputs that `run` returns into logits
 
     @property
     def weight(self) -> Float32s | None:
-        """W, shape (K, d), with any constant scale of the logits folded in.
+        """W, shape (K, d), multiplied by any constant scale of the logits.
 
-        None without features, or if the logits are not affine in the chosen features.
+        None without features, or if the logits are not a linear function of the chosen features.
         """
         ...
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,); None without W."""
+        """The bias b, shape (K,); None if there is no W."""
         ...
 
     @property
     def tail(self) -> str | None:
-        """The function that turns the logits into the model's output.
+        """How the model's output follows from the logits.
 
-        "none", "softmax", "log_softmax", "sigmoid" or "argmax"; None if nothing was proved.
+        "none", "softmax", "log_softmax", "sigmoid" or "argmax"; None if nothing was checked.
         """
         ...
 
@@ -243,20 +248,20 @@ class Classifier(Protocol):
         ...
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x), shape (m, d), and the outputs, shape (m, K), before any softmax.
+        """Return features phi(x), (m, d), and outputs, (m, K), before any softmax.
 
         phi is None if the user wants no features. `outputs` turns the outputs into logits. Raises
-        `CovcalError` if the shapes do not fit, or the proof fails on this batch.
+        `CovcalError` if shapes do not fit, or if the check fails on this batch.
         """
         ...
 
     def describe(self) -> str:
-        """Return the last layer and its proof in one line."""
+        """Return in one line what the last layer is, and how exactly it gives the logits."""
         ...
 
 
 def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
-    """Refuse an array whose shape or type differs from the declared input of model `where`."""
+    """Refuse an array whose shape or type is not that of the model's input."""
     fits = len(array.shape) == len(wanted.shape) and all(
         want in (None, have) for want, have in zip(wanted.shape[1:], array.shape[1:], strict=True)
     )
@@ -269,7 +274,7 @@ def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
 
 
 def require_width(where: str, features: AnyArray | None, width: int | None) -> None:
-    """Refuse features of another width than before, which a free size of the input can cause."""
+    """Refuse features of another width than before. Inputs of a free size can cause this."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
             f"{where} gives {features.shape[1]} features per row on this batch but {width} on "

@@ -1,6 +1,6 @@
-"""Prove by numbers that the right layer was found. This module knows no graphs or frameworks.
+"""Check by numbers that the right layer was found, without knowing the framework.
 
-The proof has three parts:
+Three things are checked:
 
 1. phi W^T + b gives the logits (`Proof`, which grows with every batch).
 2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the index of the
@@ -19,7 +19,8 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.softmax import DEPTH, masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-ARGMAX = "argmax"  # the tail for outputs that are class numbers, which have another shape
+# how an output of class numbers follows from the logits; it has another shape than other outputs
+ARGMAX = "argmax"
 TAIL_TEXT = {
     "none": "logits",
     "softmax": "softmax(logits)",
@@ -27,8 +28,8 @@ TAIL_TEXT = {
     "sigmoid": "sigmoid(logits)",
     ARGMAX: "argmax(logits)",
 }
-# Errors relative to the largest magnitude in the batch. Half precision keeps eleven bits, and sums
-# of hundreds of products lose some of them.
+# The errors that rounding may cause, divided by the largest number in the batch. In half precision
+# a number has eleven bits, and sums of hundreds of products are less exact.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 ONE_NUMBER = (
     "the model gives one number z per row: it is read as the logit of the second of two classes "
@@ -43,19 +44,19 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def tolerance(dtype: np.dtype[np.generic]) -> float:
-    """Return the relative error that rounding in `dtype` explains: 1e-5, or 5e-3 for float16."""
+    """Return the relative error that rounding in a type can cause: 1e-5, for float16 5e-3."""
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
 def rounding(logits: Floats) -> float:
-    """Return the possible rounding of the largest logit in float32, masked classes left out."""
+    """Return how much float32 rounding can change the largest logit, masked ones left out."""
     return float(np.finfo(np.float32).eps) * difference(logits, logits)[1]
 
 
 def largest_difference(values: Floats, expected: Floats) -> float:
     """Return max ``|values - expected|`` in float64; infinite if the shapes differ.
 
-    Equal infinities (the logarithm of a probability of 0) count as equal.
+    Equal infinities count as equal. (The logarithm of a probability of 0 is infinite.)
     """
     if values.shape != expected.shape:
         return float("inf")
@@ -67,7 +68,7 @@ def largest_difference(values: Floats, expected: Floats) -> float:
 
 
 def relative_error(values: Floats, expected: Floats) -> float:
-    """Return max ``|values - expected|`` / max ``|expected|``, with masks as in `difference`.
+    """Return max ``|values - expected|`` / max ``|expected|``, as `difference` returns both.
 
     Infinite if the shapes differ.
     """
@@ -76,17 +77,18 @@ def relative_error(values: Floats, expected: Floats) -> float:
 
 
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
-    """Return max ``|values - expected|`` and max ``|expected|``, masked classes left out.
+    """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
-    Beside a mask of 3.4e38, all other values of a row look equal. So a mask is compared relative to
-    its own size: an error of 1 % of the mask counts as 1 % of the largest other value. A mask of
-    -inf must be -inf in both.
+    A logit of -3.4e38 masks a class. Compared with it, all other logits of the row are equal. So a
+    mask is compared with itself: an error of 1 % of the mask counts like 1 % of the largest other
+    value. If a mask is -inf, it must be -inf in both arrays.
     """
     if values.shape != expected.shape or values.size == 0:
         return largest_difference(values, expected), 0.0
     a, b = (array.reshape(len(array), -1).astype(np.float64) for array in (values, expected))
     low, high = float(b.min()), float(b.max())
-    if high - low <= DEPTH:  # then no class is masked, and no value is infinite
+    # no logit is so much lower than others that it is a mask, and none is infinite
+    if high - low <= DEPTH:
         worst = 0.0 if values is expected else float(np.abs(a - b).max())
         return worst, max(high, -low)
     out, sizes = masked(b), np.abs(b)
@@ -107,21 +109,21 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 
 @dataclass
 class Proof:
-    """The largest error and logit of a classifier over all batches so far.
+    """The largest error, and the largest logit, of a classifier on all batches so far.
 
-    The two numbers are stored separately, so that shards can be merged: a merge takes the largest
-    of each number, and then their ratio. So the result does not depend on the batches.
+    Both numbers are stored, so that shards can be merged: the larger of each number is taken, and
+    only then their ratio. So the result does not depend on how rows were divided into batches.
     """
 
-    # The largest |phi W^T + b - logits|, with three significant digits. Further digits depend on
+    # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
     # how many rows are multiplied at once.
     largest_difference: float = 0.0
-    largest_logit: float = 0.0  # the largest |logit|, masked classes left out
-    remarks: tuple[str, ...] = ()  # notes that single batches caused
+    largest_logit: float = 0.0  # the largest |logit|, without masked classes
+    remarks: tuple[str, ...] = ()  # notes about single batches
 
     @property
     def error(self) -> float:
-        """The ratio of the two numbers."""
+        """The largest error divided by the largest logit."""
         if self.largest_logit > 0:
             return self.largest_difference / self.largest_logit
         return self.largest_difference
@@ -135,15 +137,15 @@ class Proof:
         limit: float,
         step: float,
     ) -> float | None:
-        """Compare phi W^T + b with the logits of a batch; return the relative error if too large.
+        """Compare phi W^T + b with a batch's logits; return the relative error if too large.
 
-        A batch with too large an error is not counted. `limit` is the largest allowed error,
-        relative to the largest logit or bias so far. Quantised logits may be off by a further
-        `step`, the distance between two stored values.
+        Such a batch is not counted. `limit` is the largest error that is allowed, relative to the
+        largest logit or bias so far. If logits are quantised, `step` is the distance between
+        neighbouring values, by which they may be off too.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)
-        # Logits near zero may be differences of large numbers, each of which is rounded.
+        # Small logits may be differences of large numbers, and these are rounded.
         offsets = bias[~masked(logits).all(axis=0)]
         scale = max(largest, float(np.abs(offsets).max(initial=0)))
         if not worst <= limit * scale + step:
@@ -159,10 +161,10 @@ def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
 
 
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
-    """Return the relative error of the model's output against `tail` of the logits, (m, K).
+    """Return the relative error if the model's output is `tail` of the logits, (m, K).
 
-    The output has shape (m, K). It has shape (m, 1) if it holds labels (`ARGMAX`), or if it holds z
-    or its sigmoid and the logits come from `two_logits`.
+    Usually the output has shape (m, K). It has shape (m, 1) if it is class numbers (`ARGMAX`), or
+    if it is z or its sigmoid and the logits are those of `two_logits`.
     """
     z = logits.astype(np.float64)
     if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):
@@ -172,7 +174,7 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     if tail == "sigmoid":
         z = sigmoid(z)
     elif tail != "none":
-        with np.errstate(invalid="ignore"):  # rows may hold infinities
+        with np.errstate(invalid="ignore"):  # some rows may be infinite
             z -= z.max(axis=1, keepdims=True)
         total = np.exp(z).sum(axis=1, keepdims=True)
         z = np.exp(z) / total if tail == "softmax" else z - np.log(total)
@@ -180,15 +182,15 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
 
 
 def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
-    """Return the logits 0 and z of two classes, shape (m, 2), for numbers z of shape (m, 1).
+    """Return the logits 0 and z, shape (m, 2), of one number z per row, shape (m, 1).
 
-    Their softmax is the sigmoid of z, so z is the logit of the second class.
+    Their softmax is the sigmoid of z: z is the logit of the second class.
     """
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return notes on a tail; `is_single` says that one number per row stands for two classes."""
+    """Return notes on a tail. With `is_single`, one number per row is about two classes."""
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()
@@ -199,7 +201,7 @@ def _has_two_logits(z: Float64s) -> bool:
 
 
 def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return the relative difference of the highest logit and the logit that the model chose."""
+    """Return how far the logit of the model's choice is below the highest, relatively."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
         return float("inf")

@@ -1,15 +1,15 @@
-"""An ONNX classifier: phi(x) and the logits from one run of the model.
+"""An ONNX classifier, from which one run of the model gives phi(x) and the logits.
 
 How it works:
 
-1. `OpenedOnnx` finds the `Head` in the graph. The tensors of the head become outputs of a copy of
-   the model in memory. The file is not changed.
-2. A `Reading` computes phi and the scores from these tensors, and its `Tail` says how the model's
+1. `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. Its tensors become outputs of
+   a copy of the model in memory. The file is not changed.
+2. A `Reading` computes phi and the scores from these tensors. Its `Tail` says how the model's
    output follows from the scores (`reading`).
-3. The first batch proves both (``classifiers/proof.py``). Every later batch proves them again,
-   because a capped or clipped tail can look like plain logits on a few rows.
-4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading tensors
-   inside it can change the output of some rows.
+3. On the first batch both are checked (``classifiers/proof.py``). They are checked again on every
+   later batch, because on a few rows a clipped output can look like plain logits.
+4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading its
+   inner tensors can change its output.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def open_onnx(
 
 
 class OriginalModel:
-    """The unmodified model, and the output to compare with."""
+    """The unchanged model, with whose output the copy is compared."""
 
     def __init__(
         self, where: str, session: Any, inputs: tuple[ModelInput, ...], output: ClassOutput
@@ -73,14 +73,14 @@ class OriginalModel:
         self._runner = Runner(where, session, inputs, zipped)
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
-        """Return the relative error of the output among `values` against the model's own."""
+        """Return how far the output in `values` is from that of the unchanged model, relatively."""
         own = self._runner.run([self._output.name], batch)[self._output.name]
         return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
     def require_same(
         self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
     ) -> None:
-        """Raise CovcalError if the output among `values` differs by more than `limit`."""
+        """Refuse a model if the output in `values` differs by more than `limit`."""
         moved = self.difference(batch, values)
         if moved <= limit:
             return
@@ -95,9 +95,9 @@ class OriginalModel:
     def require_repeatable(
         self, values: Mapping[str, AnyArray], again: Mapping[str, AnyArray], limit: float
     ) -> None:
-        """Raise CovcalError if two runs on the same rows give different outputs.
+        """Refuse a model that gives different outputs in two runs on the same rows.
 
-        ONNX Runtime removes dropout from an unmodified model, but not if inner tensors are read.
+        ONNX Runtime removes dropout from a model, but not if inner tensors are read.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)
@@ -115,11 +115,11 @@ def _rows(values: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The unmodified model, and a runner that reads tensors without changing its output."""
+    """The unchanged model, and a way to read tensors that does not change its output."""
 
     original: OriginalModel
     runner: Runner
-    error: float  # relative, of the output
+    error: float  # the relative error of the output
     notes: tuple[str, ...] = ()
 
 
@@ -149,7 +149,7 @@ class OpenedOnnx:
         self.logits_tensor = self._reading.head.logits.name
 
     def prove(self, batch: Inputs | None) -> "OnnxClassifier":
-        """Return the classifier, proved on a first batch; unproved without a batch."""
+        """Return the classifier, checked on a first batch; without a batch, it is not checked."""
         if batch is None:
             return OnnxClassifier(self._reading, self.notes)
         try:
@@ -157,19 +157,19 @@ class OpenedOnnx:
         except UnknownTailError:
             if self._phi is None:
                 raise
-        # If the user chose the features, the logits need not come from a linear layer.
+        # the user chose the features, so the logits need not be the result of a linear layer
         head = choose_head(self._graph, self._output, self._phi, layer=False)
         return self._proved(self._declared(head), batch)
 
     def _declared(self, head: Head) -> Reading:
-        """Return the reading of phi and the logits, with the facts that the graph declares."""
+        """Return how phi and the logits are read, with what the graph says about them."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
         runner = self._start(head, fuse=True)
         width = None if head.weight is None else int(head.weight.shape[1])
         if head.features and width is None:
-            # The user chose these features: are the logits affine in them?
+            # the user chose the features: are the logits a linear function of them?
             row = runner.row_shape(head.features[0].name)
             if row is not None:
                 width, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
@@ -181,7 +181,7 @@ class OpenedOnnx:
         return Reading(self._graph, head, tail, runner, width)
 
     def _names(self, reading: Reading) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-        """Return the names of the classes, and notes on the graph."""
+        """Return the names of the classes, and notes about the graph."""
         names, notes = class_names(self._graph, self.metadata, reading.tail.n_classes)
         is_logit = reading.tail.is_single and not reading.tail.is_bare
         return names, (*notes, *([proof.ONE_NUMBER] if is_logit else []))
@@ -195,10 +195,10 @@ class OpenedOnnx:
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
         if not valid_rows(logits).all():
-            # The caller knows the id of the row, and reports it.
+            # the caller knows the ids of the rows, and reports those that are not numbers
             return OnnxClassifier(reading, notes)
-        # Prove that the scores are affine in phi, that the output follows from the scores, and that
-        # reading tensors changes nothing.
+        # Check that the scores are a linear function of phi, that the output follows from them, and
+        # that reading tensors changes nothing.
         limit = reading.rounding(values, features)
         reading = reading.proved_affine(so_far, features, scores, limit)
         tail = reading.tail.recognised(scores, values, limit)
@@ -208,7 +208,7 @@ class OpenedOnnx:
         if compared.runner is reading.runner:
             so_far.remarks += labels.note(values, logits)
             return OnnxClassifier(reading, notes, so_far, compared, labels)
-        # The first rows must be read in the same way as all other rows.
+        # the first rows must be read in the same way as later ones
         reading = replace(reading, runner=compared.runner)
         classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
         classifier.run(batch)
@@ -217,23 +217,22 @@ class OpenedOnnx:
     def _compared(
         self, reading: Reading, batch: Inputs, values: Mapping[str, AnyArray], limit: float
     ) -> _Comparison:
-        """Return a way to read tensors that gives the output of the unmodified model.
+        """Return a way to read tensors with which the output is that of the unchanged model.
 
-        Reading tensors can keep ONNX Runtime from fusing operators, and unfused operators round
-        differently.
+        If tensors are read, ONNX Runtime may not fuse operators, and then rounds differently.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
         original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
-        # Without fused operators, the output may be equal to the output of the fused model.
+        # Perhaps without any fused operators the output is that of the unchanged model.
         runner = self._start(reading.head, fuse=False)
         values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        # Else compare with the unmodified model without fused operators, and note the difference.
+        # If not, compare with the unchanged model without fused operators, and say so in a note.
         moved, original = error, self._unmodified(reading, fuse=False)
         error = original.difference(batch, values)
         if error > limit:
@@ -254,7 +253,7 @@ class OpenedOnnx:
         return OriginalModel(str(self._file.path), session, self.inputs, output)
 
     def _start(self, head: Head, *, fuse: bool) -> Runner:
-        """Start a session on a copy of the model with phi and the logits among its outputs."""
+        """Start a session on a copy of the model that also outputs phi and the logits."""
         outputs = [value.tensor for value in head.outputs]
         data = exposing(self._file.model, [*head.features, head.logits], outputs)
         return Runner(str(self._file.path), self._session(data, fuse=fuse), self.inputs)
@@ -264,13 +263,13 @@ class OpenedOnnx:
 
 
 class OnnxClassifier:
-    """An ONNX classifier, proved; see `covcal_cli.classifiers.classifier.Classifier`."""
+    """A checked ONNX classifier; see `covcal_cli.classifiers.classifier.Classifier`."""
 
     def __init__(
         self,
         reading: Reading,
         notes: tuple[str, ...],
-        # The others are None if there was no batch to prove anything.
+        # these are None if there was no batch to check anything on
         so_far: Proof | None = None,
         compared: _Comparison | None = None,
         labels: OwnLabels | None = None,
@@ -289,19 +288,19 @@ class OnnxClassifier:
         self.features_tensor, self.logits_tensor = _features_tensor(head), head.logits.name
         self.exposure_error = compared.error if compared else None
         self.is_quantised = holds_quantised(reading.graph)
-        # A quantised model is compared with the unmodified model on every batch.
+        # a quantised model is compared with the unchanged one on every batch
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the outputs; a fixed batch is filled up with its last row."""
+        """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""
         reading, labels = self.reading, self._labels
         tensors = [*reading.tensors, *(labels.tensors if labels else [])]
         values = reading.runner.run(tensors, batch)
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
-        # The caller reports rows that are not numbers, because it knows their ids.
+        # the caller knows the ids of rows that are not numbers, and reports them
         if labels is not None and valid_rows(logits).all():
             limit = reading.rounding(values, features)
             reading = reading.proved_affine(self.proof, features, scores, limit)
@@ -316,7 +315,7 @@ class OnnxClassifier:
 
     @property
     def tail(self) -> str | None:
-        """The function that turns the logits into the model's output; see `Classifier.tail`."""
+        """How the model's output follows from the logits; see `Classifier.tail`."""
         return self.outputs.tail
 
     @property
@@ -331,7 +330,7 @@ class OnnxClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,), without a common offset that float32 has no digits for."""
+        """The bias b, shape (K,), after subtracting a large offset that its elements share."""
         bias = self.reading.head.bias
         return self._head_array(None if bias is None else without_offset(bias))
 
@@ -339,11 +338,11 @@ class OnnxClassifier:
         if values is None or self.outputs.are_logged:
             return None
         floats = values.astype(np.float32)
-        # A single number z stands for the logits 0 and z.
+        # a single number z means the logits 0 and z
         return np.concatenate([np.zeros_like(floats), floats]) if self._is_single else floats
 
     def describe(self) -> str:
-        """Return the last layer and its proof in one line."""
+        """Return in one line what the last layer is, and how exactly it gives the logits."""
         head = self.reading.head
         phi = f"phi {self.n_features or '?'}" if head.features else "no phi"
         if head.features and not head.layer:

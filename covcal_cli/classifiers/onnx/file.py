@@ -18,7 +18,8 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# Files that users often give instead of a model: their first bytes, their kind, and the remedy.
+# What users often give instead of a model: the first bytes of such files, what they are, and what
+# to do.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the raw file, not its page"),
@@ -27,30 +28,32 @@ _OTHER_FORMATS = {
     b"\x89PNG": ("a PNG image", _EXPORT),
     _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
-_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")  # found by name, because they may be compressed
+# found by their names, because they may be compressed
+_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
 CPU = ("CPUExecutionProvider",)
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-# Tensor cores round float32 products to ten bits by default, too few for the proof.
+# By default, tensor cores round float32 to ten bits. This is too inexact for the check of the last
+# layer.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
-_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # TensorRT has no other switch
-_LOG_FATAL_ONLY = 4  # errors arrive as exceptions; the log would print them again
+_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # the only way to switch tensor cores off in TensorRT
+_LOG_FATAL_ONLY = 4  # errors come as exceptions, and the log would print them again
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A parsed ONNX file."""
+    """An ONNX file that was read."""
 
     path: Path
-    folder: Path  # where its external weights are
-    # The unmodified model. Links to external weights in another folder are replaced by the names of
-    # the files there.
+    folder: Path  # where its weights in other files are
+    # The unchanged model. But if weights are behind links, it has the names of the files that the
+    # links lead to.
     data: bytes
-    model: onnx.ModelProto  # the external weights are not loaded
-    sha256: str  # hash of the file and its external weights
+    model: onnx.ModelProto  # without weights in other files
+    sha256: str  # hash of the file and of its weights in other files
 
     def session(
         self,
@@ -61,11 +64,11 @@ class OnnxFile:
         providers: Sequence[str] = CPU,
         fuse: bool = True,
     ) -> Any:
-        """Start ONNX Runtime on `data`: this model, a part of it, or a copy with other outputs.
+        """Start ONNX Runtime on `data`: this model, a part of it, or a copy with more outputs.
 
-        `folder` is the folder of its external weights, if it is not the folder of the model.
-        Without `fuse`, operators are not fused into others that round differently. The session runs
-        only on the providers that the user chose.
+        `folder` is where its weights in other files are, if not beside the model. Without `fuse`,
+        operators are not fused into others, which would round differently. The session runs only on
+        the providers that the user chose.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()
@@ -74,7 +77,7 @@ class OnnxFile:
         options.log_severity_level = _LOG_FATAL_ONLY
         if not fuse:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        # A spinning thread would take a core from the image decoder.
+        # a waiting thread would take a core from the image decoder
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if external_tensors(self.model):
             options.add_session_config_entry(_FOLDER_OF_WEIGHTS, _utf8_path(folder or self.folder))
@@ -84,10 +87,10 @@ class OnnxFile:
                 sess_options=options,
                 providers=list(providers),
                 provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
-                # otherwise ONNX Runtime may use another provider, and prints this on stdout
+                # ONNX Runtime would use another provider and print that on stdout
                 enable_fallback=0,
             )
-        except Exception as error:  # ONNX Runtime's exceptions share no other base class
+        except Exception as error:  # ONNX Runtime's exceptions have no other base class in common
             if set(providers) - set(CPU):
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
@@ -110,7 +113,7 @@ def metadata_of(path: Path) -> dict[str, str]:
     """Return the metadata of an ONNX model, without its external weights; none of other files."""
     try:
         model = onnx.load_model(path, load_external_data=False)
-    except Exception:  # protobuf's DecodeError, from a package without type stubs
+    except Exception:  # protobuf's DecodeError; its package has no type stubs
         return {}
     return {entry.key: entry.value for entry in model.metadata_props}
 
@@ -118,14 +121,14 @@ def metadata_of(path: Path) -> dict[str, str]:
 def opset_of(model: onnx.ModelProto) -> int:
     """Return the version of the standard operators; 0 if the model imports none.
 
-    A model with only machine learning operators does not import them.
+    A model with only machine learning operators imports none.
     """
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     return max(versions, default=0)
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Read and parse an ONNX file, without its external weights."""
+    """Read an ONNX file, without its weights in other files."""
     require_file(path, remedy=_EXPORT)
     data = path.read_bytes()
     for start, (kind, remedy) in _OTHER_FORMATS.items():
@@ -134,7 +137,7 @@ def read_onnx(path: Path) -> OnnxFile:
             raise CovcalError(f"{path} is {kind}, not an ONNX model: {remedy}")
     try:
         model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError, from a package without type stubs
+    except Exception as error:  # protobuf's DecodeError; its package has no type stubs
         raise CovcalError(
             f"{path} is cut short or is not an ONNX model ({len(data)} bytes): copy or download "
             f"it again, or {_EXPORT}"
@@ -151,7 +154,7 @@ def read_onnx(path: Path) -> OnnxFile:
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the full names of execution providers of ONNX Runtime; the CPU by default.
+    """Return the full names of ONNX Runtime's execution providers; by default that of the CPU.
 
     `asked` has full names, or short names in any case (``cpu``, ``cuda``, ``tensorrt``).
     """
@@ -185,7 +188,7 @@ def _utf8_path(folder: Path) -> str:
 
 
 def _require_names(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse a damaged model with names that are not text."""
+    """Refuse a damaged model in which names are not text."""
     graph = model.graph
     try:
         names = [value.name for value in (*graph.input, *graph.output, *graph.initializer)]
@@ -202,7 +205,7 @@ def _require_names(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse an operator that ONNX Runtime does not have, or that lacks an input or output."""
+    """Refuse an operator that ONNX Runtime does not know, or that lacks an input or output."""
     own = {function.domain for function in model.functions}
     versions = {entry.domain: entry.version for entry in model.opset_import}
     for number, node in enumerate(model.graph.node):
@@ -222,14 +225,14 @@ def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
-    """Return the fault in the number of a node's inputs or outputs; empty if there is none."""
+    """Return what is wrong with the number of a node's inputs or outputs; empty if nothing is."""
     if not any(node.output):
         return "has no output"
     domain = "" if node.domain == "ai.onnx" else node.domain
     version = versions.get(node.domain, versions.get("ai.onnx" if domain == "" else domain, 0))
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
-    # an operator of ONNX Runtime itself, a function, or a newer version
+    # an operator of ONNX Runtime, a function of the model, or a newer version
     except onnx.defs.SchemaError:
         return ""
     named = zip(schema.inputs, node.input, strict=False)
@@ -254,20 +257,21 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         return
     os.environ.setdefault(_NO_TENSOR_CORES, "0")
     onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
-    with redirect_stdout(StringIO()):  # it prints missing libraries, but stdout is for results
+    with redirect_stdout(StringIO()):  # it prints missing libraries, and stdout is for the result
         onnxruntime.preload_dlls()
 
 
-# Weights of a model in other files, beside it or behind symbolic links. A download cache keeps
-# every file as a link into a folder of blobs. ONNX Runtime refuses weights outside the folder that
-# it gets. So it gets the folder of the blobs, and the model in memory has the names of the blobs.
+# Weights of a model in other files: beside the model, or behind symbolic links. In a download
+# cache, every file is a link into another folder. ONNX Runtime refuses weights outside the folder
+# that it gets. So it gets that other folder, and the model in memory has the names that the files
+# have there.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
-    """Find the external weights of a model, and replace links by the names of the files.
+    """Find the weights of a model in other files. Replace links by the files they lead to.
 
-    Returns the folder of all weights, and the file of each location in the model. It is an error if
-    a location leads out of the model's folder, or if a file is missing or cut.
+    Return the folder of all weights, and for each name in the model its file. It is an error if a
+    name leads out of the model's folder, or if a file is missing or too short.
     """
     files: dict[str, Path] = {}
     external = external_tensors(model)
@@ -276,7 +280,7 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         location = entries.get("location", "")
         if location not in files:
             files[location] = _existing(path, location, tensor.name)
-        # Every tensor must end inside its file.
+        # every tensor must end inside its file
         places = [entries.get(key, "0") for key in ("offset", "length")]
         if not all(place.isascii() and place.isdecimal() and len(place) < 20 for place in places):
             raise CovcalError(
@@ -301,24 +305,24 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
 
 
 def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return all tensors of a model, with subgraphs and functions, that are in another file."""
+    """Return all tensors of a model that are in other files, with those of subgraphs."""
     return [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """Return the location of an external tensor, with its offset and length if they are given."""
+    """Return the file name of such a tensor, with its offset and length if they are given."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def set_location(tensor: onnx.TensorProto, name: str) -> None:
-    """Set the file of an external tensor; its values must have the same offset in the new file."""
+    """Change the file of such a tensor; its values must be at the same place in the new file."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = name
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    """Return the bytes of an external tensor; unlike onnx, also if its file is a link."""
+    """Return the bytes of such a tensor; unlike onnx, also if its file is a link."""
     entries = external_entries(tensor)
     with (folder / entries["location"]).open("rb") as stream:
         stream.seek(int(entries.get("offset", "0")))
@@ -326,11 +330,10 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 
 
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
-    """Return the sha256 of a model with its external weights.
+    """Return the sha256 of a model and its weights in other files.
 
-    Without external weights it is the sha256 of the file. Otherwise it is the sha256 of a list of
-    hexadecimal digests: first the digest of the file, then the digests of the external files,
-    sorted by location.
+    Without external weights it is the sha256 of the file. With weights in other files, it is the
+    sha256 of a list: the sha256 of the file, then those of the other files, sorted by name.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:
@@ -363,9 +366,9 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 
 def _existing(path: Path, location: str, tensor: str) -> Path:
-    """Return the file at a location, with links resolved."""
+    """Return the file of a name, with links followed."""
     where = PurePosixPath(location.replace("\\", "/"))
-    # A foreign model must not make covcal read files outside its folder.
+    # a model from elsewhere must not make covcal read files outside its folder
     if not location or where.is_absolute() or ".." in where.parts:
         raise CovcalError(
             f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: save the "

@@ -1,4 +1,4 @@
-"""An ONNX graph with indices: which node computes or reads a tensor, and which are constant."""
+"""Look up in an ONNX graph which nodes compute and read a tensor, and what is constant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,11 +15,11 @@ _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Multinomial", "Bernoulli"),
 }
-# These operators read only the shape of a tensor.
+# these operators use only the shape of a tensor
 _SHAPE_ONLY = {"Shape", "Size"}
-# Its second and third outputs say how to read the first. They carry no values of their own.
+# Its second and third outputs only say how to read the first.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# The first set of operators takes NaN as a missing value; the second set passes it on.
+# The first operators treat NaN as a missing value. The second pass NaN on.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }
@@ -27,7 +27,7 @@ _HAND_ON = {"Identity", "Cast", "Concat", "Reshape", "Flatten", "FeatureVectoriz
 
 
 class OnnxGraph:
-    """The main graph of an ONNX model, indexed for walking."""
+    """The main graph of an ONNX model, with tables to look up nodes and tensors."""
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
@@ -35,7 +35,7 @@ class OnnxGraph:
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
         stored = {*self._initializers}
         stored.update(tensor.values.name for tensor in self._graph.sparse_initializer)
-        # The inputs to feed. Old files also list their initialisers among the inputs.
+        # The inputs of the model. (Old files also list stored tensors among the inputs.)
         self.inputs = [value for value in self._graph.input if value.name not in stored]
         self.input_names = {value.name for value in self.inputs}
         self.outputs = list(self._graph.output)
@@ -47,13 +47,13 @@ class OnnxGraph:
             self._maker |= {name: index for name in node.output if name}
             for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
-        # Tensors that depend on no input: initialisers, Constant nodes, and results computed only
-        # from these, such as transposed or dequantised weights.
+        # Tensors that do not depend on any input: stored tensors, Constant nodes, and what is
+        # computed only from these, such as transposed or dequantised weights.
         self.constants = self._computed_from(stored, shapes=False)
         self._valueless = self._computed_from(stored, shapes=True)
 
     def maker(self, tensor: str) -> onnx.NodeProto | None:
-        """Return the node that computes `tensor`, or None for an input or initialiser."""
+        """Return the node that computes `tensor`; None for an input or a stored tensor."""
         index = self._maker.get(tensor)
         return None if index is None else self._graph.node[index]
 
@@ -80,7 +80,7 @@ class OnnxGraph:
         return tensors_before
 
     def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
-        """Return the nodes that read the values of `tensor` and make a tensor of `within`."""
+        """Return the nodes that read the values of `tensor` and compute a tensor of `within`."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node
@@ -94,7 +94,7 @@ class OnnxGraph:
         return {*self._maker}
 
     def has(self, tensor: str) -> bool:
-        """Return whether the model has a tensor of this name whose values depend on an input."""
+        """Return whether there is a tensor of this name that depends on an input."""
         exists = tensor in self.input_names or tensor in self._maker
         return exists and tensor not in self.constants
 
@@ -106,8 +106,8 @@ class OnnxGraph:
     def constant(self, tensor: str) -> AnyArray:
         """Return the value of a constant tensor.
 
-        ONNX Runtime computes it from the constant part of the graph. So this module needs no code
-        for transposed, cast or dequantised weights, or for weights in other files.
+        ONNX Runtime computes it, from the constant part of the graph. So no code is needed here for
+        transposed, cast or dequantised weights, or weights in other files.
         """
         stored = self._initializers.get(tensor)
         if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:
@@ -126,7 +126,7 @@ class OnnxGraph:
         inputs: Sequence[onnx.ValueInfoProto],
         outputs: Sequence[str],
     ) -> bytes:
-        """Return a model of some of the nodes, serialised."""
+        """Return a model of only these nodes, as bytes."""
         graph = helper.make_graph(
             nodes,
             "part",
@@ -166,7 +166,8 @@ class OnnxGraph:
 
     def _computed_from(self, stored: set[str], *, shapes: bool) -> set[str]:
         computed = set(stored)
-        for node in self._graph.node:  # ONNX requires topological order
+        # each node comes after those whose results it reads, as ONNX requires
+        for node in self._graph.node:
             if node.op_type in _RANDOM or any(value.HasField("g") for value in node.attribute):
                 continue
             inputs = [name for name in node.input if name]
@@ -189,7 +190,7 @@ def _reads(node: onnx.NodeProto) -> list[str]:
     return names
 
 
-# The inputs of an ONNX model: one tensor or several, each with one row per example.
+# The inputs of an ONNX model: one or several tensors, each with one row per example.
 
 
 def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
@@ -216,7 +217,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
 
 
 def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
-    """Return whether every reader of a tensor takes NaN as a missing value, as trees do."""
+    """Return whether all readers of a tensor treat NaN as a missing value, as trees do."""
     pending, seen = [tensor], set[str]()
     while pending:
         name = pending.pop()
@@ -229,7 +230,7 @@ def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
                 pending += node.output
             elif node.op_type not in _TAKE_MISSING:
                 return False
-        if not readers:  # the tensor is an output
+        if not readers:  # nothing reads the tensor, so it is an output
             return False
     return True
 
@@ -237,7 +238,7 @@ def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
 def require_declared_width(
     graph: OnnxGraph, inputs: tuple[ModelInput, ...], tensor: str, width: int
 ) -> None:
-    """Refuse a model whose head reads an input that declares another number of columns."""
+    """Refuse a model whose last layer needs more or fewer columns than its input declares."""
     value = next((value for value in inputs if value.name == tensor), None)
     if value is None or len(value.shape) != 2 or value.shape[1] in (None, width):
         return
@@ -271,7 +272,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the inputs' number of rows: None if any is free, else the most frequent number."""
+    """Return the inputs' number of rows: None if one is free, else the most frequent one."""
     if None in batches:
         return None
     return max(dict.fromkeys(batches), key=batches.count)

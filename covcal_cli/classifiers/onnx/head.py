@@ -1,17 +1,18 @@
 """Find the head of an ONNX classifier, its last linear layer, by the structure of the graph.
 
-`find_head` works in three steps; names never matter:
+`find_head` does this in three steps. The names of tensors do not matter.
 
-1. Walk back from an output until every path ends at the input, or at a layer with constant weights.
-   If there is one such layer, it is the head, and its input is phi. Several layers are the head if
-   the logits are a weighted sum of their results.
-2. Walk forward (`layers`) as long as the result is affine in phi. The last such tensor holds the
-   logits.
-3. The rest of the graph is the tail. The proof (``classifiers/proof.py``) recognises it by its
-   values.
+1. Go back from an output, until every path ends at the input or at a layer with constant weights.
+   If there is one such layer, it is the head, and its input is phi. If there are several, they are
+   the head together, provided that the logits are a weighted sum of their results.
+2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
+   such tensor is the logits.
+3. The rest of the graph is called the tail. It is recognised by its values
+   (``classifiers/proof.py``).
 
-`choose_head` replaces the features of the `Head`, or removes them, as ``--phi`` says. If the graph
-does not show whether the logits are affine in them, it runs a `Part` of the graph (``runner.py``).
+`choose_head` then replaces or removes the features, as ``--phi`` says. If the graph does not show
+whether the logits are a linear function of them, a `Part` of the graph is run to find out
+(``runner.py``).
 """
 
 import difflib
@@ -43,49 +44,50 @@ from covcal_cli.errors import CovcalError
 INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
-_SHOWN = 8  # tensors that an error names
-# The first operators of a softmax, log-softmax, sigmoid or argmax, written as one operator or as
-# several. Any other operator after the last linear layer is part of the network.
+_SHOWN = 8  # the most tensors that a message names
+# The operators with which a softmax, log-softmax, sigmoid or argmax begins, whether it is one
+# operator or several. Any other operator after a linear layer belongs to the network.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
 _RANDOM_ROWS = 32
-# a coefficient of a sum of heads that is so near to a simple fraction is that fraction
+# a coefficient this close to a simple fraction is taken to be that fraction
 _EXACT = 1e-6
 _LARGEST_DENOMINATOR = 64
 
 
 @dataclass(frozen=True)
 class Head:
-    """The tensors with features and logits of a classifier, and the layer between them."""
+    """The tensors with a classifier's features and logits, and the layer between them."""
 
-    layer: str  # operator and name, such as "Gemm fc2"; empty without a linear layer
-    # The tensors whose joined rows are phi; empty if the user wants no features.
+    # operator and name of the layer, such as "Gemm fc2"; empty if there is no linear layer
+    layer: str
+    # The tensors that form phi together; none if the user wants no features.
     features: tuple[TensorRead, ...]
-    # W, shape (K, d), with constant scales folded in, and b, shape (K,). Both are None if the
-    # logits are not affine in phi.
+    # W, shape (K, d), multiplied by constant scales, and b, shape (K,). None if the logits are not
+    # a linear function of phi.
     weight: Float64s | None
     bias: Float64s | None
-    logits: TensorRead  # the last tensor that is affine in phi
-    step: float  # the largest error of the logits from rounding to stored integers
-    tail_step: float  # the same for the outputs
+    logits: TensorRead  # the tensor with the logits
+    step: float  # how far logits that are stored as integers can be off by rounding
+    tail_step: float  # the same for outputs
     follower: str | None  # the operator that reads the logits, such as "Softmax"
-    n_scores: int  # columns of the logits; one for a binary classifier of a single number
-    outputs: tuple[ClassOutput, ...]  # the outputs that depend on nothing but the logits
+    n_scores: int  # number of columns of the logits; 1 if a single number is about two classes
+    outputs: tuple[ClassOutput, ...]  # the outputs that depend only on the logits
 
 
-# The head with the features that ``--phi`` names, or without features.
+# The head with the features that ``--phi`` chooses.
 
 
 def choose_head(
     graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
 ) -> Head:
-    """Return the head of an output, with the features that ``--phi`` names.
+    """Return the head of an output, with the features that ``--phi`` chooses.
 
-    If `layer` is false and `phi` is given, the logits are not the results of the last linear layer.
-    They are the input of the final softmax, or the output itself.
+    Without `layer` and with `phi`, the logits need not be the result of a linear layer. Then they
+    are the input of the last softmax, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)
@@ -104,14 +106,14 @@ def choose_head(
 
 
 def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
-    """Return the head of the last linear layer; None if its results are not the logits."""
+    """Return the head; None if the result of the last linear layer is not the logits."""
     try:
         head = find_head(graph, output)
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # The layer is inside the network if an unknown operator follows it, or if the output has
-    # another number of classes.
+    # If an unknown operator follows the layer, or the output has another number of classes, the
+    # layer is somewhere inside the network.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -120,9 +122,9 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether the output follows from random logits by a known tail; True if unknown.
+    """Return whether the output follows from random logits by a known function; True if unknown.
 
-    The first batch of data proves it again.
+    This is checked again on the first batch of data.
     """
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
@@ -135,15 +137,15 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # Another number of values per row means that these are not the classes, unless there are
-    # tokens.
+    # with another number of values per row, these are not the classes, unless a row has several
+    # tokens
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
-    """Add W and b to a head with features that the user chose, if the logits are affine in them.
+    """Add W and b to a head with chosen features, if the logits are a linear function of them.
 
-    `row` is the shape of a row of the tensor with the features.
+    `row` is the shape of a row of the features' tensor.
     """
     if head.logits.nodes or len(head.features) != 1:
         return head
@@ -175,7 +177,7 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
 
 
 def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
-    """Return a head without a layer; its logits are the final softmax's input, or the output."""
+    """Return a head without a layer; its logits are the last softmax's input, or the output."""
     choice, *others = class_outputs(graph, output)
     if others:
         raise _ambiguous(graph, [value.name for value in (choice, *others)])
@@ -204,12 +206,12 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
     )
 
 
-# The head of the graph.
+# Finding the head in the graph.
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of the classifier's output: of `output` if the model has several."""
-    # Find the last layers before each output, and leave out outputs from inside the network.
+    """Find the head: of `output`, if the model has several outputs."""
+    # Find the last layers before each output. Ignore outputs from inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     names = _same_head(graph, layers)
@@ -217,7 +219,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     linears = [read_linear(graph, node) for node in nodes]
     heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
-        # The outputs may differ by a temperature; then it is not clear which output to use.
+        # if outputs differ, perhaps by a temperature, it is not clear which one to use
         if not _same_weights(heads[0], other):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
     return replace(
@@ -263,7 +265,7 @@ def _same_weights(head: Head, other: Head) -> bool:
 
 
 def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
-    """Return the first layers with constant weights on the paths back from `output`."""
+    """Return the first layers with constant weights on the way back from `output`."""
     layers: dict[str, onnx.NodeProto] = {}
     seen: set[str] = set()
     pending = [output]
@@ -277,13 +279,13 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
             layers[node.output[0]] = node
         else:
             pending += graph.value_inputs(node)
-    # Sort by the order of the graph, not of the walk.
+    # in the order of the graph, not in the order in which they were found
     order = {node.output[0]: index for index, node in enumerate(graph.nodes) if node.output}
     return sorted(layers.values(), key=lambda node: order[node.output[0]])
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that hold the classes, without outputs from inside the network."""
+    """Return the outputs that may hold the classes, without those from inside the network."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
@@ -292,7 +294,8 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output without a layer is not an answer, nor is the input of another output's head.
+        # An output without a layer is no answer. An output is no answer either if the head of
+        # another output reads it.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -315,16 +318,16 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     )
 
 
-# Classifiers whose logits are a weighted sum of several heads, such as a mean of two. The part of
-# the graph after the heads is run on random scores. Least squares gives the coefficients, and the
-# residual shows whether the result is a weighted sum at all. Then phi joins the features of all
-# heads, and W joins their weights, each times its coefficient.
+# Classifiers whose logits are a weighted sum of several heads, such as their mean. The part of the
+# graph behind the heads is run on random scores. Least squares finds the coefficients; the residual
+# shows whether the result is a weighted sum at all. Then phi consists of the features of all heads,
+# and W of their weights, multiplied by the coefficients.
 
 
 def sum_of_heads(
     graph: OnnxGraph, linears: list[Linear], output: str
 ) -> tuple[tuple[TensorRead, ...], Position]:
-    """Return phi and the last tensor before `output` that is a weighted sum of the heads."""
+    """Return phi, and the last tensor before `output` that is a weighted sum of the heads."""
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(
         f"{graph.file.path}: output {output} combines {len(linears)} layers "
@@ -333,7 +336,7 @@ def sum_of_heads(
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
-    # Run the tensors after the heads on random scores.
+    # Compute what is behind the heads, for random scores.
     cut = [start.tensor for start in starts]
     between = _between(graph, cut, output)
     try:
@@ -343,19 +346,19 @@ def sum_of_heads(
         values = part.run(scores)
     except CovcalError as error:
         raise refusal from error
-    # The last tensor that is a weighted sum holds the logits.
+    # the last tensor that is a weighted sum is the logits
     fits = [_coefficients(scores, value, part.close) for value in values]
     last = max((index for index, fit in enumerate(fits) if fit is not None), default=-1)
     fit = fits[last] if last >= 0 else None
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # Compute b, the step and W of the sum from those of the heads.
+    # compute b, the step and W of the sum from those of the heads
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # If all heads read the same phi, W is the sum of their weights; else W joins them.
+    # If all heads read the same phi, their weights are added. If not, they are put side by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:
@@ -393,7 +396,7 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Fit one coefficient per head and one shift per class; return None if they do not fit."""
+    """Find one coefficient per head and one constant per class. Return None if they do not fit."""
     if value.size != scores[0].size:
         return None
     wanted = value.reshape(scores[0].shape)
@@ -409,6 +412,6 @@ def _coefficients(
 
 
 def _exact(value: float) -> float:
-    """Return the simple fraction that equals `value` up to rounding, such as a half."""
+    """Return the simple fraction that a value is close to, such as a half."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value

@@ -1,12 +1,12 @@
 """Read the linear layers of an ONNX graph, and follow their results towards the output.
 
-`Linear` holds the weights of a layer, over floats or quantised numbers. `TensorRead` is a tensor to
-read from the model.
+`Linear` contains the weights of a layer, of floats or of quantised numbers. `TensorRead` is a
+tensor to read from the model.
 
-`walk_forward` goes on while the result stays affine in phi. The walk passes an added constant, a
-constant scale, a frozen batch normalisation, a reshape, a choice of one token or of some classes, a
-mean over positions, and a change of number format. Scales and shifts are folded into W and b. A
-wrong guess does no harm, because the numerical proof fails.
+`walk_forward` goes on while the result is a linear function of phi, plus a constant. So it passes
+an added constant, a constant scale, a batch normalisation, a reshape, the choice of one token or of
+some classes, a mean over positions, and a change of the number format. W and b are changed
+accordingly. If it goes wrong, the check by numbers fails, so no wrong result follows.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 }
-# Without this order, the same network was off by 0.03; with it, by 8e-8.
+# In this order, a network was off by 8e-8 instead of 0.03.
 OVERFLOW = "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI), or "
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
-# The number of the input that holds the weights, by operator.
+# For each operator, which of its inputs is the weights.
 _WEIGHTS = dict.fromkeys(("Gemm", "MatMul", "Conv", "FusedGemm", "FusedMatMul", "FusedConv"), 1)
 _WEIGHTS |= {op: 3 if op in ("QGemm", "QLinearMatMul", "QLinearConv") else 1 for op in QUANTISED}
 _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
@@ -40,19 +40,19 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor to read from the model. It may need nodes that the model does not have."""
+    """A tensor to read from the model, which nodes outside the model may have to compute."""
 
     tensor: str
-    nodes: tuple[onnx.NodeProto, ...] = ()  # to append to the graph, to compute the tensor
-    source: str = ""  # the tensor of the model that these nodes start from
+    nodes: tuple[onnx.NodeProto, ...] = ()  # nodes that are added to the graph to compute it
+    source: str = ""  # the tensor of the model that these nodes read
 
     @property
     def name(self) -> str:
-        """The tensor of the model, for people."""
+        """The tensor of the model, for messages."""
         return self.source or self.tensor
 
     def then(self, op: str, *inputs: str, **attributes: Any) -> "TensorRead":
-        """Return the output of one more node that reads this tensor."""
+        """Return the result of one more node that reads this tensor."""
         output = f"{self.name}__covcal_{len(self.nodes)}_{op}"
         node = helper.make_node(op, [self.tensor, *inputs], [output], **attributes)
         return TensorRead(output, (*self.nodes, node), self.name)
@@ -76,7 +76,7 @@ class TensorRead:
 
 @dataclass(frozen=True)
 class Quantisation:
-    """The names of the scale and the zero point that turn integers of a tensor into numbers."""
+    """Which scale and zero point turn the integers of a tensor into numbers."""
 
     scale: str
     zero_point: str = ""
@@ -88,18 +88,18 @@ class Linear:
 
     layer: str  # operator and name, such as "Gemm fc2"
     features: TensorRead  # phi
-    # The tensor with the layer's results; None if the operator also applies an activation, so that
-    # the results are not in the graph.
+    # The tensor with the layer's result. None if the operator also applies an activation, so that
+    # the result is not in the graph.
     output: str | None
     weight: Float64s  # W, shape (K, d)
-    bias: Float64s  # b, shape (K,); zeros if the layer has no bias
-    quantised: Quantisation | None = None  # how to read `output` if it holds integers
-    # A scale that the model computes from its input; `output` must still be multiplied by it.
+    bias: Float64s  # b, shape (K,); 0 if the layer has no bias
+    quantised: Quantisation | None = None  # how to read `output` if it is integers
+    # a scale that depends on the input of the model, by which `output` must still be multiplied
     pending: str | None = None
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """Return the operator and the name of a node; of its output if the node has no name."""
+    """Return operator and name of a node; without a name, that of its output."""
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
@@ -109,7 +109,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def has_fixed_weights(graph: OnnxGraph, node: onnx.NodeProto) -> bool:
-    """Return whether `node` is a linear layer whose weights are constant."""
+    """Return whether a node is a linear layer with constant weights."""
     if node.op_type == "LinearClassifier":
         return True
     index = _WEIGHTS.get(node.op_type)
@@ -122,7 +122,7 @@ def has_fixed_weights(graph: OnnxGraph, node: onnx.NodeProto) -> bool:
 
 
 def layer_output(node: onnx.NodeProto) -> str:
-    """Return the tensor with the results of a linear layer."""
+    """Return the tensor with the result of a linear layer."""
     return str(node.output[1] if node.op_type == "LinearClassifier" else node.output[0])
 
 
@@ -133,7 +133,7 @@ def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     reader = read_quantised if node.op_type in QUANTISED else _read_float
     linear = _as_matrix(graph, node, reader(graph, node))
     if node.op_type in _CONVOLUTIONS:
-        # The mean over positions gives the same result before a 1x1 convolution as after it.
+        # a mean over positions may be taken before a 1x1 convolution instead of after it
         pooled = linear.features.then("GlobalAveragePool").then("Flatten", axis=1)
         linear = replace(linear, features=pooled)
     return linear
@@ -166,7 +166,7 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 
 
 def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear:
-    """Return the layer with its weights as W, shape (K, d), and b, shape (K,)."""
+    """Return the layer with its weights as W, (K, d), and b, (K,)."""
     weight = linear.weight
     attributes = attributes_of(node)
     where = f"{graph.file.path}: {describe(node)}"
@@ -191,7 +191,7 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
             f"{where} has weights for {len(weight)} classes but a bias for {linear.bias.size}: "
             "export the model again"
         )
-    # A single number is the bias of every class.
+    # a single number is the bias of all classes
     bias = np.broadcast_to(linear.bias.reshape(-1), len(weight))
     return replace(linear, weight=weight, bias=bias)
 
@@ -213,8 +213,9 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read the linear classifier of ONNX's machine learning operators.
 
-    The operator applies softmax or sigmoid inside, so its logits are computed from phi. With two
-    classes it has the scores -z and z, and gives their sigmoids: the softmax of half the scores.
+    It applies softmax or sigmoid itself, so the logits must be computed from phi. With two classes,
+    the scores are -z and z, and it returns their sigmoids, which are the softmax of half the
+    scores.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -227,22 +228,20 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), features, None, weight, bias)
 
 
-# Linear layers over quantised numbers.
-#
-# phi and the weights are read as the floats that their integers stand for, which is exact. So # phi
-# W^T + b differs from the stored result only by the rounding of the result, which is at most one #
-# step of its scale.
+# Linear layers of quantised numbers. phi and the weights are read as the floats that their integers
+# stand for, which is exact. So phi W^T + b differs from the stored result only by the rounding of
+# the result, by at most one step of its scale.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:
-    """Return whether any operator of a graph rounds to integers, or reads rounded integers."""
+    """Return whether any operator rounds to integers, or reads rounded integers."""
     rounding = QUANTISED | _ROUNDING
     return any(node.op_type in rounding or node.op_type[:7] == "QLinear" for node in graph.nodes)
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a layer over quantised numbers, with weights and bias in the operator's own layout."""
-    names = [*node.input, *([""] * (9 - len(node.input)))]  # an empty name for a missing input
+    """Return a layer of quantised numbers, with weights and bias shaped as in the operator."""
+    names = [*node.input, *([""] * (9 - len(node.input)))]  # a missing input has an empty name
     kind = node.op_type
     if kind == "DynamicQuantizeMatMul":
         _, weights, scale, zero, bias = names[:5]
@@ -255,14 +254,14 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         return _float_result(graph, node, features, (weights, scale, zero), _constant(graph, bias))
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
-    # The other three operators store their result as integers with a scale of its own.
+    # the other three operators store their result as integers, with a scale for it
     read, read_scale, read_zero, weights, scale, zero = names[:6]
     result, bias = Quantisation(names[6], names[7]), names[8]
     if kind == "QGemm":
         result, bias = Quantisation(names[7], names[8]), names[6]
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
-    # The unit of a bias is the unit of the products: the input's scale times the weights' scale.
+    # a bias is stored in units of the input's scale times the weights' scale
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
     return Linear(
         layer=describe(node),
@@ -275,7 +274,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 
 
 def step_of(graph: OnnxGraph, scale: str) -> float:
-    """Return the largest distance between neighbouring values stored with `scale`."""
+    """Return the largest distance between neighbouring values that are stored with `scale`."""
     return float(graph.evaluate(scale).max()) if scale in graph.constants else 0.0
 
 
@@ -291,7 +290,7 @@ def _float_result(
 
 
 def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) -> Linear:
-    """Read a layer whose results are integers, which later nodes multiply by scales."""
+    """Read a layer whose result is integers, which later nodes multiply by scales."""
     read, weights, read_zero, zero = names[:4]
     maker = graph.maker(read)
     while maker is not None and maker.op_type in _RESHAPES:
@@ -314,7 +313,7 @@ def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Return `tensor` quantised and dequantised, as a layer that quantises its input reads it."""
+    """Return `tensor`, quantised and dequantised, as a layer that quantises its input uses it."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)
@@ -322,14 +321,14 @@ def _quantise_again(tensor: str) -> TensorRead:
 
 
 def _columns_first(node: onnx.NodeProto) -> bool:
-    """Return whether the outputs are the first axis of the weights."""
+    """Return whether outputs are the first axis of the weights."""
     return "Conv" in node.op_type or bool(attributes_of(node).get("transB", 0))
 
 
 def _dequantise(
     graph: OnnxGraph, tensor: str, scale: str, zero: str, *, first: bool
 ) -> tuple[Float64s, Float64s]:
-    """Return stored weights as floats, and their scale, shape (1,) or (K,)."""
+    """Return stored weights as floats, and their scale, (1,) or (K,)."""
     stored = graph.evaluate(tensor)
     steps = graph.evaluate(scale).reshape(-1) if scale else np.ones(1)
     zeros = graph.evaluate(zero).reshape(-1) if zero else np.zeros(1)
@@ -349,7 +348,7 @@ _MEANS = {"GlobalAveragePool", "AveragePool", "ReduceMean"}
 _TOKENS = {"Gather", "Slice"}
 _KEEP_SHAPE = {"Identity", "Cast", "Dropout"}
 _TOKENS_RANK = 3
-# These operators pass on the values of their first input, perhaps in another shape.
+# These operators return the values of their first input, perhaps in another shape.
 _PASS = {
     *_KEEP_SHAPE,
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
@@ -361,20 +360,20 @@ _QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalA
 
 @dataclass(frozen=True)
 class Position:
-    """A tensor that is affine in phi: it equals phi W^T + b."""
+    """A tensor that equals phi W^T + b, somewhere between the layer and the output."""
 
     tensor: str
     weight: Float64s  # shape (K, d)
     bias: Float64s  # shape (K,)
-    step: float = 0.0  # the largest error from rounding to stored integers
-    quantised: Quantisation | None = None  # how to read it if it holds integers
-    pending: str | None = None  # a scale; a later node must multiply by it
-    follower: str | None = None  # the operator that reads it and is not affine
-    is_flat: bool = False  # whether its second axis holds the classes, not tokens
+    step: float = 0.0  # how far it can be off, because integers are stored
+    quantised: Quantisation | None = None  # how to read it if it is integers
+    pending: str | None = None  # a scale by which a later node must multiply
+    follower: str | None = None  # the first operator that reads it and is not linear
+    is_flat: bool = False  # whether the second axis is the classes, and not tokens
 
 
 def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:
-    """Follow the result of `linear` from `start` towards `output` while it is affine in phi."""
+    """Follow the result of `linear`, from `start` towards `output`, while it is linear in phi."""
     path = graph.ancestors([output])
     at = Position(
         start,
@@ -392,7 +391,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
             at = replace(at, follower=readers[0].op_type)
             break
         at = further
-    # Here the walk has reached the output, or an operator that is not affine.
+    # this is the output, or the next operator is not linear
     if at.pending:
         raise CovcalError(
             f"{graph.file.path}: covcal cannot find the scale of the result of {linear.layer} "
@@ -402,9 +401,9 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
 
 
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
-    """Return the largest error of the output from rounding to integers after `start`.
+    """Return how far the output can be off, because integers are stored after `start`.
 
-    It is two steps of every scale, because a quantised softmax uses a rounded table.
+    It is two steps of every scale, because a quantised softmax is computed from a rounded table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0
@@ -419,13 +418,13 @@ def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
 
 
 def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Return the position after `node`, or None if its result is not affine in phi."""
+    """Return the position after a node; None if its result is not linear in phi."""
     if node.op_type in _ARITHMETIC:
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
         return None
     if node.op_type == "Transpose" and len(attributes_of(node).get("perm", ())) < _TOKENS_RANK:
-        return None  # then the rows are not the first axis
+        return None  # the first axis would no longer be the rows
     if node.op_type in _TOKENS and at.is_flat:
         return _chosen_classes(graph, node, at)
     if node.op_type in _PASS:
@@ -439,11 +438,11 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
 
 
 def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Keep the rows of W and b of the classes that the node chooses, in its order."""
+    """Keep only the rows of W and b for the classes that a node chooses, in its order."""
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None
-    # Read the axes and the chosen classes, from Gather or from Slice.
+    # get the axes and the chosen classes of Gather or Slice
     constants = [graph.constant(name).reshape(-1) for name in node.input[1:]]
     if node.op_type == "Gather":
         axes, (index, *_) = [options.get("axis", 0)], constants
@@ -453,42 +452,42 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # A single class would be one number per row, which is read in another way.
+    # a single class would be one number per row, which is read in another way
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])
 
 
 def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Fold an added or multiplied constant into W and b."""
+    """Change W and b by a constant that is added or multiplied."""
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z changes the sign of W, and c / z is not affine. No known head ends with either.
+    # c - z would change the sign of W, and c / z is not linear. No known network ends with either.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
-    # The only factor that may not be constant is the scale of a quantised input.
+    # if the factor is not constant, it can only be the scale of a quantised input
     if other not in graph.constants:
         return _scaled_by_input(graph, node, other, at)
-    # The constant is one number for all classes, or one for each class.
+    # one number for all classes, or one for each
     constant = graph.evaluate(other).reshape(-1)
     if constant.size not in (1, len(at.weight)):
         return None
-    # z + c changes only b.
+    # z + c changes only b
     if node.op_type in ("Add", "Sub"):
         shift = constant if node.op_type == "Add" else -constant
         return replace(at, tensor=result, bias=at.bias + shift)
-    # c z scales W and b.
+    # c z changes W and b
     return _scaled(at, result, constant if node.op_type == "Mul" else 1.0 / constant)
 
 
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Multiply by the scale of a dynamically quantised input, perhaps times the weights' own."""
+    """Multiply by the scale of an input quantised at run time, perhaps times the weights' scale."""
     if node.op_type != "Mul" or not at.pending:
         return None
-    # The factor is this scale, or its product with a constant, the scale of the weights.
+    # the factor is this scale, or this scale times a constant one
     if scale == at.pending:
         return replace(at, tensor=node.output[0], pending=None)
     maker = graph.maker(scale)
@@ -525,7 +524,7 @@ def _requantised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positi
         scale, zero = names[3], names[4]
     else:
         scale, zero = names[6], names[7]
-        # QLinearAdd adds a stored constant, which may be on either side.
+        # QLinearAdd adds a stored constant, which may be its first or its second input
         other = 3 if names[0] == at.tensor else 0
         if names[other] not in graph.constants:
             return None
@@ -542,7 +541,7 @@ def _normalised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     scale, shift, mean, variance = (graph.evaluate(name).reshape(-1) for name in node.input[1:5])
     if len(scale) != len(at.weight) or attributes_of(node).get("training_mode", 0):
         return None
-    # (z - mean) / sqrt(variance + epsilon) * scale + shift
+    # the result is (z - mean) / sqrt(variance + epsilon) * scale + shift
     factor = scale / np.sqrt(variance + attributes_of(node).get("epsilon", 1e-5))
     centred = replace(at, bias=at.bias - mean)
     scaled = _scaled(centred, node.output[0], factor)

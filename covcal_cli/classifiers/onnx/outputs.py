@@ -1,4 +1,4 @@
-"""Find the outputs of an ONNX model that may hold the classes, its labels, and the class names."""
+"""Find the outputs of an ONNX model that may be the classes, its labels, and the class names."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -16,36 +16,37 @@ from covcal_cli.records import parsed_json
 
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
-# Signed and unsigned bytes and words, in which a quantised model stores scores.
+# Integers of one or two bytes, in which a quantised model stores scores.
 _STORED_SCORES = {
     *(onnx.TensorProto.UINT8, onnx.TensorProto.INT8),
     *(onnx.TensorProto.UINT16, onnx.TensorProto.INT16),
 }
-# Keys of the metadata with class names; "character" of PaddleOCR and PaddleX has a name per line.
+# Keys of the metadata that may hold class names. ("character" of PaddleOCR and PaddleX has one name
+# per line.)
 _METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label", "character")
 _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 
 @dataclass(frozen=True)
 class ClassOutput:
-    """An output that may hold the classes."""
+    """An output that may be the classes."""
 
     name: str
-    tensor: str  # the tensor to read: the output itself, or the input of its ZipMap
-    is_label: bool = False  # whether it holds only the index of the most likely class
-    is_vector: bool = False  # whether it holds one number per row, without an axis of classes
+    tensor: str  # the tensor to read: the output, or what its ZipMap reads
+    is_label: bool = False  # whether it is only the number of the most likely class
+    is_vector: bool = False  # whether it is one number per row, without an axis of classes
     columns: int = 0  # the number of columns that it declares; 0 if it declares none
-    # The keys of the dictionaries, in the order of the tensor.
+    # if the output is dictionaries: their keys, in the order of the tensor
     zipped: tuple[str | int, ...] = ()
 
     @property
     def rank(self) -> int:
-        """The rank of this output as the place of the classes: the lowest rank is chosen."""
+        """How well this output is suited as the classes; the lowest rank is used."""
         return 2 if self.is_label else int(self.is_vector)
 
 
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
-    """Return the outputs that may hold the classes; labels only if there is nothing else."""
+    """Return the outputs that may be the classes; labels only if there is nothing else."""
     names = [value.name for value in graph.outputs]
     if output is not None and output not in names:
         raise CovcalError(
@@ -54,8 +55,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # If another output has a row of scores, one number per row is a loss or a by-product.
-        # Labels come last.
+        # If another output has a row of scores, an output of one number per row is a loss or
+        # something like it. Labels are used last.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:
@@ -95,7 +96,7 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _feeds(graph: OnnxGraph, inner: ClassOutput, outer: ClassOutput) -> bool:
-    """Return whether a layer computes `outer` from `inner`, as a head does from an embedding."""
+    """Return whether a layer computes `outer` from `inner`, which is then only an embedding."""
     path = graph.ancestors([outer.tensor])
     return inner.tensor in path and any(
         has_fixed_weights(graph, node) and inner.tensor in graph.ancestors(graph.value_inputs(node))
@@ -126,10 +127,10 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 
 
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
-    """Return the sizes other than 1 that a row of an output declares; 0 where a size is free.
+    """Return the sizes of a row of an output, without those of 1; a free size is 0.
 
-    The rows are the first axis. In an output of shape [1, N, K] they are the second axis, which is
-    then free or fixed like the first axis of the model's input.
+    The rows are the first axis. In an output of shape [1, N, K] they are the second axis. Like the
+    first axis of the model's input, it is then free or fixed.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
@@ -148,10 +149,9 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# The model's own labels, compared with the classes of its highest probabilities.
-#
-# The two can differ: a support vector machine finds its label by votes, and its probabilities in #
-# another way. covcal uses the class of the highest probability.
+# Comparing the model's own labels with its most probable classes. They can differ: a support vector
+# machine finds its label by votes, and its probabilities in another way. covcal uses the most
+# probable class.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
@@ -161,10 +161,10 @@ _NOTE = (
 
 
 class OwnLabels:
-    """The output with the model's own labels, compared with its probabilities until they differ.
+    """The model's own labels, which are compared with its probabilities until they first differ.
 
     `names` are the class names in the model's operators, in the order of the logits. `others` are
-    the names of outputs that hold probabilities.
+    the names of outputs with probabilities.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class OwnLabels:
 
     @property
     def tensors(self) -> list[str]:
-        """The output to read; empty if there is none, or if a difference was found."""
+        """The output to read; none if there is none, or if a difference was found."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
-        """Compare a batch; return a note the first time that labels differ."""
+        """Compare the labels of a batch. Return a note the first time that they differ."""
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()
@@ -188,7 +188,7 @@ class OwnLabels:
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
-        # Labels cannot be compared if their names are not those of the operators.
+        # labels cannot be compared if they are not the names in the operators
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
 
 
@@ -207,7 +207,7 @@ def _decoded(label: Any) -> Any:
     return label.decode("utf-8", "replace") if isinstance(label, bytes) else label
 
 
-# Class names: in the operators of the graph, and in the metadata of the file.
+# Class names: those in operators of the graph, and those in the metadata of the file.
 
 
 def read_metadata(graph: OnnxGraph) -> dict[str, str]:
@@ -220,9 +220,9 @@ def class_names(
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """Return K different class names in the order of the logits, or None; and notes.
 
-    The names come from labels of operators such as ZipMap, else from the metadata: a Python or JSON
-    dictionary by class number, a list, or one name per line. If names are not used, a note says
-    why.
+    They come from an operator with labels, such as ZipMap; if there is none, from the metadata: a
+    Python or JSON dictionary by class number, a list, or one name per line. If names are found but
+    not used, a note says why.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
