@@ -89,8 +89,10 @@ def _require_logits(rows: Float64s, name: str) -> None:
         scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
         added = f"add {-evidence.lowest:g} to each, " if evidence.lowest else ""
         raise ArgumentError(f"{name}: {fact}: {added}{scaled}give np.log of them")
-    if form == "negated":
-        raise ArgumentError(f"{name}: {fact}: divide each row by its sum, and give np.log of them")
+    if form == "reversed":
+        is_scaled = evidence.reversal in ("negated", "complements")
+        then = ", divide each row by its sum, and give np.log of them" if is_scaled else ""
+        raise ArgumentError(f"{name}: {fact}: {evidence.remedy}{then}")
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(

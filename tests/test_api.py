@@ -459,6 +459,9 @@ def judged(kind: str) -> NDArray[Any]:
         "votes": np.random.default_rng(0).multinomial(50, probabilities).astype(float),
         "less 1": probabilities - 1,
         "negated": -100 * probabilities,
+        "complements": 1 - probabilities,
+        "-log p": -np.log(probabilities),
+        "ranks": source.argsort(axis=1).argsort(axis=1) + 1.0,
         "one row": probabilities[:1],
     }
     if kind == "one bad row":
@@ -479,6 +482,21 @@ class TestOutputForms:
         "negated",
         "one bad row",
     )
+
+    @pytest.mark.parametrize(
+        ("kind", "remedy"),
+        [
+            ("negated", "multiply every value by -1, divide each row by its sum, and give np.log"),
+            ("complements", "subtract every value from 1, divide each row by its sum, and give"),
+            ("-log p", "-log p of probabilities p: multiply every value by -1"),
+            ("ranks", "ranks 1 to 5, which .*: give the scores from which the ranks were made"),
+        ],
+    )
+    def test_the_remedy_does_not_reverse_the_classes(self, kind: str, remedy: str) -> None:
+        """Dividing 1 - p by its sum would make the least probable class the most probable."""
+        source, labels, _ = arrays(k=5, n=200)
+        with pytest.raises(ValueError, match=rf"^target_logits: .*{remedy}"):
+            covcal.Calibrator("temp").fit(source, labels, judged(kind))
 
     @pytest.mark.parametrize("kind", [*KINDS, "one row"])
     @pytest.mark.parametrize("where", ["source_logits", "target_logits", "predict_proba"])

@@ -106,7 +106,10 @@ class Outputs:
                 f"{evidence.high:g}, which may be a score of any kind: return one probability or "
                 "logit per class"
             )
-        if evidence.form == "negated" or (evidence.form in DISTRIBUTIONS and evidence.lowest):
+        if evidence.form == "reversed":
+            where = "" if evidence.reversal == "ranks" else "add a layer to the model for this: "
+            raise CovcalError(f"{self._where}: {evidence.fact}: {where}{evidence.remedy}")
+        if evidence.form in DISTRIBUTIONS and evidence.lowest:
             raise CovcalError(
                 f"{self._where}: {evidence.fact}: add a layer to the model that turns the "
                 "outputs into probabilities (DequantizeLinear for quantised scores)"

@@ -215,10 +215,10 @@ class OutputTable:
         if self._sets is not None:
             return tuple(self._checked_sigmoids(seen))
         self._lowest = seen.lowest
-        if seen.form == "negated":
-            raise self._store.error(
-                f"{seen.fact}: multiply every value by -1 and pass --probabilities"
-            )
+        if seen.form == "reversed":
+            holds = {"ranks": "", "logarithms": " and pass --logits"}
+            then = holds.get(seen.reversal or "", " and pass --probabilities")
+            raise self._store.error(f"{seen.fact}: {seen.remedy}{then}")
         if self.kind == "logits":
             notes = self._checked_logits(seen)
         else:

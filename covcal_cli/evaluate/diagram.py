@@ -250,6 +250,8 @@ def _checked(
     evidence = OutputEvidence()
     evidence.add(rows)
     clipped = evidence.form == "clipped" and evidence.low < evidence.high
+    if evidence.form == "reversed":
+        raise ArgumentError(f"probabilities: {evidence.fact}: {evidence.remedy}")
     if evidence.form != "probabilities" and not clipped:
         off = evidence.first_outside or evidence.first_off or (0, float(rows[0].sum()))
         raise ArgumentError(

@@ -20,11 +20,13 @@ from covcal_cli.maths.softmax import DEPTH
 
 # Three forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
 # sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but
-# # not all. "negated" outputs are shares times a number below 0, so the lowest value is the most #
-# probable class.
+# not all. In "reversed" outputs, the lowest value is the most probable class: -p, 1 - p, -log p, or
+# ranks.
 Form = Literal[
-    "logits", "bounded", "mixed", "negated", "probabilities", "clipped", "percentages", "shares"
+    "logits", "bounded", "mixed", "reversed", "probabilities", "clipped", "percentages", "shares"
 ]
+# How probabilities became outputs whose lowest value is the most probable class.
+Reversal = Literal["negated", "complements", "logarithms", "ranks"]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
 BELOW = 1e-5  # how far below 0 rounding can move a probability: forests sum float32
@@ -32,6 +34,7 @@ ABOVE = 1e-3  # how far above 1 rounding can move a probability
 EXACT = 1e-3  # a sum this near to 1 needs no note about rounding
 _SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1; enough for half precision
 _WIDEST_TOLERANCE = 0.5  # the widest tolerance, however many values were rounded
+_LOG_TOLERANCE = 6e-3  # tolerance of a sum of p if the values -log p have two decimals
 _EXACT_SUM = 1e-4  # tolerance of a sum of values that have all their digits
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5  # a share of the rows that counts as most rows; a classifier may fail on the others
@@ -46,6 +49,7 @@ _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
 # Shares reach so far below and above 1/K; logits plus a large constant do not.
 _UNLIKE_UNIFORM = 0.25
+_CERTAIN = 0.05  # of 1 - p, some p is below this
 
 
 class OutputEvidence:
@@ -67,6 +71,7 @@ class OutputEvidence:
         self._below_half = 0  # rows of one column below 1/2
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
         self._sum = 0.0  # sum over all rows
+        self._logarithms = self._ranks = 0  # rows of -log p, and rows of ranks
         # Rounding to few decimals moves each value by up to half a unit, so sums need a tolerance.
         # The number of decimals of all values is known only at the end. So rows are counted for
         # each number of decimals that is still possible, and for None, which means any number of
@@ -99,6 +104,7 @@ class OutputEvidence:
         self._exact += int((np.abs(sums - 1) <= _EXACT_SUM).sum())
         self._add_sums(exact, sums, is_bounded)
         self._add_order(exact)
+        self._add_reversed(exact)
         self.rows += len(exact)
 
     def _add_extremes(self, exact: Float64s, low: float, high: float) -> None:
@@ -134,12 +140,24 @@ class OutputEvidence:
         self._rising += int((steps >= 0).all(axis=1).sum())
         self._uneven += int((steps != 0).any(axis=1).sum())
 
+    def _add_reversed(self, exact: Float64s) -> None:
+        # The first rows usually show that outputs are neither; then nothing more is counted.
+        if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
+            return
+        sums = np.exp(-exact).sum(axis=1)
+        self._logarithms += int((np.abs(sums - 1) <= _LOG_TOLERANCE).sum())
+        if self.are_whole and self.low <= 1:
+            ranks = np.arange(self.width) + self.low
+            self._ranks += int((np.sort(exact, axis=1) == ranks).all(axis=1).sum())
+
     @property
     def form(self) -> Form:
         """The form of all rows so far."""
         if self.width > 1:
             if self.summing == self.rows:
                 return "probabilities"
+            if self.reversal is not None:
+                return "reversed"
             total = self.total
             if total is not None and self._are_percentages:
                 return "percentages"
@@ -149,9 +167,53 @@ class OutputEvidence:
                 return "mixed"
             if total is not None:
                 return "shares"
-            if not self._may_be_masked and self._are_shares(0.0, -1):
-                return "negated"
         return "bounded" if self.rows and self.bounded == self.rows else "logits"
+
+    @property
+    def reversal(self) -> Reversal | None:
+        """How the most probable class got the lowest value; None if it did not."""
+        if self.width < 2 or not _FEWEST_ROWS <= self._finite == self.rows:
+            return None
+        if self.rows == self._logarithms and self.low < self.high:
+            return "logarithms"
+        if self.rows == self._ranks:
+            return "ranks"
+        if self._complement_of is not None:
+            return "complements"
+        if self._may_be_masked or self.total is not None or not self._are_shares(0.0, -1):
+            return None
+        return "negated"
+
+    @property
+    def _complement_of(self) -> float | None:
+        """Return A if the outputs are A - p with p from 0 to A, such as 1 - p; None otherwise.
+
+        Then rows sum to A (K - 1). With two classes this is the sum of probabilities too.
+        """
+        if self.width < 3:
+            return None
+        uniform = 1 / self.width
+        size = self._whole_size(sum(self.sums) / 2 / (self.width - 1))
+        if not size or size < 0:
+            return None
+        unit = 1.0 if self.are_whole else 0.0 if self._decimals is None else 0.1**self._decimals
+        spread = max(_SUM_TOLERANCE * size, min(_WIDEST_TOLERANCE * size, self.width * unit))
+        if max(abs(end - size * (self.width - 1)) for end in self.sums) > spread + 1e-9:
+            return None
+        low, high = 1 - self.high / size, 1 - self.low / size  # of p / A
+        is_complement = -ABOVE <= low <= min(_CERTAIN, (1 - _UNLIKE_UNIFORM) * uniform)
+        # Shares would differ more from 1/K above it than below it.
+        is_complement &= high - uniform > max(uniform - low, _UNLIKE_UNIFORM * uniform)
+        return size if is_complement and self.low >= -BELOW * size else None
+
+    @property
+    def remedy(self) -> str:
+        """What turns reversed outputs into probabilities, log-probabilities or scores."""
+        if self.reversal == "complements":
+            return f"subtract every value from {_short(self._complement_of or 1.0)}"
+        if self.reversal == "ranks":
+            return "give the scores from which the ranks were made"
+        return "multiply every value by -1"
 
     @property
     def tolerance(self) -> float:
@@ -283,13 +345,27 @@ class OutputEvidence:
             return f"all outputs of {self.rows} rows lie between 0 and 1{several}"
         if form == "shares":
             return self._fact_of_shares()
-        if form == "negated":
-            return (
-                f"no value is above 0 and every row sums to about {_short(self.sums[0])}, as "
-                "negated probabilities do"
-            )
+        if form == "reversed":
+            return self._fact_of_reversed()
         number, kind = ("100", "percentages") if form == "percentages" else ("1", "probabilities")
         return f"every row sums to {number}, as {kind} do"
+
+    def _fact_of_reversed(self) -> str:
+        if self.reversal == "complements":
+            size = _short(self._complement_of or 1.0)
+            return (
+                f"every row sums to about {_short(self.sums[0])}, as {size} - p does for the "
+                f"probabilities p of {self.width} classes"
+            )
+        if self.reversal == "logarithms":
+            return "in every row, the sum of exp(-value) is 1, as for -log p of probabilities p"
+        if self.reversal == "ranks":
+            ends = f"{self.low:g} to {self.low + self.width - 1:g}"
+            return f"every row holds the ranks {ends}, which say nothing about confidence"
+        return (
+            f"no value is above 0 and every row sums to about {_short(self.sums[0])}, as "
+            "negated probabilities do"
+        )
 
     def _fact_of_shares(self) -> str:
         total, lowest = self.total or 0.0, self.lowest
@@ -297,6 +373,7 @@ class OutputEvidence:
             return (
                 f"with {_short(-lowest)} added to each value, every row sums to {_short(total)}, "
                 "as shifted probabilities do"
+                + (" (if they are negated, change their sign instead)" if self.width == 2 else "")
             )
         if lowest:
             return (
@@ -349,8 +426,9 @@ class OutputEvidence:
             whole = " and all are whole numbers" if self.are_whole else ""
             return (
                 f"all outputs of {self.rows} rows are at least 0{whole}, which is unusual for "
-                "logits. If they are votes, percentages or other scores, divide each row by its "
-                "sum and give probabilities"
+                "logits. If the lowest is the best (costs, distances), multiply them by -1. If "
+                "they are votes, percentages or other scores, divide each row by its sum and "
+                "give probabilities"
             )
         return None
 

@@ -302,6 +302,23 @@ def test_negated_probabilities_are_refused_with_the_remedy(
         opened(path, holds)
 
 
+@pytest.mark.parametrize("holds", KINDS)
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [
+        (1 - softmax(LOGITS), "1 - p does .*: subtract every value from 1 and pass --prob"),
+        (-np.log(softmax(LOGITS)), "-log p of .*: multiply every value by -1 and pass --logits"),
+        (LOGITS.argsort().argsort() + 1, "ranks 1 to .*: give the scores from which"),
+    ],
+    ids=["1 - p", "-log p", "ranks"],
+)
+def test_outputs_whose_lowest_value_is_best_are_refused(
+    values: NDArray[Any], remedy: str, holds: OutputKind, tmp_path: Path
+) -> None:
+    with pytest.raises(CovcalError, match=remedy):
+        opened(write("npz", tmp_path, values, holds), holds)
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_logits_keep_their_digits_behind_a_common_offset(kind: str, tmp_path: Path) -> None:
     exact = LOGITS.astype(np.float64)

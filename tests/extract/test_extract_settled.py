@@ -168,6 +168,14 @@ def test_shifted_and_negated_probabilities_are_refused(
     assert f"as {'negated' if scale < 0 else 'shifted'} probabilities do: add a layer" in line
 
 
+def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
+    """Divided by their sum, they would make the least probable class the most probable."""
+    data = save(tmp_path, 1 - probabilities())
+    line = covcal("extract", *same(tmp_path, "alone"), *data, cwd=tmp_path).error_line()
+    assert "as 1 - p does" in line
+    assert line.endswith("add a layer to the model for this: subtract every value from 1")
+
+
 @pytest.mark.parametrize("kind", ["onnx", "torch"])
 @pytest.mark.parametrize("beyond", [False, True])
 def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Path) -> None:
