@@ -1,11 +1,11 @@
-"""A torch classifier: phi(x) and the logits from one run of the program.
+"""A torch classifier, from which one run of the program gives phi(x) and the logits.
 
 TorchScript, torch.export programs and modules from a function are read in the same way:
 
-1. `OpenedTorch` runs the program on random rows, to find the source of the logits: a `Head`, or the
-   output itself (`Answer`).
-2. While the program runs, a `ProgramReader` records the calls of the head's layers.
-3. A `Reading` has the names and notes for the user, and proves every batch of data
+1. `OpenedTorch` runs the program on random rows to find out where the logits come from: from a last
+   linear layer (a `Head`), or from the output itself (an `Answer`).
+2. While the program runs, a `ProgramReader` records the calls of that layer.
+3. A `Reading` has the names and notes for the user, and checks every batch of data
    (``classifiers/proof.py``).
 """
 
@@ -49,9 +49,9 @@ def open_torch(
 ) -> "OpenedTorch":
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
-    `output` is a key, field or index if the program has several outputs. `phi` may be the path of a
-    module: its output, or its input with ``.input`` after the path. Torch has one number of threads
-    per process, which is set here.
+    If the program has several outputs, `output` is the key, field or index of one. `phi` may be the
+    path of a module, which means its output; ``.input`` after the path means its input. Torch has
+    one number of threads for the whole process, which this function sets.
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
@@ -63,9 +63,9 @@ def open_torch(
 def open_program(
     model: str | Path, weights: Path | None, device: torch.device = CPU, *, trusted: bool = False
 ) -> Program:
-    """Open a torch file, or call ``module:function``. The head is not searched here.
+    """Open a torch file, or call ``module:function``. The last linear layer is not searched yet.
 
-    Weights are read and inputs are found on the CPU; then the module is moved to `device`.
+    Weights and inputs are found on the CPU; then the module is moved to `device`.
     """
     if names_a_function(model):
         program = open_function(str(model), weights)
@@ -82,7 +82,7 @@ def open_program(
 
 
 def _require_numbers(program: Program, weights: Path | None) -> None:
-    """Refuse weights with NaN, which come from a training that diverged."""
+    """Refuse weights with NaN, as a training that diverged leaves them."""
     for name, value in program.module.state_dict().items():
         if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise CovcalError(
@@ -91,7 +91,7 @@ def _require_numbers(program: Program, weights: Path | None) -> None:
             )
 
 
-# One run gives features, logits and output together.
+# One run of the program gives features, logits and output.
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ class Values:
 
 
 class ProgramReader:
-    """A program, with the places at which its features and logits are read."""
+    """A program, and where its features and logits are read."""
 
     def __init__(
         self,
         program: Program,
-        source: Head | Answer,  # the place from which the logits come
+        source: Head | Answer,  # where the logits come from
         output_name: str,  # the output that holds the classes
-        tap: Tap | None,  # the place of the features; None for the input of the head
+        tap: Tap | None,  # where the features are read; None if they are the input of the head
         *,
         features: bool,  # whether features are wanted
     ) -> None:
@@ -122,7 +122,7 @@ class ProgramReader:
         self._keys = {layer.key for layer in layers} | (tap.keys if tap else set())
 
     def read(self, rows: Sequence[Tensor]) -> Values:
-        """Return features, logits and output; a fixed batch is filled up with the last row."""
+        """Return features, logits and output; the last row is repeated if the batch size is fixed."""
         m = len(rows[0])
         size = self.program.fixed_batch or m
         pieces = [self._read_once(_filled(rows, start, size)) for start in range(0, m, size)]
@@ -136,7 +136,7 @@ class ProgramReader:
         )
 
     def output(self, rows: Sequence[Tensor]) -> Float64s:
-        """Return the output of one batch, without reading anything else."""
+        """Return the output of one batch, and read nothing else."""
         size = self.program.fixed_batch or len(rows[0])
         outputs = self.program.run(_filled(rows, 0, size))
         return read_answer(outputs, self.output_name, size, self.program.where)[: len(rows[0])]
@@ -164,9 +164,9 @@ class ProgramReader:
 
 
 def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return `size` rows from `start`; repeat the last row if there are fewer.
+    """Return `size` rows from `start` on. If there are fewer, the last one is repeated.
 
-    Zeros might be no valid input.
+    Rows of zeros might not be allowed.
     """
     pieces = [row[start : start + size] for row in rows]
     missing = size - len(pieces[0])
@@ -175,20 +175,20 @@ def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
     return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
 
 
-# The reading, and its proof.
+# How a program is read, and the check of that.
 
 
 class _OtherOutputError(CovcalError):
-    """The output of a batch does not follow from the layers of the head."""
+    """The output of a batch does not follow from the layers that were found."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How phi and the logits of a program are read, as random rows have shown."""
+    """How phi and the logits of a program are read, as random rows have shown it."""
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # the width for random rows, until the first batch shows it
+    n_features: int | None  # for random rows; the first batch may change it
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None
@@ -207,21 +207,21 @@ class Reading:
 
     @property
     def is_single(self) -> bool:
-        """Whether the program gives one number z per row, read as the logits 0 and z."""
+        """Whether the program gives one number z per row, which means the logits 0 and z."""
         return self.source.is_single
 
     def rows(self, batch: Inputs) -> list[Tensor]:
-        """Return a batch as tensors in the order of the inputs, and refuse other shapes."""
+        """Return a batch as tensors, in the order of the inputs. Refuse other shapes."""
         rows = []
         for wanted in self.reader.program.inputs:
             array = batch[wanted.name]
             require_fit(self.where, wanted, array)
-            # Torch warns about arrays that are not writable.
+            # torch warns about arrays that cannot be written to
             rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
         return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
-        """Prove that reading changes no output, and that the program draws no random numbers."""
+        """Check that reading changes no output, and that the program uses no random numbers."""
         alone = self.reader.output(rows)
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
@@ -232,7 +232,7 @@ class Reading:
         return error
 
     def prove(self, so_far: Proof, values: Values) -> None:
-        """Prove a batch: phi W^T + b gives the logits, and the tail gives the output."""
+        """Check on a batch that phi W^T + b gives the logits, and that the output follows."""
         limit = self.source.limit
         if self.weight is not None and self.bias is not None and values.features is not None:
             error = so_far.add(
@@ -252,7 +252,8 @@ class Reading:
             )
 
 
-# Operators that change only numbers beyond a limit. Random rows may not reach this limit.
+# Operators that change only numbers above or below a limit. With random rows, the limit may not be
+# reached.
 _LIMITS = {"clamp", "clamp_", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum"}
 
 
@@ -276,7 +277,7 @@ class OpenedTorch:
         self.logits_tensor = reading.logits_tensor
 
     def prove(self, batch: Inputs | None) -> "TorchClassifier":
-        """Return the classifier, proved on a first batch; unproved without a batch."""
+        """Return the classifier, checked on a first batch; without a batch, it is not checked."""
         if batch is None:
             return TorchClassifier(self._reading)
         try:
@@ -284,12 +285,12 @@ class OpenedTorch:
         except _OtherOutputError:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
-        # If the user chose the features, the logits need not come from a linear layer.
+        # the user chose the features, so the logits need not be the result of a linear layer
         output = self._reading.reader.output(self._program.rows)
         return _proved(self._read_from(Answer.of(output, self._program.where)), batch)
 
     def _read_from(self, source: Head | Answer) -> Reading:
-        """Return the reading that takes the logits from a head, or from the output itself."""
+        """Return how the program is read if the logits come from a head, or are the output itself."""
         program, tap = self._program, self._tap
         reader = ProgramReader(program, source, self._output, tap, features=self._phi != "none")
         values = reader.read(program.rows)
@@ -317,7 +318,7 @@ class OpenedTorch:
 
 
 def _random_run(program: Program, output: str | None) -> RandomRun:
-    """Run a program twice on its random rows: to trace it, and to read its last layers."""
+    """Run a program twice on its random rows: once to trace it, once to read its last layers."""
     rows, n = program.rows, len(program.rows[0])
     names = parameter_names(program.module)
     trace = Trace(rows, names)
@@ -331,7 +332,7 @@ def _random_run(program: Program, output: str | None) -> RandomRun:
 
 
 def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
-    """Return the head, or the output itself if there is no head and ``--phi`` does not need one."""
+    """Return the head; or the output itself, if there is no head and ``--phi`` needs none."""
     name = next(iter(run.choices))
     answer = read_answer(run.choices, name, run.n, run.where)
     try:
@@ -340,7 +341,7 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # Random rows do not show everything: the model may cap large logits, or clip a softmax near 0
+    # Random rows do not show everything: the model may limit large logits, or probabilities near 0
     # and 1.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
@@ -355,7 +356,7 @@ def _width(values: Values) -> int | None:
 def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
     rows = reading.rows(batch)
     values, so_far = reading.reader.read(rows), Proof()
-    # Rows of another size than the random rows may give another number of features.
+    # rows of another size than the random ones may have another number of features
     reading = replace(reading, n_features=_width(values))
     if not valid_rows(values.logits).all():
         return TorchClassifier(reading)
@@ -365,12 +366,12 @@ def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
 
 
 class TorchClassifier:
-    """A torch program, proved; see `covcal_cli.classifiers.classifier.Classifier`."""
+    """A checked torch classifier; see `covcal_cli.classifiers.classifier.Classifier`."""
 
     def __init__(
         self,
         reading: Reading,
-        so_far: Proof | None = None,  # None if nothing was proved
+        so_far: Proof | None = None,  # None if nothing was checked
         exposure_error: float | None = None,
     ) -> None:
         self.name = reading.reader.program.name
@@ -387,11 +388,11 @@ class TorchClassifier:
         self._reading = reading
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the outputs; a fixed batch is filled up with its last row."""
+        """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
-        # The caller reports rows that are not numbers, because it knows their ids.
+        # the caller knows the ids of rows that are not numbers, and reports them
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
@@ -399,7 +400,7 @@ class TorchClassifier:
 
     @property
     def tail(self) -> str | None:
-        """What turns the logits into the model's output; see `Classifier.tail`."""
+        """How the model's output follows from the logits; see `Classifier.tail`."""
         return self.outputs.tail
 
     @property
@@ -414,7 +415,7 @@ class TorchClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,), without a common offset that float32 has no digits for."""
+        """The bias b, shape (K,), after subtracting a large offset that its elements share."""
         source = self._reading.source
         if self.outputs.are_logged or self._reading.bias is None or isinstance(source, Answer):
             return None
@@ -422,7 +423,7 @@ class TorchClassifier:
         return bias.astype(np.float32)
 
     def describe(self) -> str:
-        """Return the last layer and its proof in one line."""
+        """Return in one line what the last layer is, and how exactly it gives the logits."""
         phi = "" if self.n_features is None else f"phi {self.n_features}, "
         parts = [f"{self.logits_tensor}: {phi}{self.n_classes} classes"]
         if self.features_tensor and self.weight is None:

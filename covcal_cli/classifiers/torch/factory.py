@@ -22,10 +22,10 @@ from covcal_cli.errors import CovcalError
 
 
 def open_function(reference: str, weights: Path | None) -> Program:
-    """Make the module that ``module:function`` returns. The current folder can be imported.
+    """Make the module that ``module:function`` returns. It may be in the current folder.
 
-    The sha256 is computed from the state_dict (names, types, shapes and bytes, sorted by name). So
-    it depends on the weights and not on the code.
+    Its sha256 is that of the state_dict (names, types, shapes and bytes, sorted by name). So it
+    depends on the weights, and not on the code.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)
@@ -57,12 +57,12 @@ def _current_folder_importable() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # the user's code may have changed it
+        with suppress(ValueError):  # the user's code may have changed the path
             sys.path.remove(folder)
 
 
 def _imported(reference: str) -> Any:
-    """Return the object after the colon; if there is none, the error lists the names."""
+    """Return the object after the colon. If there is none, the error lists the names."""
     module_name, _, attribute = reference.rpartition(":")
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",
@@ -85,7 +85,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the module that a function returns, or the module itself if it is not a function."""
+    """Return the module that a function returns. If it is no function but a module, return that."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):
@@ -129,7 +129,7 @@ def _required_arguments(make: Callable[..., Any]) -> list[str]:
 def _on_cpu(reference: str, module: nn.Module) -> nn.Module:
     try:
         return module.cpu()
-    except NotImplementedError as error:  # parameters on the meta device have no values
+    except NotImplementedError as error:  # a parameter on the meta device has no value
         raise CovcalError(
             f"{reference}: its parameters have no values ({cause(error)}): create the module on "
             "the CPU"
@@ -137,7 +137,7 @@ def _on_cpu(reference: str, module: nn.Module) -> nn.Module:
 
 
 def _guarded(what: str, action: Callable[[], Any], *, remedy: str) -> Any:
-    """Run the user's code; turn any exception into one line with its place."""
+    """Run the user's code. Any exception becomes one line that says where it was raised."""
     try:
         return action()
     except (Exception, SystemExit) as error:

@@ -1,8 +1,8 @@
-"""Open torch files: programs (TorchScript, torch.export), and weights for a user's module.
+"""Open torch files: programs (TorchScript, torch.export), and weights for a module of the user.
 
-A program is code: loading a torch.export file may unpickle objects, and TorchScript may write files
-when it runs. So programs are opened only if the user trusts them. Only numbers are read from files
-of weights; pickled objects are not built.
+A program is code: loading a torch.export file may unpickle objects, and TorchScript may write
+files. So programs are opened only if the user trusts them. From a file of weights only numbers are
+read, and no pickled objects are built.
 """
 
 import importlib
@@ -33,15 +33,16 @@ from covcal_cli.classifiers.torch.program import (
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from covcal_cli.files import grows_beyond_belief, require_file, sha256_of
 
-_JIT: Any = torch.jit  # its functions have no types
+_JIT: Any = torch.jit  # the functions of torch.jit have no types
 _PICKLE = b"\x80"
 _SAVE_AGAIN = "copy it again, or save the state_dict again with torch.save"
 _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
-# The keys under which training scripts save the state_dict, and prefixes that wrappers add.
+# Keys under which training scripts save the state_dict, and prefixes that wrappers add to names.
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-_SHOWN = 3  # names that an error lists
-# Bytes of an element by the name of its storage; torch warns when these names are looked up in it.
+_SHOWN = 3  # the most names that a message lists
+# Bytes of an element, by the name of its storage. (Torch warns if these names are looked up in
+# torch.)
 _ELEMENT_BYTES = {
     **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
     **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), 1),
@@ -74,7 +75,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
     fed = find_inputs(module, str(path), holders=())
     if device != CPU:
         without_tensor_cores()
-        module = _loaded(path, kind, device).eval()  # `to` leaves the constants where they are
+        module = _loaded(path, kind, device).eval()  # `to` would not move constants
     return Program(
         where=str(path),
         name=path.name,
@@ -89,7 +90,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
 
 
 def _kind(path: Path) -> str:
-    """Return the kind of a file, by its members and first bytes."""
+    """Return what a file is, by its members and its first bytes."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as handle:
             start = handle.read(len(LFS_POINTER))
@@ -118,9 +119,9 @@ def _kind(path: Path) -> str:
 
 
 def _intact_members(path: Path, remedy: str) -> list[str]:
-    """Return the members of a torch file, and refuse a damaged file or a zip bomb.
+    """Return the members of a torch file. Refuse a damaged file or a zip bomb.
 
-    Torch itself checks no checksum, and an unpacked member could fill the memory.
+    (Torch does not compare checksums, and a member could fill the memory when it is unpacked.)
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -146,7 +147,7 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
 
 
 class _Inert:
-    """A replacement for an object of a pickle, so that no code of the pickle is imported or run."""
+    """Stands for any object in a pickle, so that no code of the pickle is imported or run."""
 
     def __new__(cls, *_args: Any, **_options: Any) -> "_Inert":
         return object.__new__(cls)
@@ -162,11 +163,11 @@ class _Inert:
 
 
 class _StorageReader(pickle.Unpickler):
-    """A reader that lists the storages in a pickle of torch, and builds no object."""
+    """Lists the storages in a pickle of torch, without building an object."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(BytesIO(content))
-        self.sizes: dict[str, int] = {}  # number of bytes by the member's name
+        self.sizes: dict[str, int] = {}  # for each member, its number of bytes
 
     def find_class(self, module: str, name: str, /) -> Any:
         return type(name, (_Inert,), {"__module__": module})
@@ -181,9 +182,9 @@ class _StorageReader(pickle.Unpickler):
 
 
 def _torn_storage(archive: zipfile.ZipFile) -> str | None:
-    """Return the fault of a storage whose size differs from the pickle; None if all sizes agree.
+    """Return which storage is shorter or longer than the pickle says; None if none is.
 
-    Torch reads past the end of a TorchScript storage that is too short.
+    (Torch would read past the end of a TorchScript storage that is too short.)
     """
     sizes = {member.filename: member.file_size for member in archive.infolist()}
     for name in sizes:
@@ -204,14 +205,14 @@ def _torn_storage(archive: zipfile.ZipFile) -> str | None:
 
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
-        # Torch logs a traceback before it raises an exception.
+        # torch would log a traceback before it raises
         with warnings.catch_warnings(), quiet(logging.CRITICAL):
-            # TorchScript is deprecated, but the file still works.
+            # TorchScript is deprecated, but the file can still be used
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":
                 return torch.export.load(path)
             return _JIT.load(path, map_location=device)
-    except Exception as error:  # torch raises many kinds, RuntimeError for most
+    except Exception as error:  # torch raises many kinds of errors, mostly RuntimeError
         raise CovcalError(
             f"{path} is a {kind} file that torch {torch.__version__} cannot load ({cause(error)}): "
             f"{_EXPORT_AGAIN}"
@@ -219,7 +220,7 @@ def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
 
 
 def _exported(path: Path, program: Any, device: torch.device) -> Program:
-    """Return a torch.export program. It declares its inputs, and its device is built in."""
+    """Return a torch.export program, which declares its inputs and its device."""
     declared = _declared(path, program)
     sizes = {shape[0] for _, shape, _ in declared}
     fixed = next(iter(sizes)) if len(sizes) == 1 else None
@@ -237,17 +238,17 @@ def _exported(path: Path, program: Any, device: torch.device) -> Program:
 
 
 def _on(path: Path, program: Any, device: torch.device) -> Any:
-    """Return an exported program with its weights and its graph on `device`."""
+    """Return an exported program with weights and graph on `device`."""
     constants = [value for value in program.constants.values() if isinstance(value, Tensor)]
     devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if devices <= {device.type}:
         return program
-    from torch.export.passes import move_to_device_pass  # a slow import
+    from torch.export.passes import move_to_device_pass  # imported here, because it takes long
 
     without_tensor_cores()
     try:
         return move_to_device_pass(program, str(device))
-    except Exception as error:  # torch raises many kinds
+    except Exception as error:  # torch raises many kinds of errors
         raise CovcalError(
             f"{path} was exported on {', '.join(sorted(devices))} and cannot run on {device} "
             f"({cause(error)}): move the model to {device} and export it again"
@@ -255,7 +256,7 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
 
 
 def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
-    """Return name, shape and type of every input, from the graph's own record."""
+    """Return name, shape and type of every input, as the graph declares them."""
     keywords = program.example_inputs[1] if program.example_inputs else {}
     if keywords:
         raise CovcalError(
@@ -281,7 +282,7 @@ def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
 def _rows(
     program: Any, declared: list[tuple[str, Shape, torch.dtype]], n: int
 ) -> tuple[Tensor, ...]:
-    """Return random rows of the declared shapes; free sizes are those of the export's example."""
+    """Return random rows of the declared shapes; free sizes are those of the file's example."""
     examples = program.example_inputs[0] if program.example_inputs else ()
     generator = torch.Generator().manual_seed(0)
     rows = []
@@ -292,26 +293,27 @@ def _rows(
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            # The example has valid integers.
+            # the example contains valid integers
             rows.append(torch.cat([example.cpu()] * n)[:n])
         else:
             rows.append(torch.zeros(sizes, dtype=kind))
     return tuple(rows)
 
 
-# Weights.
+# Files of weights.
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
-    """Load a file of weights into a module, in place, and check every name and shape.
+    """Load a file of weights into a module. Every name and shape must be right.
 
-    The file is ``.safetensors``, or ``torch.save`` wrote it from a state_dict or from a dict with a
-    state_dict. `where` is the function that made the module, for errors. Returns notes.
+    It is a ``.safetensors`` file, or one that ``torch.save`` wrote from a state_dict, or from a
+    dict that contains one. `where` is the function that made the module, for messages. Returns
+    notes.
     """
     require_file(path, remedy="give the file that holds the module's state_dict")
     weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)
     expected = module.state_dict()
     weights, stripped = _without_prefix(weights, expected)
     _require_same(weights, expected, path, where)
-    for name, _ in module.named_parameters():  # buffers may hold masks
+    for name, _ in module.named_parameters():  # buffers may contain infinite masks
         if name in weights and not weights[name].isfinite().all():
             raise CovcalError(
                 f"{path}: {name} holds NaN or infinity, so training may have diverged: give "
@@ -331,7 +333,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
             f"{path} holds Python objects, not only weights ({_forbidden(error)}): save the "
             "state_dict with torch.save(model.state_dict(), FILE)"
         ) from error
-    except Exception as error:  # damaged files raise many kinds
+    except Exception as error:  # damaged files raise many kinds of errors
         raise CovcalError(
             f"{path} is not a readable file of weights ({cause(error)}): {_SAVE_AGAIN}"
         ) from error
@@ -349,7 +351,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
 
 
 def _forbidden(error: Exception) -> str:
-    """Return the object that torch refused to build, from its long message."""
+    """Return which object torch refused to build, from its long message."""
     text = str(error)
     for mark in ("Unsupported global: GLOBAL ", "GLOBAL "):
         if mark in text:
@@ -366,7 +368,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         ) from error
     try:
         loaded: dict[str, Tensor] = safetensors.load_file(path, device="cpu")
-    except Exception as error:  # safetensors' own class, and OSError
+    except Exception as error:  # an error class of safetensors, or OSError
         raise CovcalError(
             f"{path} is not a readable .safetensors file ({cause(error)}): save it again"
         ) from error
@@ -376,7 +378,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _without_prefix(
     weights: dict[str, Tensor], expected: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], str]:
-    """Remove the prefix that wrappers such as DataParallel add to every name."""
+    """Remove the prefix that wrappers such as DataParallel put before every name."""
     stripped = ""
     for prefix in _PREFIXES:
         everywhere = all(name.startswith(prefix) for name in weights)

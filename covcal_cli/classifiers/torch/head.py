@@ -1,11 +1,11 @@
-"""Find the head of a torch program: its last linear layers, and how the output follows from them.
+"""Find the last linear layers of a torch program, and how its output follows from them.
 
-`find_head` sees in the trace of a `RandomRun` from which layers an output comes. Then it fits the
-steps after the layers. These can be a factor (temperature, cosine scale), a factor per class (batch
-norm), an added constant, or a weighted sum of several layers (averaged heads), and then a tail of
-``classifiers/proof.py``. The `Head` has one or several `HeadLayer`, W and b, and this `Fit`. If no
-layer gives the logits, there is an `Answer` instead. ``torch/classifier.py`` proves both on every
-batch.
+The trace of a `RandomRun` shows from which layers an output comes. Then the steps between these
+layers and the output are found by fitting. They may be a factor (temperature, cosine scale), a
+factor per class (batch norm), an added constant, or a weighted sum of several layers (averaged
+heads); then a softmax or another function of ``classifiers/proof.py`` (the "tail"). A `Head`
+consists of one or several `HeadLayer`, W and b, and this `Fit`. If no layer gives the logits, the
+result is an `Answer`. ``torch/classifier.py`` checks either on every batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,29 +28,29 @@ _OTHER_WAYS = (
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # fewer rows cannot separate an added constant from the logits
-# bfloat16 keeps eight bits, so its sums are less exact than those of the types in proof.py.
+_ENOUGH_ROWS = 3  # with fewer rows, any constant could be found
+# bfloat16 has eight bits, so its sums are less exact than those of other types
 _BFLOAT16 = 4e-2
-_SUM = 1e-3  # how far the sum of a row of probabilities may be from 1
+_SUM = 1e-3  # by how much the sum of a row of probabilities may differ from 1
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The fit logits = sum of factor * result over all layers + offset; output = tail(logits)."""
+    """The formula logits = sum of factor * result over all layers + offset; output = tail(logits)."""
 
     tail: str  # one of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``
-    factors: tuple[Float64s, ...]  # one per layer, shape () or (K,)
-    # Shape (K,), where K is the width of the results: 1 if a single number stands for two classes.
+    factors: tuple[Float64s, ...]  # one factor per layer, a number or (K,)
+    # (K,), where K is the width of the results: 1 if a single number is about two classes
     offset: Float64s
 
     @property
     def is_single(self) -> bool:
-        """Whether the layers give one number per row, z, for the logits 0 and z of two classes."""
+        """Whether the layers give one number z per row, for the logits 0 and z of two classes."""
         return len(self.offset) == 1
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
-        """Return the logits of the layers' results, shape (n, K), or (n, 2) for single numbers."""
-        scores = results[0]  # exactly equal, if nothing follows the only layer
+        """Return the logits from the layers' results: (n, K), or (n, 2) for single numbers."""
+        scores = results[0]  # exactly the result, if there is only one layer and nothing after it
         if len(results) > 1 or self.offset.any() or (self.factors[0] != 1).any():
             pairs = zip(self.factors, results, strict=True)
             scores = sum((factor * result for factor, result in pairs), start=self.offset)
@@ -59,31 +59,32 @@ class Fit:
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """A linear layer of a head; it finds its own call among the calls of any run."""
+    """A linear layer of a head, which can be found again in other runs."""
 
     # See `LayerCall`.
     name: str
     op: str
     key: tuple[object, ...]
-    turn: int  # the number of its call in a run, counted from the last call (-1)
-    position: int | None  # the pixel or token that is used; None for the mean over all
+    turn: int  # which of its calls in a run, counted from the last one (-1)
+    position: int | None  # which pixel or token is used; None for the mean over all
 
     def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
-        """Return its call among the calls of a run; None if the layer was not run so often."""
+        """Return its call in a run; None if the layer was not run so often."""
         return _turn_of(calls, self.key, self.turn)
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last linear layers, with logits = phi W^T + b."""
+    """The last linear layers, whose logits are phi W^T + b."""
 
-    layers: tuple[HeadLayer, ...]  # several layers if heads are averaged; phi joins their inputs
+    # several if heads are averaged; phi then consists of all their inputs
+    layers: tuple[HeadLayer, ...]
     output: str  # name of the output that holds the classes
-    fit: Fit  # how the output follows from the layers' results
-    # Shape (K, d). If a single number stands for two classes, its weights follow a row of zeros.
+    fit: Fit  # how the output follows from the results of the layers
+    # (K, d). If a single number is about two classes: a row of zeros, and the weights.
     weight: Float64s
     bias: Float64s  # shape (K,)
-    limit: float  # the relative error that the precision of the layers explains
+    limit: float  # the relative error that the precision of the layers can cause
 
     @property
     def layer(self) -> str:
@@ -92,7 +93,7 @@ class Head:
 
     @property
     def features(self) -> str:
-        """The input of the layers, as ``--phi`` names it."""
+        """The input of the layers, as ``--phi`` would name it."""
         return " + ".join(f"{layer.name}.input" for layer in self.layers)
 
     @property
@@ -103,23 +104,23 @@ class Head:
 
     @property
     def tail(self) -> str:
-        """The function that turns the logits into the output."""
+        """How the output follows from the logits."""
         return self.fit.tail
 
     @property
     def is_single(self) -> bool:
-        """Whether a single number stands for two classes."""
+        """Whether a single number is about two classes."""
         return self.fit.is_single
 
     def reads(self, features: Float64s, logits: Float64s) -> bool:
-        """Return whether the logits are W and b applied to `features`, shape (n, d)."""
+        """Return whether the logits are phi W^T + b for these features, shape (n, d)."""
         if features.shape[1] != self.weight.shape[1]:
             return False
         computed = proof.affine(features, self.weight, self.bias)
         return proof.relative_error(computed, logits) <= self.limit
 
     def read(self, calls: Sequence[LayerCall], n: int) -> tuple[Float64s, Float64s] | None:
-        """Return phi, shape (n, d), and logits, shape (n, K); None if a layer was not run."""
+        """Return phi, (n, d), and logits, (n, K); None if a layer was not run."""
         features, results = [], []
         for layer in self.layers:
             call = layer.call(calls)
@@ -134,20 +135,20 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output itself as logits, for a model without a linear head.
+    """The output itself, used as logits, for a model without a last linear layer.
 
-    All rows are needed to see its form; see `covcal_cli.classifiers.classifier`.
+    Only all rows can show what it is; see `covcal_cli.classifiers.classifier`.
     """
 
-    is_single: bool  # whether it has one number per row, for two classes
+    is_single: bool  # whether it is one number per row, for two classes
     tail: str = "none"
-    limit: float = 1e-3  # the relative error allowed between two runs
+    limit: float = 1e-3  # by how much two runs may differ, relatively
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
-        """Decide from a few rows, shape (n, K), whether the output is a single score.
+        """Decide from a few rows, (n, K), whether the output is one number per row.
 
-        Class indices are refused. `where` is the model, for errors.
+        Class numbers are refused. `where` is the model, for errors.
         """
         if output.ndim != 2:
             raise CovcalError(
@@ -162,27 +163,27 @@ class Answer:
         return ()
 
     def logits(self, output: Float64s) -> Float64s:
-        """Return the output, shape (n, K); a single number z becomes 0 and z."""
+        """Return the output, shape (n, K). A single number z becomes 0 and z."""
         return proof.two_logits(output) if self.is_single else output
 
 
-# Search the head.
+# Finding the head.
 
 
 @dataclass(frozen=True)
 class RandomRun:
-    """Two runs of a program on n random rows: a trace, and the values of its last layers."""
+    """Two runs of a program on n random rows: a trace, and the values in its last layers."""
 
     trace: Trace  # the trace of the first run
-    choices: Mapping[str, Tensor]  # the outputs that may hold the classes
+    choices: Mapping[str, Tensor]  # the outputs that may be the classes
     outputs: Mapping[str, Tensor]  # the outputs of the second run
-    calls: Sequence[LayerCall]  # calls of the last layers in the second run, with values
+    calls: Sequence[LayerCall]  # the calls of the last layers in the second run, with their values
     n: int
     where: str  # the model, for messages
 
 
 def find_head(run: RandomRun) -> Head:
-    """Find the head of one of several outputs."""
+    """Find the head of one of the outputs."""
     heads: dict[str, Head] = {}
     reasons: list[str] = []
     for name, output in run.choices.items():
@@ -203,10 +204,10 @@ def find_head(run: RandomRun) -> Head:
 
 
 def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | None:
-    """Return the head of these `layers`; None if the output does not follow from them."""
+    """Return the head of these layers; None if the output does not follow from them."""
     if not layers or not all(layer.plain for layer in layers):
         return None
-    # Find the same calls in the second run, which may have run other layers.
+    # Find the same calls in the second run, which may have called other layers.
     turns = [run.trace.turn(layer) for layer in layers]
     calls = [
         call
@@ -218,7 +219,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
         return None
     answer = read_answer(run.outputs, name, run.n, run.where)
     limit = max(_tolerance(call.result.dtype) for call in calls)
-    # If a layer runs at every pixel or token, the output may use their mean, or one of them.
+    # If a layer runs on every pixel or token, the output may be of their mean, or of one of them.
     tokens = not any(call.is_convolution for call in calls)
     for position in _positions([x.shape[1] for x, _ in values], tokens=tokens):
         fit = fitted([_reduced(z, position) for _, z in values], answer, limit)
@@ -233,7 +234,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
 
 
 def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64s]:
-    """Return W and b: the joined weights of all layers, times the factors of the fit."""
+    """Return W and b: the weights of all layers side by side, multiplied by the fitted factors."""
     k, bias, blocks = len(fit.offset), fit.offset, []
     for call, factor in zip(calls, fit.factors, strict=True):
         blocks.append(to_array(call.weight) * np.broadcast_to(factor, k)[:, None])
@@ -242,7 +243,7 @@ def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64
     weight = np.concatenate(blocks, axis=1)
     if not fit.is_single:
         return weight, bias
-    # A single number z stands for the logits 0 and z.
+    # a single number z means the logits 0 and z
     return np.concatenate([np.zeros_like(weight), weight]), np.array([0.0, *bias])
 
 
@@ -252,7 +253,7 @@ def _turn_of(calls: Sequence[LayerCall], key: tuple[object, ...], turn: int) -> 
 
 
 def _positions(counts: Sequence[int], *, tokens: bool) -> Iterator[int | None]:
-    """Yield the ways to use the positions of a row: None for their mean, then single tokens."""
+    """Yield which positions of a row may be used: None for their mean, then each token."""
     most = min(counts)
     if most == 1:
         yield 0
@@ -275,7 +276,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the only head, without the heads of outputs from inside the network."""
+    """Return the only head that is left without the heads of outputs from inside the network."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:
@@ -295,12 +296,12 @@ def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
             f"{run.where} has {len(answers)} outputs that could hold the classes ({described}): "
             "choose one with --model-output NAME"
         )
-    # If the outputs are logits and their softmax, prefer the logits.
+    # if the outputs are logits and their softmax, prefer the logits
     return min(answers, key=lambda head: [*proof.TAILS, proof.ARGMAX].index(head.tail))
 
 
 def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) -> str:
-    """Return why an output gives no head."""
+    """Return why there is no head for an output."""
     name = "the output" if output == ONLY_OUTPUT else f"output {output}"
     if not layers:
         return f"no linear layer with fixed weights comes before {name}"
@@ -321,30 +322,31 @@ def _described(op: str, name: str) -> str:
     return op if name == op else f"{op} {name}"
 
 
-# Fit an output to the results of layers, by least squares.
+# Fitting an output to the results of layers, by least squares.
 
 
 def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows from the layers' results, or None if it does not.
+    """Return how `output` follows from the results of layers; None if it does not.
 
-    The results have shape (n, K), where K = 1 stands for two classes. The output has shape (n, K);
-    (n, 2) if K = 1; or (n,) for class numbers. `limit` is the largest allowed relative error.
+    Results have shape (n, K), with K = 1 for a single number about two classes. The output has
+    shape (n, K), or (n, 2) if K = 1, or (n,) if it is class numbers. `limit` is the largest
+    relative error that is allowed.
     """
     k = results[0].shape[1]
-    # First try the tails on the unchanged results of a single layer.
+    # first, for a single layer, try the tails on its result without any change
     if len(results) == 1:
         for tail in proof.TAILS if output.ndim > 1 else (proof.ARGMAX,):
             plain = Fit(tail, (np.ones(()),), np.zeros(k))
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # a fit to so few numbers would prove nothing
+        return None  # a fit to so few numbers proves nothing
     if any(result.shape != output.shape for result in results):
         return None
-    # Results may be NaN, and masked classes of the output may be -inf.
+    # results may be NaN, and masked classes of the output may be -inf
     if not (all(map(_all_finite, results)) and (output < np.inf).all()):
         return None
-    # Then try least-squares fits, with every tail that can be inverted.
+    # then try a fit with every tail that can be inverted
     for tail, target in _before_tail(output):
         for factors, offset in _affine_maps(results, target, up_to_a_constant=tail != "none"):
             fit = Fit(tail, factors, offset)
@@ -358,10 +360,10 @@ def _all_finite(values: Float64s) -> bool:
 
 
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows if the same classes are masked in every row, or None.
+    """Return how `output` follows if some classes are masked in every row; None if it does not.
 
-    A masked class has the factor 0, and the mask as its offset. The mask is the number in the
-    output if the output holds logits, and -inf otherwise.
+    A masked class has the factor 0, and the mask is its offset. If the output is logits, the mask
+    is the number there; else it is -inf.
     """
     same = (output == output[0]).all(axis=0)
     out = same & (masked(output).all(axis=0) | (output[0] == 0))
@@ -382,7 +384,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield the possible tails of `output`, with logits that may miss a constant per row."""
+    """Yield possible tails of `output`, with logits that may lack a constant in each row."""
     if not np.isfinite(output).all():
         return
     yield "none", output
@@ -395,15 +397,16 @@ def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
 def _affine_maps(
     results: Sequence[Float64s], target: Float64s, *, up_to_a_constant: bool
 ) -> Iterator[tuple[tuple[Float64s, ...], Float64s]]:
-    """Yield least-squares factors and offsets from results to target, the simplest first."""
+    """Yield factors and offsets from results to target by least squares, the simplest first."""
 
     def centred(values: Float64s, axes: tuple[int, ...]) -> Float64s:
         for axis in axes:
             values = values - values.mean(axis=axis, keepdims=True)
         return values
 
-    # One factor per layer, first without and then with an offset per class. Centring over the
-    # classes removes a constant per row; centring over the rows removes the offset.
+    # One factor per layer: first without, then with an offset per class. Subtracting the mean over
+    # the classes removes a constant of each row; subtracting the mean over the rows removes
+    # offsets.
     classes = (1,) if up_to_a_constant else ()
     for axes in (classes, (*classes, 0)):
         columns = np.stack([centred(result, axes).ravel() for result in results], axis=1)
@@ -413,7 +416,7 @@ def _affine_maps(
         scaled = sum((f * z for f, z in zip(factors, results, strict=True)), start=np.zeros(()))
         offset = centred(target - scaled, classes).mean(axis=0) if 0 in axes else np.zeros(1)
         yield tuple(np.asarray(factor) for factor in factors), offset * np.ones(target.shape[1])
-    # One factor and one offset per class, for a single layer.
+    # For a single layer: one factor and one offset per class.
     if len(results) == 1 and not up_to_a_constant and len(target) > 2:
         z, y = centred(results[0], (0,)), centred(target, (0,))
         power = (z * z).sum(axis=0)

@@ -1,6 +1,6 @@
-"""Find the inputs of a torch module, which declares none: from its attributes, or by a guess.
+"""Find the inputs of a torch module, which does not declare them: by its attributes, or by trying.
 
-A guess is used if the module runs on random rows of that shape. A note names it.
+A shape is used if the module runs on random rows of this shape. A note says which.
 """
 
 import inspect
@@ -17,11 +17,11 @@ from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 ROWS = 4
-# Usual sizes, in the order of trying. Other sizes must be declared.
+# Usual sizes, in the order in which they are tried. Other sizes must be declared.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # usual lengths of texts and signals
-# Attributes that declare the shape of a row (dictionaries of timm), or the sides of an image.
+# Attributes that give the shape of a row (dictionaries of timm), or the sides of an image.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
@@ -33,7 +33,7 @@ _EXPORT = f"save it with torch.export.save, or {OUTPUTS_AS_TABLE}"
 
 @dataclass(frozen=True)
 class InputGuess:
-    """The inputs of a module, and rows that it runs on."""
+    """The inputs of a module, and random rows on which it runs."""
 
     inputs: tuple[ModelInput, ...]
     rows: tuple[Tensor, ...]  # shape (n, ...)
@@ -42,12 +42,12 @@ class InputGuess:
 
 @dataclass(frozen=True)
 class _Guess:
-    """Random rows of a shape that a module may take."""
+    """Random rows of a shape that a module may accept."""
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # the facts behind the guess, for the note
-    certain: bool = False  # whether the author declares it, so that nothing else is tried
+    source: str  # where the shape comes from, for the note
+    certain: bool = False  # whether the author gives the shape, so that no other is tried
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
@@ -55,10 +55,10 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> InputGuess:
-    """Find the inputs of a module by running it.
+    """Find the inputs of a module by running it on random rows.
 
-    `where` is the model, for errors. `holders` are the function and the module, whose attributes
-    may declare the input.
+    `where` is the model, for messages. `holders` are the function and the module, whose attributes
+    may give the shape.
     """
     names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
@@ -69,13 +69,14 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
         text = " and ".join(_sizes(row.shape) for row in guess.rows)
         try:
             outputs = run_module(module, guess.rows)
-        except Exception as error:  # a module may raise anything on a wrong input
+        except Exception as error:  # with a wrong input, a module may raise any error
             failures.append(f"{text}: {cause(error)}")
             if guess.certain:
                 break
             continue
         n = len(guess.rows[0])
-        # One row per example, on the first axis or on the second after an axis of size 1.
+        # the result has one row per example: on the first axis, or on the second after an axis of
+        # size 1
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
             return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
@@ -103,7 +104,7 @@ def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> InputGuess:
 
 
 def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
-    """Return the names of the positional arguments of forward, and how many are required."""
+    """Return the names of forward's positional arguments, and how many are required."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         arguments = forward.schema.arguments[1:]
@@ -147,7 +148,7 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
-    """Yield rows of a shape that an attribute of a function or module declares completely."""
+    """Yield rows of a shape that an attribute of a function or module gives completely."""
     example = getattr(holder, "example_input_array", None)
     if isinstance(example, Tensor | Mapping):
         example = (example,) if isinstance(example, Tensor) else tuple(example.values())
@@ -166,7 +167,7 @@ def _declared(holder: object) -> Iterator[_Guess]:
 
 
 def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
-    """Yield height and width of an image from attributes of a module or of its config."""
+    """Yield height and width of an image, from attributes of a module or of its config."""
     for place in (holder, getattr(holder, "config", None)):
         for name in _SIDES:
             value = getattr(place, name, None)
@@ -177,7 +178,7 @@ def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
 
 
 def _sizes_in(value: Any) -> tuple[int, ...]:
-    """Return the sizes in an attribute; nothing if it holds no sizes."""
+    """Return the sizes in an attribute; none if it is something else."""
     if isinstance(value, list | tuple) and all(isinstance(n, int) and n > 0 for n in value):
         return tuple(value)
     return ()
@@ -188,7 +189,7 @@ def _random(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = 
 
 
 def _several(rows: Tensor) -> Tensor:
-    """Return `ROWS` rows; with a single row, the axis of rows looks like other axes of size 1."""
+    """Return `ROWS` rows; a single row could not be told from other axes of size 1."""
     copies = -(-ROWS // len(rows))
     rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows
     if not rows.is_floating_point():
@@ -216,7 +217,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Do the same as `_first_layer` for a frozen TorchScript program with constant weights."""
+    """Return the same for a frozen TorchScript program, whose weights are constants."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

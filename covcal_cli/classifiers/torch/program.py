@@ -1,6 +1,6 @@
-"""A torch program that is ready to run, its device, and the outputs that may hold the classes.
+"""A torch program that can be run, and its outputs that may be the classes.
 
-Modules from a function, TorchScript and exported programs differ only in how they are opened.
+Modules of a function, TorchScript and exported programs differ only in how they are opened.
 """
 
 import logging
@@ -18,11 +18,11 @@ from covcal_cli.arrays import Float64s, ModelInput
 from covcal_cli.errors import CovcalError
 
 CPU = torch.device("cpu")
-ONLY_OUTPUT = "output"  # the name of the only tensor that a module returns
+ONLY_OUTPUT = "output"  # the name of the output if a module returns a single tensor
 _USUAL_OUTPUT = "logits"
 _DEVICES = ("cpu", "cuda")
 _SUFFIX = "executionprovider"
-_SHOWN = 200  # characters of an error's message
+_SHOWN = 200  # the most characters of an error's message
 _STORED_SCORES = {
     *(torch.uint8, torch.int8, torch.int16),
     *(torch.quint8, torch.qint8, torch.qint32),
@@ -33,25 +33,25 @@ _STORED_SCORES = {
 class Program:
     """A torch module with its inputs and its device."""
 
-    where: str  # the name that the user gave, for messages
+    where: str  # what the user called it, for messages
     name: str  # its base name
-    sha256: str  # hexadecimal hash of its file or its weights
+    sha256: str  # hash of its file, or of its weights
     module: torch.nn.Module  # the module is on `device`, in evaluation mode
-    inputs: tuple[ModelInput, ...]  # ordered like its arguments
-    # Random rows that it runs on, to find its structure before there is any data; shape (n, ...).
+    inputs: tuple[ModelInput, ...]  # in the order of its arguments
+    # random rows on which it runs, (n, ...), to find its structure before there are data
     rows: tuple[Tensor, ...]
-    fixed_batch: int | None  # the only number of rows that it takes
-    notes: tuple[str, ...]  # assumptions about it
-    device: torch.device = CPU  # the module computes here; rows may be on any device
+    fixed_batch: int | None  # the number of rows in a run, if it allows only one number
+    notes: tuple[str, ...]  # notes on what was assumed about it
+    device: torch.device = CPU  # where the module is; rows may be on any device
 
     def on(self, device: torch.device) -> "Program":
-        """Return the program on another device; the module itself is moved."""
+        """Return the program on another device. The module itself is moved."""
         if device == self.device:
             return self
         without_tensor_cores()
         try:
             return replace(self, module=self.module.to(device), device=device)
-        except RuntimeError as error:  # out of memory, or from the module's own `to`
+        except RuntimeError as error:  # out of memory, or an error in the module's own `to`
             raise CovcalError(
                 f"{self.where} cannot be moved to {device} ({cause(error)}): pass --providers cpu"
             ) from error
@@ -60,7 +60,7 @@ class Program:
         """Return the outputs by name."""
         try:
             return run_module(self.module, [row.to(self.device) for row in rows])
-        except Exception as error:  # a module may raise anything
+        except Exception as error:  # a module may raise any error
             shapes = " and ".join(f"[{', '.join(map(str, row.shape))}]" for row in rows)
             raise CovcalError(
                 f"{self.where} cannot run on {shapes} ({cause(error)}): change the preprocessing "
@@ -69,8 +69,10 @@ class Program:
 
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run a module in inference mode. Its prints are dropped, because stdout is for results."""
-    # Feed copies, because the module may change its input in place.
+    """Run a module in inference mode, and drop what it prints: stdout is for the result. What it
+    prints is dropped, because stdout is for the result.
+    """
+    # copies, because the module may change its input
     fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):
         return dict(_named("", module(*fed)))
@@ -83,20 +85,20 @@ def in_precision(module: torch.nn.Module, rows: Sequence[Tensor]) -> tuple[Tenso
 
 
 def floating_type(module: torch.nn.Module) -> torch.dtype:
-    """Return the precision of the first floating-point parameter; float32 if there is none."""
+    """Return the type of the first floating-point parameter; float32 if there is none."""
     kinds = (value.dtype for value in module.parameters() if value.is_floating_point())
     return next(kinds, torch.float32)
 
 
 def numpy_type(kind: torch.dtype) -> np.dtype[Any]:
-    """Return the NumPy type for inputs of type `kind`: float32 for half precision."""
+    """Return NumPy's type for inputs of a type; float32 for half precision."""
     if kind in (torch.float16, torch.bfloat16):
         return np.dtype(np.float32)
     return np.dtype(torch.empty(0, dtype=kind).numpy().dtype)
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a module's answer: a dict, tuple, dataclass, or object with logits."""
+    """Yield the tensors that a module returns: in a dict, tuple, dataclass, or with logits."""
     items: Mapping[str, Any]
     if isinstance(value, Tensor):
         yield name or ONLY_OUTPUT, value
@@ -116,14 +118,14 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def to_array(tensor: Tensor) -> Float64s:
-    """Return a tensor's values as float64, whatever its precision and device."""
+    """Return the values of a tensor as float64, from any type and device."""
     array: Float64s = tensor.detach().cpu().to(torch.float64).numpy()
     return array
 
 
 @contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Disable logging up to a level."""
+    """Switch logging off, up to a level."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:
@@ -133,9 +135,9 @@ def quiet(level: int) -> Iterator[None]:
 
 
 def cause(error: BaseException) -> str:
-    """Return an exception's class and message in one line."""
+    """Return class and message of an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # TorchScript's own traceback ends with the message; others begin with it.
+    # In TorchScript, the message comes last; in other errors, it comes first.
     scripted = lines and lines[0].startswith("The following operation failed in the TorchScript")
     text = lines[-1 if scripted else 0] if lines else ""
     if len(text) > _SHOWN:
@@ -144,16 +146,16 @@ def cause(error: BaseException) -> str:
     return text if text.startswith(kind) else f"{kind}: {text}".rstrip(": ")
 
 
-# The outputs that may hold the classes.
+# The outputs that may be the classes.
 
 
 def may_hold_classes(
     outputs: Mapping[str, Tensor], wanted: str | None, n: int, where: str
 ) -> dict[str, Tensor]:
-    """Return the outputs that may hold the classes of n rows.
+    """Return the outputs that may be the classes of n rows.
 
-    `wanted` is the user's choice; by default an output called logits comes before others. It is an
-    error if `wanted` is missing, or if no output has one vector per row.
+    `wanted` is the one that the user chose. By default, an output called logits comes first. It is
+    an error if `wanted` does not exist, or if no output has one vector per row.
     """
     described = ", ".join(f"{name} {_kind(tensor)}" for name, tensor in outputs.items())
     if wanted is not None and wanted not in outputs:
@@ -162,7 +164,8 @@ def may_hold_classes(
         wanted = _USUAL_OUTPUT
     chosen = {name: value for name, value in outputs.items() if wanted in (None, name)}
     usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
-    # Beside a row of scores, one number per row is a loss or a by-product.
+    # If an output has a row of scores, another with one number per row is a loss or something like
+    # it.
     wide = {name: value for name, value in usable.items() if value.numel() > n}
     indices = {name: value for name, value in chosen.items() if _is_index(value, n)}
     if usable or indices:
@@ -180,7 +183,7 @@ def may_hold_classes(
 
 
 def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) -> Float64s:
-    """Return one output, shape (n, K), or (n,) for indices; it is an error if a row has none."""
+    """Return one output, (n, K), or (n,) for class numbers. It is an error if a row has none."""
     value = outputs.get(name)
     if value is None or value.numel() == 0 or value.numel() % n:
         shape = "nothing" if value is None else list(value.shape)
@@ -193,18 +196,18 @@ def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) ->
 
 
 def _is_answer(value: Tensor, n: int) -> bool:
-    """Return whether `value` has floats: one vector or one number per row."""
+    """Return whether a tensor has floats: one vector, or one number, per row."""
     if not value.is_floating_point() or value.numel() == 0:
         return False
     if value.ndim == 1:
-        return n in (1, len(value))  # some models drop the axis of a single row
-    # [n, K] with further axes of size 1 anywhere, or [1, n, K] if the rows are the second axis.
+        return n in (1, len(value))  # some models drop the first axis if there is a single row
+    # [n, K] with more axes of size 1 anywhere; or [1, n, K], where the rows are the second axis
     shape = value.shape[1:] if value.ndim == 3 and value.shape[:2] == (1, n) else value.shape
     return value.ndim > 1 and shape[0] == n and sum(size != 1 for size in shape[1:]) <= 1
 
 
 def _kind(value: Tensor) -> str:
-    """Return shape and, unless it is a float, type of a tensor."""
+    """Return the shape of a tensor, and its type if it is not a float."""
     kind = "" if value.is_floating_point() else f"{str(value.dtype).removeprefix('torch.')} "
     return f"{kind}{list(value.shape)}"
 
@@ -214,14 +217,14 @@ def _is_index(value: Tensor, n: int) -> bool:
     return not kind.is_floating_point and not kind.is_complex and value.numel() == n
 
 
-# Devices, by the names that ``--providers`` has for ONNX Runtime, too.
+# Devices, under the names that ``--providers`` has for ONNX Runtime too.
 
 
 def device_of(providers: Sequence[str]) -> torch.device:
-    """Return the device that the first of `providers` names; the CPU when there is none.
+    """Return the device that the first of `providers` names; by default, the CPU.
 
-    The names are ``cpu`` or ``cuda`` in any case, in order of preference. As with ONNX Runtime, a
-    device that is missing is an error; another device is never used instead.
+    Names are ``cpu`` and ``cuda``, in any case, the preferred one first. As with ONNX Runtime, it
+    is an error if the device is missing; no other one is used instead.
     """
     names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
     for asked, name in zip(providers, names, strict=True):
@@ -239,8 +242,9 @@ def device_of(providers: Sequence[str]) -> torch.device:
 
 
 def without_tensor_cores() -> None:
-    """Keep float32 convolutions in float32 on a GPU, as products already are.
+    """Compute convolutions on a GPU in float32, as matrix products already are.
 
-    Tensor cores round to ten bits, so features would differ from the CPU's in the third digit.
+    Tensor cores would round to ten bits, so that the third digit of features would differ from the
+    CPU's.
     """
     torch.backends.cudnn.allow_tf32 = False

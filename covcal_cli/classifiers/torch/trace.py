@@ -1,10 +1,10 @@
 """Follow a run of a torch program: its linear layers, their order, and the features of ``--phi``.
 
-Eager modules, TorchScript and exported programs all run the same operators. So a call of a linear
-layer (`LayerCall`) is read from the arguments of its operator: input, weights and result.
+Eager modules, TorchScript and exported programs run the same operators. So a call of a linear layer
+(`LayerCall`) is found by the arguments of its operator: input, weights and result.
 
-- A `Trace` records which layers an output comes from.
-- A `LayerReader` records the values of chosen layers on every later run.
+- A `Trace` records from which layers an output comes.
+- A `LayerReader` records the values in chosen layers, in every later run.
 - A `Tap` reads the features that ``--phi`` names.
 """
 
@@ -24,11 +24,11 @@ from covcal_cli.errors import CovcalError
 
 _PRODUCTS = {"linear", "addmm", "mm", "matmul", "bmm"}
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"}
-_DECOMPOSED = {"einsum"}  # operators that consist of products
+_DECOMPOSED = {"einsum"}  # operators that torch runs as products
 NAMES = _PRODUCTS | _CONVOLUTIONS
 
 
-# Linear layers as operators.
+# Linear layers, as operators.
 
 
 @dataclass(frozen=True)
@@ -36,25 +36,26 @@ class LayerCall:
     """A call of a linear layer."""
 
     op: str  # the operator
-    name: str  # path of the layer in the module; the operator if its weights are not parameters
-    key: tuple[object, ...]  # equal for all calls of the same layer
-    # Input and result at the time of the call; later operators may change them in place.
+    name: str  # path of the layer in the module; if its weights are no parameters, the operator
+    key: tuple[object, ...]  # the same for all calls of a layer
+    # Input and result at the time of the call; later operators may change them.
     features: Tensor
     weight: Tensor  # shape (K, d)
     bias: Tensor | None  # shape (K,)
     result: Tensor
-    # Whether each result is affine in one vector of features; false for larger kernels.
+    # Whether each result is a linear function of one vector of features; false for larger kernels.
     plain: bool
 
     @property
     def is_convolution(self) -> bool:
-        """Whether its positions are pixels, not tokens."""
+        """Whether its positions are pixels; if not, they are tokens."""
         return self.op in _CONVOLUTIONS
 
     def rows(self, n: int) -> tuple[Tensor, Tensor] | None:
-        """Return features, shape (n, P, d), and results, shape (n, P, K), by row and position.
+        """Return features, (n, P, d), and results, (n, P, K), by row and position.
 
-        P counts the positions (pixels or tokens) of one row. None if the call does not have n rows.
+        P is the number of positions (pixels or tokens) of a row. None if the call has another
+        number of rows than n.
         """
         x, z = self.features, self.result
         k, d = self.weight.shape
@@ -62,10 +63,10 @@ class LayerCall:
             if x.shape[0] != n:
                 return None
             z = z.flatten(2).transpose(1, 2)
-            if z.shape[1] == 1:  # the kernel covers the whole map, which is the feature vector
+            if z.shape[1] == 1:  # the kernel covers the whole map, which is then the feature vector
                 return x.reshape(n, 1, d), z
             return x.flatten(2).transpose(1, 2), z
-        if x.ndim == 3 and x.shape[0] != n and x.shape[1] == n:  # tokens are the first axis
+        if x.ndim == 3 and x.shape[0] != n and x.shape[1] == n:  # the first axis is the tokens
             x, z = x.transpose(0, 1), z.transpose(0, 1)
         if x.numel() % (n * d):
             return None
@@ -73,7 +74,7 @@ class LayerCall:
 
 
 def parameter_names(module: torch.nn.Module) -> dict[int, str]:
-    """Return the path of each layer by the address of its weights."""
+    """Return for the address of each layer's weights the path of the layer."""
     named = [*module.named_buffers(), *module.named_parameters()]
     return {address(value): name.removesuffix(".weight") for name, value in named if value.numel()}
 
@@ -81,9 +82,9 @@ def parameter_names(module: torch.nn.Module) -> dict[int, str]:
 def read_call(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
 ) -> LayerCall | None:
-    """Return an operator's call as a call of a linear layer, or None if it is not a layer.
+    """Return the call of an operator as that of a linear layer; None if it is none.
 
-    `func` is the ``torch.ops.OpOverload``; `names` are those of `parameter_names`.
+    `func` is the ``torch.ops.OpOverload``; `names` come from `parameter_names`.
     """
     op = func.overloadpacket.__name__
     if op not in NAMES or not isinstance(result, Tensor):
@@ -100,7 +101,7 @@ def read_call(
         if op == "addmm":
             x, bias = arguments["mat1"], arguments["self"]
             plain = arguments["beta"] == 1 and arguments["alpha"] == 1
-        # einsum turns a plain product into a batch of one matrix.
+        # einsum makes a batch of one matrix out of a plain product
         matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
         weight = matrix.T if matrix.ndim == 2 else matrix
     if weight.ndim != 2 or x.ndim < 2 or (bias is not None and bias.numel() != len(weight)):
@@ -111,7 +112,7 @@ def read_call(
 
 
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's arguments by name, defaults included."""
+    """Return an operator's arguments by name, with default values."""
     arguments = func._schema.arguments
     defaults = {value.name: kwargs.get(value.name, value.default_value) for value in arguments}
     return defaults | {value.name: item for value, item in zip(arguments, args, strict=False)}
@@ -132,7 +133,7 @@ def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of an operator's arguments or result."""
+    """Yield the tensors in the arguments or the result of an operator."""
     if isinstance(value, Tensor):
         if value.layout == torch.strided:
             yield value
@@ -144,15 +145,13 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory block; views share it."""
+    """Return the address of the memory block of a tensor, which is also that of its views."""
     return tensor.untyped_storage().data_ptr()
 
 
-# Recording a run in order.
-#
-# Operators are recorded while the program runs, so control flow and functions without modules are
-# covered too. A value is identified by its memory block: a view or a change in place is the same
-# value.
+# Recording a run. Operators are recorded while the program runs, so it may have control flow and
+# functions without modules. A value is identified by its memory block, so views and changes in
+# place count as the same value.
 
 Handler = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -171,14 +170,14 @@ def _dispatch(
 
 
 _BASE: Any = TorchDispatchMode
-# Without the second member, torch imports its compiler, which takes seconds.
+# without the second member, torch would import its compiler, which takes seconds
 _MEMBERS = {"__torch_dispatch__": _dispatch, "_should_skip_dynamo": classmethod(lambda _: False)}
 _Mode: Any = type("_Mode", (_BASE,), _MEMBERS)
 
 
 @contextmanager
 def operators_sent_to(handler: Handler) -> Iterator[None]:
-    """Send every operator that torch runs in this context to `handler`, which runs it."""
+    """Send every operator that torch runs in this block to `handler`, which runs it."""
     mode = _Mode()
     mode.handler = handler
     with mode:
@@ -187,23 +186,23 @@ def operators_sent_to(handler: Handler) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of an operator: the numbers of the values that it read and wrote, and its layer."""
+    """A call of an operator: the values that it read and wrote, as numbers, and its layer."""
 
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
-    created: frozenset[int]  # the values that it wrote into new memory
+    created: frozenset[int]  # the values that it wrote to new memory
     call: LayerCall | None  # None if the operator is not a linear layer
 
 
 class Trace:
-    """A record of every operator that runs inside ``with trace.recording():``, without values."""
+    """Records every operator that runs inside ``with trace.recording():``, but no values."""
 
     def __init__(
         self,
-        # Values that depend on the inputs depend on the data. All other values are constant.
+        # Values depend on the data if they depend on the inputs. All other values are constant.
         inputs: Sequence[Tensor],
-        names: dict[int, str],  # the names of the layers by the address of their weights
+        names: dict[int, str],  # the names of the layers, by the address of their weights
     ) -> None:
         self._names = names
         self._values: dict[int, int] = {}
@@ -213,16 +212,17 @@ class Trace:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the operators that run in this context."""
+        """Record the operators that run in this block."""
         with operators_sent_to(self._record):
             yield
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        # Number the values that it reads, before it runs.
+        # Give numbers to the values that it reads, before it runs.
         read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **kwargs)
-        # Number the values that it writes. A result in a block that it did not read is a new value.
+        # Give numbers to the values that it writes. A result in a memory block that it did not read
+        # is a new value.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
         created = frozenset(
@@ -233,7 +233,7 @@ class Trace:
             writes |= frozenset(self._value(tensor) for tensor in read[:1])
         if reads & self._from_data:
             self._from_data |= writes
-        # Record its layer without values, so that their memory can be used again.
+        # Record its layer without values, so that their memory becomes free.
         call = read_call(func, args, kwargs, result, self._names)
         if call is not None:
             nothing = call.weight.new_empty(0)
@@ -245,9 +245,9 @@ class Trace:
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the first layers on the paths back from `output`, and the operators after them.
+        """Return the first layers on the way back from `output`, and the operators after them.
 
-        Both are in the order of the run.
+        Both are in the order in which they ran.
         """
         needed = {self._value(output)}
         layers: list[LayerCall] = []
@@ -265,12 +265,12 @@ class Trace:
         return layers[::-1], followers[::-1]
 
     def turn(self, layer: LayerCall) -> int:
-        """Return the number of a call among the calls of its layer, counted from the last (-1)."""
+        """Return which call of its layer this is, counted from the last one (-1)."""
         own = [call for call in self.calls if call.key == layer.key]
         return next(index - len(own) for index, call in enumerate(own) if call is layer)
 
     def before(self, layer: LayerCall) -> list[LayerCall]:
-        """Return all layers that the input of `layer` comes from."""
+        """Return all layers from which the input of `layer` comes."""
         needed: set[int] = set()
         layers: list[LayerCall] = []
         for step in reversed(self.steps):
@@ -284,7 +284,7 @@ class Trace:
 
     @property
     def calls(self) -> list[LayerCall]:
-        """All calls of linear layers with constant weights, in order."""
+        """All calls of linear layers with constant weights, in their order."""
         return [step.call for step in self.steps if step.call is not None]
 
     def _is_layer(self, call: LayerCall) -> bool:
@@ -298,26 +298,26 @@ class Trace:
         return self._values[block] if block in self._values else self._new(block)
 
     def _new(self, block: int) -> int:
-        # A freed block may be used again, and then holds another value.
+        # The memory of a freed block can be used again, for another value.
         self._count += 1
         self._values[block] = self._count
         return self._count
 
 
 class LayerReader:
-    """A record of the inputs and results of chosen layers inside ``with reader.listening():``."""
+    """Records inputs and results of chosen layers, inside ``with reader.listening():``."""
 
     def __init__(
         self,
         keys: Set[tuple[object, ...]],  # the keys of the layers
-        names: dict[int, str],  # the names of the layers by the address of their weights
+        names: dict[int, str],  # the names of the layers, by the address of their weights
     ) -> None:
         self._keys, self._names = keys, names
         self.calls: list[LayerCall] = []
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Record the calls in this context; without layers, nothing is recorded."""
+        """Record the calls in this block. Without chosen layers, nothing is recorded."""
         if not self._keys:
             yield
             return
@@ -329,34 +329,34 @@ class LayerReader:
         if func.overloadpacket.__name__ in NAMES:
             call = read_call(func, args, kwargs, result, self._names)
             if call is not None and call.key in self._keys:
-                # Copy, because later operators may change them in place.
+                # copies, because later operators may change them
                 copies = replace(call, features=call.features.clone(), result=call.result.clone())
                 self.calls.append(copies)
         return result
 
 
-# The features of ``--phi``: the input of the program, or input or output of a named module.
+# Features of ``--phi``: the input of the program, or the input or output of a module.
 
 _SIDES = (".input", ".output")
 _SHOWN = 8
 
 
 class Tap:
-    """The place where the features of ``--phi`` are read: here, the input of the program."""
+    """Where the features of ``--phi`` are read. This class reads the input of the program."""
 
-    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers that it needs
-    note = ""  # a note on how the values are changed; empty if they are not changed
+    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers that it reads
+    note = ""  # a note on how the values are changed, if they are
 
     def __init__(self, where: str, name: str) -> None:
-        self.where = where  # the model, for errors
-        self.name = name  # the name that ``--phi`` takes
+        self.where = where  # the model, for messages
+        self.name = name  # its name in ``--phi``
 
     def listen(self) -> AbstractContextManager[None]:
         """Return the context in which the program must run."""
         return nullcontext()
 
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
-        """Return the features, shape (n, d), of the last run."""
+        """Return the features of the last run, shape (n, d)."""
         return np.concatenate([to_array(row.flatten(1)) for row in rows], axis=1)
 
     def _vectors(self, value: Tensor, n: int) -> Float64s:
@@ -376,7 +376,7 @@ class Tap:
 
 
 class _ModuleTap(Tap):
-    """The input or output of a module, recorded by a hook."""
+    """Reads the input or the output of a module, by a hook."""
 
     def __init__(self, where: str, name: str, module: torch.nn.Module) -> None:
         super().__init__(where, name)
@@ -397,7 +397,7 @@ class _ModuleTap(Tap):
 
     def _keep(self, _module: torch.nn.Module, *values: Any) -> None:
         value = next(tensors(values[-1]), None)
-        # Copy, because later operators may change it in place.
+        # a copy, because later operators may change it
         self._value = None if value is None else value.clone()
 
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
@@ -409,7 +409,7 @@ class _ModuleTap(Tap):
 
 
 class _LayerTap(Tap):
-    """The input or output of a linear layer in the program of a file."""
+    """Reads the input or the output of a linear layer, in a program from a file."""
 
     def __init__(self, where: str, name: str, call: LayerCall) -> None:
         super().__init__(where, name)
@@ -424,10 +424,10 @@ class _LayerTap(Tap):
 
 
 def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
-    """Return the tap that ``--phi`` names: ``input``, NAME or NAME.output, or NAME.input.
+    """Return where ``--phi`` reads: ``input``, NAME or NAME.output, or NAME.input.
 
-    `calls` are the linear layers of a run. In a program from a file, only the features at these
-    layers can be read.
+    `calls` are the linear layers in a run. In a program from a file, features can be read only at
+    these layers.
     """
     if phi == "input":
         return Tap(program.where, phi)
@@ -436,7 +436,7 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     hookable = not isinstance(program.module, torch.jit.ScriptModule | torch.fx.GraphModule)
     layers = {call.name: call for call in calls}
     names = [key for key in modules if key] if hookable else list(layers)
-    # The name of a module may end in ".input" or ".output".
+    # the name of a module itself may end in ".input" or ".output"
     if name not in names:
         name, side = next(
             ((phi.removesuffix(end), end) for end in _SIDES if phi.endswith(end)), (phi, side)
