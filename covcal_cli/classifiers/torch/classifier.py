@@ -122,7 +122,7 @@ class ProgramReader:
         self._keys = {layer.key for layer in layers} | (tap.keys if tap else set())
 
     def read(self, rows: Sequence[Tensor]) -> Values:
-        """Return features, logits and output; the last row is repeated if the batch size is fixed."""
+        """Return features, logits and output; the last row is repeated for a fixed batch."""
         m = len(rows[0])
         size = self.program.fixed_batch or m
         pieces = [self._read_once(_filled(rows, start, size)) for start in range(0, m, size)]
@@ -290,7 +290,7 @@ class OpenedTorch:
         return _proved(self._read_from(Answer.of(output, self._program.where)), batch)
 
     def _read_from(self, source: Head | Answer) -> Reading:
-        """Return how the program is read if the logits come from a head, or are the output itself."""
+        """Return how the program is read if the logits come from a head, or from the output."""
         program, tap = self._program, self._tap
         reader = ProgramReader(program, source, self._output, tap, features=self._phi != "none")
         values = reader.read(program.rows)

@@ -36,7 +36,7 @@ _SUM = 1e-3  # by how much the sum of a row of probabilities may differ from 1
 
 @dataclass(frozen=True)
 class Fit:
-    """The formula logits = sum of factor * result over all layers + offset; output = tail(logits)."""
+    """The formula logits = sum of factor * result over layers + offset; output = tail(logits)."""
 
     tail: str  # one of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``
     factors: tuple[Float64s, ...]  # one factor per layer, a number or (K,)

@@ -69,9 +69,7 @@ class Program:
 
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run a module in inference mode, and drop what it prints: stdout is for the result. What it
-    prints is dropped, because stdout is for the result.
-    """
+    """Run a module in inference mode, and drop what it prints: stdout is for the result."""
     # copies, because the module may change its input
     fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):
