@@ -331,7 +331,8 @@ def _calibration_lines(path: Path) -> Lines:
     if read.source_accuracy is not None:
         lines.append(("source", f"accuracy {read.source_accuracy}"))
     if read.labelled_rows is not None:
-        drawn = "at random" if read.labelled_rows.design == "random" else "by covcal pick"
+        by_pick = "by covcal pick, which draws uncertain rows more often"
+        drawn = "at random" if read.labelled_rows.design == "random" else by_pick
         lines.append(("labels", f"of {read.labelled_rows.n} target rows were used, drawn {drawn}"))
     return lines + [("note", text) for text in read.notes]
 

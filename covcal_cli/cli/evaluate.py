@@ -242,6 +242,19 @@ def evaluate(
         multilabel.publish(several, report, console, lambda e: _parts(e, extras)[1:])
         return
     evaluation = assessment.evaluation
+    if assessment.level is not None and assessment.level > evaluation.level:
+        console.note(
+            f"the gates share the level of {100 * evaluation.level:.3g} %, so each gate uses an "
+            f"interval of {100 * assessment.level:.3g} %"
+        )
+    networks_used = [
+        name for name, scaling in evaluation.scalings.items() if scaling.forecaster != "original"
+    ]
+    if networks_used:
+        console.note(
+            f"the NLL and Brier score of {', '.join(networks_used)} use the probabilities of "
+            "adapt's networks, whose labels can differ from the classifier's: compare by ECE"
+        )
     if file is not None and not calibration and decision is None:
         console.note(
             "no calibration was given with -c, so only the uncalibrated classifier was measured"

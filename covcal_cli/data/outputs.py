@@ -35,6 +35,7 @@ from covcal_cli.data.rows import (
     is_of_rows,
     note_on_ids,
     note_on_index,
+    note_on_numbered_rows,
     require_domain,
 )
 from covcal_cli.data.stores import format_of, open_store
@@ -151,6 +152,8 @@ class OutputTable:
             for name, values in file.facts.groups.items()
         }
         self.index_notes = note_on_index(file.store)
+        if not file.facts.has_ids:
+            self.index_notes += note_on_numbered_rows(self.path, self.columns)
         self._lowest = 0.0
         # probabilities that were made from one confidence per row need no check
         checked = () if file.kind == "confidence" else self._checked()

@@ -421,6 +421,15 @@ def note_on_index(store: Store) -> tuple[str, ...]:
     )
 
 
+def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[str, ...]:
+    """Return a note if a table without ids has a column whose name ends in ``id``, all distinct."""
+    for name, values in columns.items():
+        ends = name.lower().endswith(("_id", " id", "-id")) or name.endswith("Id")
+        if ends and len(np.unique(values)) == len(values) > 1:
+            return (f"{path}: its rows are numbered. To name them by {name}, rename it to id",)
+    return ()
+
+
 def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     """Return notes on ids that are empty or occur twice.
 

@@ -50,8 +50,8 @@ _LISTED = 10  # the most classes that a message names
 LEAST_ROWS = 5.0  # a metric of fewer expected rows is not estimated
 ODDS = float(np.e)
 METRIC_RANGE = (
-    "Ranges of metrics are rules of thumb; they contained 87 to 91 % of the metrics on 80 test "
-    "shifts."
+    "Without labels, ranges of metrics are rules of thumb; they contained 87 to 91 % of the "
+    "metrics on 80 test shifts."
 )
 COST_RANGE = (
     "The range of the cost is a rule of thumb; it contained the cost on 95 % of the shifts of the "

@@ -83,7 +83,7 @@ LEAST_LABELS = 5
 # The probabilities in the sums may be wrong. So a share counts at most four times its number of
 # labelled rows as its effective number of rows.
 _MOST_GAIN = 4
-_KIND = f"Ranges of metrics are {short_percent(LEVEL)} intervals by labels."
+_KIND = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
 
 
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:

@@ -228,7 +228,7 @@ def checks_table(guards: Sequence[Guard]) -> str | None:
         [
             guard.name,
             "passed" if guard.passed else "FAILED",
-            f"{guard.value:.3g}",
+            f"{guard.value if abs(guard.value) > 1e-6 else 0:.3g}",
             f"{guard.threshold:.3g}",
             guard.sentence,
         ]

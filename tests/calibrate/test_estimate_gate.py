@@ -128,7 +128,7 @@ def test_the_table_of_metrics(small_files: Path) -> None:
     asked = ("estimate", "features.h5", "--metrics", "recall,auroc")
     out = covcal(*asked, cwd=small_files).require_success().out
     assert "all classes" in out
-    assert "Ranges of metrics are rules of thumb" in out
+    assert "ranges of metrics are rules of thumb" in out
     out = covcal(*asked, "--format", "markdown", cwd=small_files).require_success().out
     assert "| class | recall | auroc |" in out
     assert "| all classes | " in out

@@ -631,6 +631,16 @@ class TestArguments:
         done = covcal("evaluate", features, "-o", "-", "--format", "markdown")
         assert "prints JSON" in done.usage_error()
 
+    def test_notes_say_what_the_numbers_mean(self, small_files: Path) -> None:
+        """Two gates share the level; NLL and Brier score of an fl method are of its networks."""
+        files = ("adapted.h5", "-c", "temp.json", "-c", "fl+temp.json", "--fail-above", "ece=1")
+        err = covcal("evaluate", *files, cwd=small_files).require_success().err
+        assert "share the level of 95 %, so each gate uses an interval of 97.5 %" in err
+        assert "NLL and Brier score of fl+temp use the probabilities of adapt's networks" in err
+        single = covcal("evaluate", *files[:3], *files[5:], cwd=small_files).require_success().err
+        assert "share the level" not in single
+        assert "adapt's networks" not in single
+
     def test_without_a_calibration(self, features: Path) -> None:
         """Who names a file and no calibration is told that only the classifier is judged."""
         assert (

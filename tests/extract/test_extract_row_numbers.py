@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covcal_cli.data.rows import note_on_numbered_rows
 from tests.cli_runner import Outcome, covcal
 from tests.extract.named_tables import ANIMALS, N, X, Y, columns, dataset, model, outputs, save
 from tests.made_rows import parquet
@@ -166,3 +167,10 @@ def test_the_index_in_outputs_names_the_rows(tmp_path: Path) -> None:
         in done.err
     )
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in COUNT]
+
+
+def test_rows_without_ids_may_have_a_column_of_names() -> None:
+    path, names = Path("t.csv"), np.array([b"a", b"b"])
+    (note,) = note_on_numbered_rows(path, {"age": np.arange(2), "customer_id": names})
+    assert note == "t.csv: its rows are numbered. To name them by customer_id, rename it to id"
+    assert not note_on_numbered_rows(path, {"shop_id": names[[0, 0]], "paid": names})

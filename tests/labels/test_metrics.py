@@ -159,6 +159,6 @@ def test_marked_labels_are_used(tmp_path: Path) -> None:
     fill(sheet, path)
     covcal("label", path, sheet).require_success()
     after = covcal(*asked).require_success().out
-    assert "Ranges of metrics are rules of thumb" in before
-    assert "Ranges of metrics are 95 % intervals by labels." in after
+    assert "ranges of metrics are rules of thumb" in before
+    assert "With labels, ranges of metrics are 95 % intervals." in after
     assert covcal(*asked, "--labels", "none").require_success().out == before
