@@ -3,9 +3,10 @@
 The arguments of public functions and of settings must have the types of their annotations.
 `checked` checks the arguments of a function, `checked_settings` those of a class of settings. A
 wrong, missing or unknown argument raises an `ArgumentError`, which names the argument and what it
-must be. An error of the operating system about a file becomes a `CovcalError`. Only types are
-checked here. The functions and settings check themselves whether a number is in its range. For a
-function without files, a ValueError from inside becomes an `ArgumentError` too.
+must be. An error of the operating system about a file becomes a `CovcalError`. For a function
+without files, a ValueError from inside becomes an `ArgumentError` too. These checks are about types
+only: the functions and settings check the range of their numbers, for example with
+`require_at_least`.
 """
 
 import errno
@@ -13,7 +14,7 @@ import inspect
 import math
 import os
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from numbers import Integral, Real
 from os import PathLike
@@ -321,3 +322,27 @@ def _described(kind: Any) -> str:
 
 def _is(origin: Any, kind: type) -> bool:
     return isinstance(origin, type) and issubclass(origin, kind)
+
+
+# The check of values.
+
+
+def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
+    """Refuse a value that is not one of the `choices`; the message lists them."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise CovcalError(f"there is no {what} {value!r}: use {', '.join(choices)}")
+
+
+def require_shares(**values: float | None) -> None:
+    """Refuse shares that are not between 0 and 1; None is allowed."""
+    for name, value in values.items():
+        if value is not None and not 0 < value < 1:
+            hint = f"; did you mean {value / 100:g}?" if 1 < value < 100 else ""
+            raise CovcalError(f"{name} must be between 0 and 1, not {value:g}{hint}")
+
+
+def require_at_least(what: str, value: float, least: float) -> None:
+    """Refuse a number that is too small, or NaN."""
+    if not value >= least:
+        raise CovcalError(f"{what} must be at least {least}, not {value}")

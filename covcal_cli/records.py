@@ -151,27 +151,6 @@ class Document:
 D = TypeVar("D", bound=Document)
 
 
-def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
-    """Refuse a value that is not one of the `choices`; the message lists them."""
-    choices = tuple(choices)
-    if value not in choices:
-        raise CovcalError(f"there is no {what} {value!r}: use {', '.join(choices)}")
-
-
-def require_shares(**values: float | None) -> None:
-    """Refuse shares that are not between 0 and 1; None is allowed."""
-    for name, value in values.items():
-        if value is not None and not 0 < value < 1:
-            hint = f"; did you mean {value / 100:g}?" if 1 < value < 100 else ""
-            raise CovcalError(f"{name} must be between 0 and 1, not {value:g}{hint}")
-
-
-def require_at_least(what: str, value: float, least: float) -> None:
-    """Refuse a number that is too small, or NaN."""
-    if not value >= least:
-        raise CovcalError(f"{what} must be at least {least}, not {value}")
-
-
 def at(place: str) -> dict[str, str]:
     """Return metadata for a field whose place in the JSON is `place`, such as ``"bins.edges"``."""
     return {"at": place}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
 from covcal_cli.arrays import Float32s, Labels, Rows
-from covcal_cli.errors import CovcalError, checked_settings
+from covcal_cli.errors import CovcalError, checked_settings, require_one_of
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -24,7 +24,6 @@ from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, labels_in
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
-from covcal_cli.records import require_one_of
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20

@@ -24,7 +24,13 @@ from covcal_cli.calibrate.methods import (
     TAKE_PRIOR,
     Method,
 )
-from covcal_cli.errors import CovcalError, TooFewRowsError, checked_settings
+from covcal_cli.errors import (
+    CovcalError,
+    TooFewRowsError,
+    checked_settings,
+    require_at_least,
+    require_one_of,
+)
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.inputs import (
     ESTIMATED,
@@ -53,7 +59,7 @@ from covcal_cli.maths.weights import (
     fit_logistic,
     importance_weights,
 )
-from covcal_cli.records import Guard, Input, require_at_least, require_one_of
+from covcal_cli.records import Guard, Input
 
 NO_PRIOR = (
     "the class frequencies on the target: give --target-prior uniform, or a JSON file with a "

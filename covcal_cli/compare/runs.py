@@ -24,7 +24,7 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
-from covcal_cli.errors import CovcalError, checked_settings
+from covcal_cli.errors import CovcalError, checked_settings, require_at_least, require_one_of
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.evaluate.metrics import METRICS, require_possible
@@ -41,8 +41,6 @@ from covcal_cli.records import (
     Positive,
     Share,
     read_document,
-    require_at_least,
-    require_one_of,
     write_document,
 )
 

@@ -33,7 +33,7 @@ from covcal_cli.decide.thresholds import (
     temperature_range,
     true_scores,
 )
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, require_one_of, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
@@ -57,7 +57,7 @@ from covcal_cli.maths.acceptance import (
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.progress import Progress, ProgressCallback, silent
-from covcal_cli.records import Input, require_one_of, require_shares
+from covcal_cli.records import Input
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")

@@ -17,12 +17,11 @@ from covcal_cli.decide.thresholds import (
     right_excluded,
     true_scores,
 )
-from covcal_cli.errors import CovcalError, checked
+from covcal_cli.errors import CovcalError, checked, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
-from covcal_cli.records import require_shares
 
 # Without an estimate, these accuracies are considered possible, as shares of the mean confidence.
 _POSSIBLE = (1.0, 0.8, 0.6)

@@ -32,14 +32,14 @@ from typing import Protocol, Self
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
-from covcal_cli.errors import CovcalError, printable, shown
+from covcal_cli.errors import CovcalError, printable, require_one_of, shown
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, probabilities
 from covcal_cli.maths.softmax import with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
-from covcal_cli.records import NonNegative, at, require_one_of
+from covcal_cli.records import NonNegative, at
 
 # two metrics that are about all classes together
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"

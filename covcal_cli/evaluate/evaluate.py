@@ -14,7 +14,14 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError, checked_settings
+from covcal_cli.errors import (
+    CovcalError,
+    TooFewRowsError,
+    UnlabelledError,
+    checked_settings,
+    require_at_least,
+    require_one_of,
+)
 from covcal_cli.evaluate.bins import ConfidenceBlock, GroupBins, GroupMetrics, check_bins
 from covcal_cli.evaluate.bootstrap import (
     GROUP_METRICS,
@@ -55,7 +62,7 @@ from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.groups import ColumnGroups, joined_groups
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.softmax import Scaling, Softmax, class_major
-from covcal_cli.records import Input, require_at_least, require_one_of
+from covcal_cli.records import Input
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000

@@ -20,7 +20,7 @@ import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Rows
 from covcal_cli.data.classes import ClassMap, listed, named_classes
-from covcal_cli.errors import CovcalError, shown
+from covcal_cli.errors import CovcalError, require_one_of, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile
 from covcal_cli.labels.draws import write_copy
@@ -35,7 +35,6 @@ from covcal_cli.labels.filled_sheet import (
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
 from covcal_cli.labels.sheet import Sheet, kept_cells
-from covcal_cli.records import require_one_of
 
 RESOLVE = ("first", "last", "drop", "majority")
 _SHOWN = 5  # the most rows that a message names

@@ -19,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError, UnusedOptionError, checked_settings
+from covcal_cli.errors import (
+    CovcalError,
+    UnusedOptionError,
+    checked_settings,
+    require_at_least,
+    require_one_of,
+)
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
@@ -52,7 +58,6 @@ from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studi
 from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.progress import Progress, ProgressCallback, silent
-from covcal_cli.records import require_at_least, require_one_of
 
 _UNSEEN = ("train", "validation")  # `evaluate` measures on the other split, test
 # mean absolute value of a number from the standard normal distribution

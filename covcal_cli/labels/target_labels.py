@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Labels, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, require_at_least
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, read_labels, thinned_blocks
 from covcal_cli.labels.draws import MAX_FRAME, Batch, Draw
-from covcal_cli.records import require_at_least
 
 
 def target_labels(target: Domain, rows: Rows) -> Labels:
