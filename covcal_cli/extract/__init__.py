@@ -1,1 +1,1 @@
-"""From a classifier and two domains to features.h5, in one run or in parts."""
+"""Make features.h5 from a classifier and two domains, in one run or in parts."""

@@ -1,12 +1,12 @@
 """Run the model on one domain, batch by batch, and write the rows to features.h5.
 
-A shard, a resumed run and an uninterrupted run cut the rows into different batches, but must give
-exactly the same numbers. Two rules ensure this (`BatchRunner`):
+A shard, a resumed run and an uninterrupted run divide the rows into other batches, but must give
+the same numbers to the last bit. Two rules of `BatchRunner` ensure this:
 
-- Every run of the model has the same number of rows. A shorter batch is padded, because numerical
-  libraries choose their algorithms by the batch size.
-- If the rows of a batch influence each other, each row is run alone. This happens with dynamic
-  quantisation, in which the whole batch has one scale.
+- Every run of the model has the same number of rows. A shorter batch is filled up, because
+  numerical libraries choose their algorithms by the size of the batch.
+- If the result of a row depends on the other rows of its batch, each row is run alone. Dynamic
+  quantisation causes this: it uses one scale for the whole batch.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -33,7 +33,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# The error that a different order of summation can cause, relative to the largest logit.
+# how large the error by another order of summation can be, relative to the largest logit
 _NOISE = 1e-5
 
 
@@ -43,12 +43,13 @@ class DomainReport:
 
     name: str  # "source" or "target"
     path: Path  # the path of the data
-    rows: dict[str, int]  # per split
-    labelled: int  # rows whose class is known
-    skipped: tuple[tuple[str, str], ...]  # id and reason of every row that could not be read
+    rows: dict[str, int]  # number of rows in each split
+    labelled: int  # number of rows whose class is known
+    # for each row that could not be read: its id and the reason
+    skipped: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        """Return how many rows were read, and how many of them are labelled."""
+        """Return how many rows were read, and how many have a label."""
         n = sum(self.rows.values())
         if not n:
             return f"no rows{skipped_words(len(self.skipped))}"
@@ -58,48 +59,51 @@ class DomainReport:
 
     @property
     def splits(self) -> str:
-        """The rows of each split, in words."""
+        """How many rows each split has, in words."""
         return ", ".join(f"{name} {count}" for name, count in self.rows.items())
 
 
 @dataclass(eq=False)
 class DomainExtraction:
-    """One domain: its rows, and everything needed to run the classifier on them and write them."""
+    """One domain, with all that is needed to run the classifier on its rows and write them."""
 
     name: str  # "source" or "target"
     data: DomainData
-    # Labels of all rows of the data, shape (n,); -1 if unknown. With several labels, shape (n, L).
+    # Labels of all rows of the data, shape (n,); -1 if unknown. If rows can have several labels,
+    # shape (n, L).
     labels: Labels
-    split: Splits  # splits of all rows of the data, shape (n,)
+    split: Splits  # the split of each row of the data, shape (n,)
     rows: Rows  # the numbers of the rows to run, ascending
-    chosen: int  # the number of rows in all shards together
-    pipeline: ImagePipeline | None  # makes inputs from images; None for other data
-    size: int  # rows of a batch
+    chosen: int  # number of rows in all shards together
+    pipeline: ImagePipeline | None  # turns images into inputs; None for other data
+    size: int  # number of rows in a batch
     threads: int
     skip_unreadable: bool
-    has_chosen_fractions: bool  # whether the user chose the shares of the splits
+    has_chosen_fractions: bool  # whether the user chose how many rows each split gets
 
     def __post_init__(self) -> None:
-        self.kept = self.rows  # the rows that are written; `write` leaves out unreadable rows
-        self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
+        self.kept = self.rows  # the rows to write; `write` removes those that cannot be read
+        # for each row that cannot be read: its number and the reason
+        self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0)
-        # The accuracy on labelled rows outside the train split; source only, set by `write`.
+        # The accuracy on labelled rows outside the train split, which `write` computes for the
+        # source.
         self.accuracy: SourceAccuracy | None = None
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
-        """Yield batches of model inputs for some of the rows, in order."""
+        """Yield some rows, in order, as batches of inputs of the model."""
         batches = self.data.batches(self.pipeline, rows, size=self.size, threads=self.threads)
-        with closing(batches):  # if the caller fails, the decoding threads must stop at once
+        with closing(batches):  # if the caller fails, the threads that decode images must stop
             yield from batches
 
     def run(
         self, spool: DomainSpool, runner: "BatchRunner", progress: ProgressCallback | None
     ) -> None:
-        """Run the rows that are not in the spool yet, and append them to it."""
+        """Run the rows that are not yet in the spool (the files of a running extraction)."""
         self._require_readable(spool.skipped)
         if spool.done == len(self.rows):
             return
-        # A resumed run continues after the rows of the spool, run or skipped.
+        # a resumed run continues after the rows that are in the spool
         with closing(self.batches(self.rows[spool.done :])) as batches:
             for piece in batches:
                 self._require_readable([*spool.skipped, *piece.skipped])
@@ -116,7 +120,7 @@ class DomainExtraction:
                     progress(Progress(self.name, done, len(self.rows)))
 
     def add_evidence(self, spool: DomainSpool, outputs: Outputs, evidence: OutputEvidence) -> None:
-        """Add all outputs in the spool to the evidence of whether they are logits."""
+        """Add all outputs in the spool to the evidence on whether they are logits."""
         for values in spool.numbers()["logits"].blocks():
             evidence.add(outputs.shown(values))
 
@@ -127,12 +131,11 @@ class DomainExtraction:
         classifier: Classifier,
         classes: Sequence[str],
     ) -> list[Join]:
-        """Write the group ``/NAME`` from a spool that holds every row, and count its outputs.
+        """Write the group ``/NAME`` from a complete spool, and count its outputs.
 
-        With several labels, write one such group per label; they share all but logits and labels.
+        With several labels, write one such group for each; only logits and labels differ.
         """
-        # Only now covcal knows which rows are readable. Write the labels, splits and ids of these
-        # rows.
+        # Only now is it known which rows could be read. Write their labels, splits and ids.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -143,7 +146,7 @@ class DomainExtraction:
             f"columns/{name}": _storable(values if everything else values[self.kept])
             for name, values in self.data.columns.items()
         }
-        # Numbers are read from the spool block by block, and outputs become logits on the way.
+        # Numbers are copied from the spool block by block, and outputs become logits on the way.
         numbers = spool.numbers()
         logits = replace(numbers["logits"], convert=classifier.outputs.logits)
         numbers["logits"] = logits
@@ -165,7 +168,7 @@ class DomainExtraction:
             return self._write_labels(writer, part, logits, labels)
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
-        if self.name == "source":  # target labels are for evaluate
+        if self.name == "source":  # target labels are only for evaluate
             self.accuracy = self._accuracy(classes, logits)
         return [join]
 
@@ -182,7 +185,7 @@ class DomainExtraction:
         return joins
 
     def write_shard(self, writer: HDF5Writer) -> None:
-        """Write the row numbers from which ``merge`` restores the order of the rows."""
+        """Write the numbers of the rows, which ``merge`` needs to put them in order."""
         skipped = np.array([row for row, _ in self.skipped], dtype=np.int64)
         writer.write(f"shard/{self.name}/rows", self.kept)
         writer.write(f"shard/{self.name}/skipped", skipped)
@@ -213,11 +216,11 @@ class DomainExtraction:
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield warnings about this domain, one line each, or None."""
         yield from self.data.notes
-        if not len(self.data.ids):  # a target without rows; the plan has a note
+        if not len(self.data.ids):  # the target has no rows, which a note of the plan says
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
-        # adapt and the discriminator learn from training rows. A user who chose --fractions
-        # without training rows does not need them.
+        # adapt and the discriminator need training rows. If the user chose --fractions without
+        # training rows, they are not wanted.
         learns = has_features and not (hashed and self.has_chosen_fractions)
         needed = ("train", "validation") if learns else ("validation",)
         empty = [name for name in needed if not rows[name]]
@@ -228,14 +231,14 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-        if self.labels.ndim == 2:  # calibrate warns about each label separately
+        if self.labels.ndim == 2:  # calibrate gives warnings for each label
             return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (
                 f"every confidence on the {self.name} is above {_SATURATED}: "
                 f"{self._doubt_on_scale()}"
             )
-        if self.name == "source":  # only evaluate reads target labels
+        if self.name == "source":  # only evaluate uses target labels
             labels = self.labels[self.kept]
             classes = np.unique(labels[labels != UNKNOWN_LABEL])
             if len(classes) < 2 and len(self.kept) < len(self.labels):
@@ -269,7 +272,7 @@ class DomainExtraction:
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
         for what, values in arrays.items():
-            # A logit of -inf excludes a class, which is allowed if another class remains.
+            # A logit of -inf excludes a class. At least one class must remain.
             is_valid = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
             if is_valid.all():
                 continue
@@ -291,27 +294,27 @@ class DomainExtraction:
 
 
 def skipped_words(count: int) -> str:
-    """Return a suffix with the number of skipped files, or an empty text."""
+    """Return how many files were skipped, as the end of a sentence; nothing if none was."""
     return f"; {count} {'file' if count == 1 else 'files'} skipped" if count else ""
 
 
 def rows_per_split(split: Splits) -> dict[str, int]:
-    """Return the number of rows in each split, by its name."""
+    """Return for each split its number of rows."""
     counts = np.bincount(split, minlength=len(SPLITS))
     return dict(zip(SPLITS, map(int, counts), strict=True))
 
 
 def _storable(values: AnyArray) -> AnyArray:
-    """Return a column as HDF5 stores it: numbers unchanged, texts as UTF-8 bytes."""
+    """Return a column in a type that HDF5 can store: numbers unchanged, texts as UTF-8."""
     if values.dtype.kind in "OU":
         return utf8([str(value) for value in values])
     return values
 
 
 def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchRunner":
-    """Prove the last layer on the first rows, and test whether rows influence each other.
+    """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
-    `inputs` holds up to `size` rows, or is None if no row can be read.
+    `inputs` has up to `size` rows; it is None if no row can be read.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size))
     runner = BatchRunner(classifier, size)
@@ -319,7 +322,7 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
         return runner
     _, logits = runner.run(inputs)
     if not valid_rows(logits).all():
-        return runner  # `DomainExtraction.run` will name the row
+        return runner  # `DomainExtraction.run` will report which row it is
     _, again = runner.run(inputs)
     moved, largest = difference(again, logits)
     if moved > _NOISE * largest:
@@ -328,7 +331,8 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
             f"{moved / (largest or 1):.1g}), because it draws random numbers: export it without "
             "random operators, dropout or noise layers"
         )
-    # The first row must get the same logits in a batch of copies as in a batch of other rows.
+    # If it is batched with copies of itself, the first row must get the same logits as with other
+    # rows.
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
     moved, _ = difference(same, np.broadcast_to(logits[0], same.shape))
@@ -336,16 +340,16 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
 
 
 class BatchRunner:
-    """A classifier that always runs on batches of the same size."""
+    """Runs a classifier, always on batches of the same size."""
 
     def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
         self.classifier = classifier
-        self.size = size  # rows per run
+        self.size = size  # number of rows in a run
         self._alone = alone  # whether each row is run alone
 
     @property
     def note(self) -> str | None:
-        """A note with the reason why each row is run alone; None if rows are run together."""
+        """A note why each row is run alone; None if rows are run together."""
         if not self._alone:
             return None
         return (
@@ -355,7 +359,7 @@ class BatchRunner:
         )
 
     def run(self, inputs: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x), shape (m, d), and the logits, shape (m, K), of up to `size` rows."""
+        """Return phi(x), (m, d), and logits, (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
         if self._alone:
             batches = [
@@ -373,18 +377,19 @@ class BatchRunner:
 
 
 def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
-    """Repeat the last row until there are `size` rows, because zeros may not be a valid input."""
+    """Repeat the last row until there are `size` rows, because zeros might not be allowed."""
     rows = len(next(iter(inputs.values())))
     places = np.minimum(np.arange(size), rows - 1)
     return {name: values[places] for name, values in inputs.items()}
 
 
 class OutputStatistics:
-    """Counts over the `n` rows of one domain, which are added in order."""
+    """Counts over the `n` rows of a domain, to which rows are added in order."""
 
     def __init__(self, n: int, classifier: Classifier | None = None) -> None:
         self.n_classes = classifier.n_classes if classifier else 0
-        self.predictions = np.empty(n, dtype=np.int64)  # the classifier's labels so far
+        # the classes that the classifier predicted so far
+        self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
         self.largest_logit = 0.0  # the largest |logit|, without masked classes
         self.least_confidence = 1.0
@@ -405,7 +410,7 @@ class OutputStatistics:
         if self._head is not None and "features" in block:
             weight, bias = self._head
             computed = block["features"].astype(np.float64) @ weight + bias
-            # The highest logit of every row is shifted to 0.
+            # The highest logit of every row is moved to 0.
             is_moved = highest[:, 0] == 0
             if is_moved.any():
                 computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
@@ -418,10 +423,10 @@ class OutputStatistics:
 
 
 def proof_attributes(worst: float, largest: float) -> dict[str, float]:
-    """Return the attributes that hold the proof of the last layer.
+    """Return the attributes that say how exactly the last layer gives the logits.
 
-    `worst` is the largest ``|phi W^T + b - logits|`` over all rows of a file, and `largest`
-    the largest ``|logit|``. Both are stored, because ``merge`` needs them of every part.
+    `worst` is the largest ``|phi W^T + b - logits|`` over all rows of the file, and `largest` is
+    the largest ``|logit|``. Both are stored, because ``merge`` needs both of every part.
     """
     rounded = _significant(worst)
     return {
@@ -432,5 +437,5 @@ def proof_attributes(worst: float, largest: float) -> dict[str, float]:
 
 
 def _significant(value: float) -> float:
-    """Round to three significant digits, which do not depend on the order of sums."""
+    """Round to three significant digits. Others would depend on the order of summation."""
     return float(f"{value:.2e}")

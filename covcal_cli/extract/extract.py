@@ -1,23 +1,24 @@
-"""``covcal extract``: from a classifier and two domains to features.h5, batch by batch.
+"""``covcal extract``: make features.h5 from a classifier and two domains, batch by batch.
 
 An extraction has five steps:
 
-1. Plan (`plan.prepare`): open the classifier and the data; choose classes, preprocessing, splits
-   and rows. Everything that can be refused is refused here.
-2. Prove (`domain.prove`, the end of the plan): a first batch proves the last linear layer, and
-   shows whether the rows of a batch influence each other.
+1. Plan (`plan.prepare`): open the classifier and the data, and choose classes, preprocessing,
+   splits and rows. All that can be refused is refused in this step.
+2. Check (`domain.prove`, the end of the plan): a first batch shows whether the last linear layer
+   was found, and whether rows of a batch influence each other.
 3. Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the
-   output (`parts.DomainSpool`). They are never all in memory, and a killed run can be resumed.
-4. Settle: decide from all rows whether the outputs are logits or probabilities
+   output (`parts.DomainSpool`). So they need not fit in memory, and a run that was killed can be
+   continued.
+4. Settle: all rows decide whether the outputs are logits or probabilities
    (`classifiers.classifier.Outputs`).
-5. Join (`DomainExtraction.write`): the spooled numbers, with labels, splits, ids and groups, are a
-   `parts.Part` of a domain, and `parts.Join` writes it. ``covcal merge`` joins the parts of several
-   files in the same way, so it writes the same bytes.
+5. Join (`DomainExtraction.write`): the numbers in the spool, with labels, splits, ids and groups,
+   are a `parts.Part` of the domain, and `parts.Join` writes them. ``covcal merge`` joins the parts
+   in several files in the same way. So it writes the same bytes.
 
-The rows of a domain have a stable order, and the file has no dates or other facts of a single run.
-So the same input gives the same bytes.
+Rows are in a stable order, and the file contains no dates or other facts of a single run. So the
+same input gives the same bytes.
 
-`dry_run` runs a few batches, says what an extraction would do, and writes nothing.
+`dry_run` runs a few batches and says what an extraction would do, without writing.
 """
 
 import math
@@ -47,34 +48,34 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL_SCHEMA
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
-# If the mean confidence increases by this much, the domains may be swapped. On 41 shifts of the
-# benchmark the mean confidence was never higher on the target. With the domains swapped it was
-# higher on all 41, and by at least `_SURER` on 23.
+# If the mean confidence rises by this much, source and target may have been exchanged. On 41 shifts
+# of the benchmark, the mean confidence was never higher on the target. With exchanged domains it
+# was always higher, and on 23 of them by at least `_SURER`.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
-_COMPARED_ROWS = 4096  # the most rows to compare per domain, evenly spread
+_COMPARED_ROWS = 4096  # the most rows of each domain that are compared, evenly spread
 
 
 @dataclass(frozen=True)
 class ExtractReport:
-    """The result of an extraction."""
+    """The result of an extraction, for the user."""
 
     output: Path
-    reading: str  # how the classifier's output is read, in plain words
-    head: str  # the last linear layer and its proof, in one line
-    preprocessing: str  # the preprocessing of every image, in one line
+    reading: str  # in words, how the classifier's output is read
+    head: str  # in one line, the last linear layer and how exactly it gives the logits
+    preprocessing: str  # in one line, how images are preprocessed
     holds_images: bool  # whether there were images
-    classes: tuple[str, ...]  # names, ordered like the logits
-    domains: tuple[DomainReport, ...]  # source first
+    classes: tuple[str, ...]  # in the order of the logits
+    domains: tuple[DomainReport, ...]  # the source first
     # None without labelled source rows; ``covcal evaluate`` measures the accuracy on the target.
     source_accuracy: SourceAccuracy | None
-    warnings: tuple[str, ...]  # suspicious facts, one line each
-    notes: tuple[str, ...]  # notes for the user, one line each
-    has_features: bool  # adapt needs them
-    is_multilabel: bool = False  # whether `classes` are labels, of which a row can have several
+    warnings: tuple[str, ...]  # warnings, one line each
+    notes: tuple[str, ...]  # notes, one line each
+    has_features: bool  # whether there are features, which adapt needs
+    is_multilabel: bool = False  # whether rows can have several of the `classes` as labels
 
     @property
     def facts(self) -> dict[str, str]:
-        """The answer for the user, at most six lines, by subject."""
+        """The answer for the user in at most six lines, by subject."""
         facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)
@@ -85,7 +86,7 @@ class ExtractReport:
 
     @property
     def details(self) -> dict[str, str]:
-        """Details of how the model and the data were read, by subject."""
+        """How the model and the data were read, by subject."""
         splits = {f"{domain.name} splits": domain.splits for domain in self.domains}
         return {"last layer": self.head, **splits}
 
@@ -102,7 +103,7 @@ def extract(
     beside: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> ExtractReport:
-    """Run a classifier over one or two domains and write features, logits, labels and splits.
+    """Run a classifier over one or two domains, and write features, logits, labels and splits.
 
     Parameters
     ----------
@@ -113,20 +114,20 @@ def extract(
     output : str or Path
         The features file to write.
     settings : ExtractSettings
-        How to extract.
+        The settings of the extraction.
     force : bool
         Replace `output` if it exists.
     resume : bool
-        Continue a run of the same settings that was killed or interrupted.
+        Continue a run with the same settings that was killed or interrupted.
     beside : Path, optional
-        A features file that the new one must fit, as for ``covcal merge``.
+        A features file with which the new one must agree, as in ``covcal merge``.
     progress : callable, optional
         Called with a `Progress` after every batch.
 
     Raises
     ------
     CovcalError
-        If the model, the data or the output cannot be used; an existing file is left untouched.
+        If the model, the data or the output cannot be used. An existing file is not changed.
     """
     source, target = (None if path is None else Path(path) for path in (source, target))
     inputs = [Path(path) for path in (model, source, target) if path is not None]
@@ -137,12 +138,12 @@ def extract(
         with FeatureFile(beside) as file:
             data = target or source or output
             require_same_settings(file, data, plan.classes.names, plan.attributes())
-    # The plan's configuration decides whether an earlier run can be continued.
+    # the configuration in the plan decides whether an earlier run can be continued
     with atomic_output(output, force=force) as partial:
         folder, note = open_spool(output, plan.config(), resume=resume)
         try:
             doubt = _run(plan, folder, partial, progress)
-        except Exception:  # not after Ctrl-C, because --resume needs the folder
+        except Exception:  # not for Ctrl-C: --resume then needs the folder
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -171,23 +172,23 @@ def extract(
 def _run(
     plan: ExtractPlan, folder: Path, partial: Path, progress: ProgressCallback | None
 ) -> str | None:
-    """Spool and join every row; return a warning if both domains look the same or swapped."""
+    """Run and write every row. Return a warning if the domains look the same or exchanged."""
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
-        # Spool: run all rows before the features file is written, so that a stopped run loses no
-        # row.
+        # Spool: all rows are run before the features file is written, so that a stopped run loses
+        # none.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
         for name, domain in domains.items():
             domain.run(spools[name], plan.runner, progress)
-        # Settle: decide from all rows of both domains whether the outputs are logits.
+        # Settle: all rows of both domains decide whether the outputs are logits.
         for name, domain in domains.items():
             domain.add_evidence(spools[name], outputs, evidence)
         _require_one_form(plan, spools, evidence)
         outputs.settle(evidence)
-        # Join: write the file in one pass.
+        # Join: write the file once, from beginning to end.
         attributes, classes = plan.attributes(), plan.classes.names
         several = plan.settings.multilabel
         writer = stack.enter_context(
@@ -209,11 +210,10 @@ def _run(
         if shard is not None:
             for domain in domains.values():
                 domain.write_shard(writer)
-        # Compare the rows of both domains, and combine their proofs.
+        # Compare the rows of both domains, and take the larger of both errors of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # If both domains have the same path, the user wanted this (a column domain) or was already
-        # warned.
+        # If both paths are the same, the user wants it (a column domain) or was warned already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = writer.handle["label/0"] if several else writer.handle
             doubt = _doubt_on_rows(rows, paths)
@@ -237,7 +237,7 @@ def _run(
 def _require_one_form(
     plan: ExtractPlan, spools: Mapping[str, DomainSpool], evidence: OutputEvidence
 ) -> None:
-    """Refuse outputs if most rows are probabilities, but not all."""
+    """Refuse outputs of which most rows, but not all, are probabilities."""
     if (
         plan.settings.multilabel
         or evidence.form != "mixed"
@@ -259,26 +259,26 @@ def _require_one_form(
     )
 
 
-_LABEL_AND_SPLIT = 9  # bytes per row
-_INDEX_BYTES = 3400  # approximate index size of a dataset's chunks
-_LONG_ENOUGH = 1.0  # seconds; a shorter run is too noisy to extrapolate
+_LABEL_AND_SPLIT = 9  # bytes of the label and the split of a row
+_INDEX_BYTES = 3400  # bytes of the index of a dataset's chunks, about
+_LONG_ENOUGH = 1.0  # seconds; shorter runs are too noisy to compute from
 _TIMES = 8
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What an extraction would do."""
+    """What an extraction would do, for the user."""
 
     reading: str  # see `ExtractReport`
-    head: str  # the last linear layer and its proof on one batch
-    preprocessing: str  # the preprocessing of every image, in one line
+    head: str  # in one line, the last linear layer and how exactly it gives the logits of one batch
+    preprocessing: str  # in one line, how images are preprocessed
     holds_images: bool
-    classes: tuple[str, ...]  # names, ordered like the logits
-    domains: tuple[DomainReport, ...]  # rows to run, per split; source first
-    batch: int  # rows per run of the model
+    classes: tuple[str, ...]  # in the order of the logits
+    domains: tuple[DomainReport, ...]  # the rows to run, the source first
+    batch: int  # number of rows in a run of the model
     threads: int
-    size: int  # bytes of the features file; while it runs, an extraction needs the same space again
-    seconds: float | None  # estimated from the timed batches; None if no row could be read
+    size: int  # bytes of the features file; while it is made, as much space again is needed
+    seconds: float | None  # computed from the batches that were run; None if no row could be read
     warnings: tuple[str, ...]  # see `ExtractReport`
     notes: tuple[str, ...]
 
@@ -292,7 +292,7 @@ def dry_run(
     *,
     force: bool = False,
 ) -> DryRun:
-    """Prepare an extraction and time a part of it; the arguments are those of `extract`."""
+    """Prepare an extraction, and time a few batches. The arguments are those of `extract`."""
     inputs = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=True, inputs=inputs)
     in_the_way = None
@@ -337,11 +337,11 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 
 
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
-    """Time increasing numbers of batches until the time is long enough; extrapolate.
+    """Run more and more batches until the time is long enough, and compute the whole time from it.
 
-    The difference of two runs gives the time per row. The remaining time is needed only once, to
-    open a file and read its first window, which may hold many batches of a table. The outputs are
-    added to `evidence`.
+    The difference between two runs gives the time per row. The rest is needed only once: to open a
+    file and read its first part, which may hold many batches of a table. All outputs are added to
+    `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
@@ -357,7 +357,7 @@ def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
 def _timed(
     plan: ExtractPlan, domain: DomainExtraction, rows: Rows, evidence: OutputEvidence
 ) -> float:
-    """Return the seconds to read and run some rows; 0 if none of them can be read."""
+    """Return the seconds that reading and running some rows takes; 0 if none can be read."""
     start, ran = time.perf_counter(), False
     for piece in domain.batches(rows):
         if len(piece.rows):
@@ -368,9 +368,10 @@ def _timed(
 
 
 def _doubt_on_rows(file: Any, paths: Mapping[str, Path]) -> str | None:
-    """Return a warning if source and target have the same rows, or seem swapped; else None.
+    """Return a warning if both domains have the same rows, or seem exchanged; else None.
 
-    `file` is the open features file with all rows written. `paths` has the data of each domain.
+    `file` is the open features file, in which all rows are written. `paths` are the data of each
+    domain.
     """
     source, target = file["source"], file["target"]
     if _are_same(source, target):

@@ -48,12 +48,12 @@ _SKIPPED = ("skipped", "skipped_reasons")
 
 @dataclass(frozen=True)
 class MergeReport:
-    """The counts of a merge."""
+    """What was merged."""
 
-    # All mappings are by the domain's name.
+    # All are by the name of the domain.
     files: Mapping[str, int]  # number of files with rows
     rows: Mapping[str, Mapping[str, int]]  # number of rows in each split
-    skipped: Mapping[str, int]  # number of unreadable rows
+    skipped: Mapping[str, int]  # number of rows that could not be read
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
@@ -65,7 +65,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         raise CovcalError("there is nothing to merge: give the features files of the parts")
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
-        # The files must come from one run, or from equal runs on different domains.
+        # The files must be of one run, or of equal runs on different domains.
         files = [stack.enter_context(FeatureFile(path)) for path in paths]
         for file in files:
             require_origin(file)
@@ -82,7 +82,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
 
 
 def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = False) -> MergeReport:
-    """Merge the source of the file `earlier` with the target of the file `target`.
+    """Join the source of the file `earlier` with the target of the file `target`.
 
     The file `target` must not hold a source. Raises `CovcalError` if the files do not belong
     together, or one lacks its domain.
@@ -109,15 +109,15 @@ def join_domains(
     *,
     force: bool,
 ) -> MergeReport:
-    """Write the rows of each domain from all files of one run.
+    """Write the rows of each domain from all files of a run.
 
-    `also` is a function that writes more into the file; its argument is the parts of each domain.
+    `also` is called with the parts of each domain, and writes more into the file.
     """
     with ExitStack() as stack:
-        # A domain is the join of its parts in all files.
+        # a domain consists of its parts in all files
         parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}
         domains = {name: Join(name, of_domain) for name, of_domain in parts.items()}
-        # The attributes are the same as from one run of extract, in the same order.
+        # the attributes are those that a single run would write, in the same order
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in COMMON}
@@ -148,7 +148,7 @@ def join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # A file without rows does not record the function from logits to output.
+            # a file without rows does not know how the output follows from the logits
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),
@@ -168,7 +168,7 @@ def join_domains(
 
 
 def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
-    """Return the parts of a domain: one whole file, or each shard once."""
+    """Return the parts of a domain: one file with all of it, or each shard once."""
     if len(files) == 1 and "shard" not in files[0].attributes:
         group = files[0].handle[name]
         rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
@@ -179,7 +179,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
-    # Each shard records the number of rows in all shards together.
+    # every shard has the number of rows in all shards together
     chosen = int(shards[0]["chosen"][()])
     for part, shard in zip(parts, shards, strict=True):
         if shard["chosen"][()] != chosen:
@@ -201,7 +201,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
 
 
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
-    """Return the part of a domain in a file; `rows` and `skipped` are row numbers."""
+    """Return the part of a domain that a file has. `rows` and `skipped` are row numbers."""
     group = file.handle[name]
     texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
@@ -214,7 +214,7 @@ def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
 
 
 def _small(rows: Rows) -> Any:
-    """Return ascending row numbers as 32-bit integers if they fit, which halves the memory."""
+    """Return row numbers as 32-bit integers if they fit, which needs half the memory."""
     fits = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
     return rows.astype(np.uint32) if fits else rows
 
@@ -224,7 +224,7 @@ def _plain(value: Any) -> Attribute:
 
 
 def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
-    """Refuse files unless they are all shards of domain `name`, each once."""
+    """Refuse files unless they are all shards of a domain, each of them once."""
     shards: dict[int, FeatureFile] = {}
     counts = set()
     for file in files:

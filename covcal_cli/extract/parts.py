@@ -1,21 +1,21 @@
-"""Parts of a domain's rows: stored while a run extracts them, and joined into one features file.
+"""Parts of a domain's rows: kept while a run extracts them, and joined to one features file.
 
-A `Part` holds some of the rows: the rows that a run has done so far, a shard, or a whole domain of
-another file. `Join` writes the rows of all parts in order and in blocks of one size. HDF5 lays out
-a file in the order of writing, so the same rows give the same bytes, however they are divided into
-parts.
+A `Part` is some of the rows: those that a run has finished, a shard, or all rows of a domain in
+another file. `Join` writes the rows of all parts in order, in blocks of one size. The layout of an
+HDF5 file depends only on the order of writing. So equal rows give equal bytes, however they are
+divided into parts.
 
-While a run extracts, it writes its part into a hidden folder ``.NAME.parts`` beside the output, so
-that ``--resume`` can continue a killed run. For each domain the folder holds one file of raw
-numbers per array, and a journal with one line of JSON per batch. The line is written after the
-numbers of the batch and has their checksum:
+A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. So
+``--resume`` can continue it if it is killed. For each domain, this folder has one file of numbers
+per array, and a journal with one line of JSON per batch. The line is written after the numbers of
+its batch, and contains their checksum:
 
-- A killed process loses at most the batch that it was working on.
+- If the process is killed, only the batch that it was working on is lost.
 - After a power cut, numbers that the journal names may be missing. Then the checksum is wrong, and
-  that batch and all later batches are run again.
+  the batch and all later ones are run again.
 
-``config.json`` holds everything that the numbers depend on. A run with other settings is never
-continued. Files are joined only if they have the same model, classes and options; an error names
+``config.json`` has all that the numbers depend on. A run with other settings is never continued.
+Files are joined only if they have the same model, classes and options. If not, the message names
 the first difference.
 """
 
@@ -50,7 +50,7 @@ Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
 _NUMBERS = ("features", "logits")
 _BLOCK_BYTES = 4 << 20
-_BLOCK_ROWS = 1 << 17  # rows that are sorted at a time
+_BLOCK_ROWS = 1 << 17  # number of rows that are sorted at a time
 _CONFIG = "config.json"
 _SYNC_SECONDS = 10.0
 
@@ -59,12 +59,13 @@ _SYNC_SECONDS = 10.0
 class Part:
     """Some rows of a domain, in memory or in a file."""
 
-    path: Path  # path of the data, for messages
+    path: Path  # the data, for messages
     rows: Rows | range  # the numbers of the rows in the domain, ascending
-    # The datasets of a features file for these rows, by name. Slices are read one after the other.
+    # For these rows, the datasets of a features file by name. Rows are read from beginning to end.
     content: Mapping[str, Any]
     columns: Sequence[str]  # the names of the datasets ``columns/NAME``
-    skipped: Sequence[tuple[int, str, str]]  # number, id and reason of each unreadable row
+    # for each row that could not be read: its number, its id and the reason
+    skipped: Sequence[tuple[int, str, str]]
 
     @property
     def widths(self) -> dict[str, int]:
@@ -73,16 +74,16 @@ class Part:
 
 
 class Join:
-    """One domain: the rows of all parts in order. All parts have the same columns."""
+    """One domain, which consists of the rows of all parts in order, with the same columns."""
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
-        self.rows = dict.fromkeys(SPLITS, 0)  # rows written so far, by split
-        self._digests: dict[str, Any] = {}  # digests of the written values, by dataset
-        # Number, id and reason of each unreadable row.
+        self.rows = dict.fromkeys(SPLITS, 0)  # number of rows written so far, by split
+        self._digests: dict[str, Any] = {}  # for each dataset, the hash of what was written
+        # for each row that could not be read: its number, its id and the reason
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
-        # A part without rows may not know the number of features, because it has run no batch.
+        # A part without rows has run no batch, so it may not know the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
         self._widths = _common("columns of numbers", [(part, part.widths) for part in with_rows])
         self._columns = _common(
@@ -98,8 +99,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        All datasets except logits and labels can be shared with the group `shared`, which holds the
-        same rows.
+        Datasets other than logits and labels can be those of the group `shared`, which has the same
+        rows.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -126,7 +127,7 @@ class Join:
             writer.write(f"{self.name}/skipped_reasons", reasons)
 
     def sha256(self) -> str:
-        """Return the sha256 of all written values; it does not depend on the parts."""
+        """Return the sha256 of all that was written. It does not depend on the parts."""
         digest = hashlib.sha256()
         for name, of_dataset in self._digests.items():
             digest.update(f"{name} {of_dataset.hexdigest()}\n".encode())
@@ -153,10 +154,10 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield the next slice of each part, and the order of its rows if there are several parts.
+        """Yield the next rows of each part; if there are several parts, also their order.
 
-        Each part is read forwards, once. With several parts, a step takes from each part the rows
-        whose numbers are among the next `size` numbers.
+        Each part is read once, from beginning to end. With several parts, each step takes from
+        every part the rows whose numbers are among the next `size`.
         """
         if len(self._parts) == 1:
             for start in range(0, self.n, size):
@@ -177,14 +178,14 @@ class Join:
 def content_sha256(
     joins: Sequence[Join], classes: Sequence[str], attributes: Mapping[str, Attribute]
 ) -> str:
-    """Return the attribute `CONTENT` of a file with these joins, after all were written."""
+    """Return the attribute `CONTENT` of a file, after all of its rows were written."""
     rows = {join.name: join.sha256() for join in joins}
     content = {"rows": rows, "classes": list(classes), "attributes": dict(attributes)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
-    """Return the value that all parts share; refuse parts that differ."""
+    """Return the value that all parts have. Refuse parts that differ."""
     first, value = values[0]
     for part, other in values:
         if other != value:
@@ -202,11 +203,11 @@ def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalEr
 
 
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
-    """Return the folder for the parts of `output`, and a note about an earlier run.
+    """Return the folder for the parts of `output`, and a note on an earlier run.
 
-    `config` holds everything that the numbers depend on, under names that a user knows. `resume`
-    continues an earlier run with an equal `config`, and refuses a run with a different `config`.
-    Without `resume` the parts of an earlier run are removed.
+    `config` has all that the numbers depend on, under names that users know. With `resume`, an
+    earlier run is continued if its `config` is equal, and refused if not. Without `resume`, the
+    parts of an earlier run are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -226,14 +227,14 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     folder.mkdir()
     try:
         (folder / _CONFIG).write_text(json.dumps(dict(config), sort_keys=True), encoding="utf-8")
-    except OSError:  # a full disk: the caller names the output in its message
+    except OSError:  # such as a full disk: the caller raises the error that names the output
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder, note
 
 
 def was_stopped(output: Path) -> bool:
-    """Return whether a stopped run of `output` can be continued."""
+    """Return whether there is a stopped run of `output` that can be continued."""
     return _earlier(_folder(output)) is not None
 
 
@@ -244,7 +245,7 @@ def _folder(output: Path) -> Path:
 def _earlier(folder: Path) -> dict[str, Any] | None:
     try:
         config = json_of(folder / _CONFIG)
-    except (OSError, ValueError):  # the run was killed before its first row
+    except (OSError, ValueError):  # the run was killed before it had finished a row
         return None
     return config if isinstance(config, dict) else None
 
@@ -270,13 +271,14 @@ def _short(value: Any) -> str:
 
 
 class DomainSpool:
-    """The rows of one domain that are done: their numbers and journal. A context manager."""
+    """The rows of a domain that are finished: their numbers, and the journal."""
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
-        self.widths = dict(widths)  # columns of each array
-        self.done = 0  # number of chosen rows that were run or skipped, counted from the first
-        self.kept = 0  # rows that were run
-        self.skipped: list[tuple[int, str]] = []  # number and reason of each unreadable row
+        self.widths = dict(widths)  # number of columns of each array
+        self.done = 0  # number of rows that were run or skipped
+        self.kept = 0  # number of rows that were run
+        # for each row that could not be read: its number and the reason
+        self.skipped: list[tuple[int, str]] = []
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
         self._files = {array: path.open("a+b") for array, path in self._paths.items()}
         self._journal = (folder / f"{name}.journal").open("a+b")
@@ -286,12 +288,12 @@ class DomainSpool:
     def append(
         self, arrays: Mapping[str, Float32s], done: int, skipped: Sequence[tuple[int, str]]
     ) -> None:
-        """Add a batch: arrays of shape (m, width), or no arrays if no row was readable.
+        """Add a batch: arrays of shape (m, width), or no arrays if no row could be read.
 
-        `done` counts the rows done so far, with this batch. `skipped` has the number and reason of
-        each unreadable row of the batch.
+        `done` is the number of finished rows, with this batch. `skipped` has the rows of the batch
+        that could not be read.
         """
-        # Write the numbers first: a line of the journal guarantees that its numbers exist.
+        # Numbers are written first: if the journal has a line, its numbers must be there.
         checksum = 0
         for name, file in self._files.items():
             if name in arrays:
@@ -312,14 +314,14 @@ class DomainSpool:
             self._synced = time.monotonic()
 
     def numbers(self) -> dict[str, "RawRows"]:
-        """Return the rows that were run, by array, readable in slices."""
+        """Return the rows that were run, by array; they can be sliced."""
         return {
             name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
     def _recover(self) -> None:
-        """Keep the complete batches, and cut off everything after them."""
+        """Keep the complete batches, and remove what follows them."""
         for file in (*self._files.values(), self._journal):
             file.seek(0)
         whole = 0
@@ -332,7 +334,7 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Accept one line of the journal if all its numbers exist."""
+        """Accept a line of the journal if all of its numbers are there."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -352,7 +354,7 @@ class DomainSpool:
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
-        """Return whether a line of the journal is consistent with the lines before it."""
+        """Return whether a line of the journal agrees with the lines before it."""
         if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
             return False
         counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
@@ -360,7 +362,7 @@ class DomainSpool:
             return False
         if not isinstance(skipped, list) or not all(map(_is_skipped, skipped)):
             return False
-        # Each finished row was either run or skipped.
+        # every finished row was either run or skipped
         return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
 
     def __enter__(self) -> Self:
@@ -370,13 +372,13 @@ class DomainSpool:
         for file in (*self._files.values(), self._journal):
             try:
                 file.close()
-            except OSError:  # a full disk; the failed write has reported it
+            except OSError:  # such as a full disk, which the write that failed has reported
                 if error[0] is None:
                     raise
 
 
 def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
-    """Return the checksum over a batch's numbers and its line in the journal."""
+    """Return the checksum of a batch's numbers and its line in the journal."""
     return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
 
 
@@ -386,21 +388,21 @@ def _is_skipped(entry: Any) -> bool:
 
 @dataclass(frozen=True)
 class RawRows:
-    """A file of nothing but rows of float32, which is sliced like a dataset of HDF5."""
+    """A file of rows of float32 and nothing else. It can be sliced like a dataset."""
 
     path: Path
     shape: tuple[int, int]
-    # a function that is applied to every slice
+    # is applied to every slice
     convert: Callable[[Float32s], Float32s] | None = None
 
     def blocks(self) -> Iterator[Float32s]:
-        """Yield all rows in order, a few MiB at a time."""
+        """Yield all rows in order, in blocks of a few MiB."""
         n, width = self.shape
         size = max(1, _BLOCK_BYTES // (4 * width))
         return (self[start : min(start + size, n)] for start in range(0, n, size))
 
     def take(self, rows: Rows) -> Float32s:
-        """Return chosen rows, given in ascending order."""
+        """Return some rows, which must ascend."""
         chosen, start = [], 0
         for block in self.blocks():
             first, last = np.searchsorted(rows, (start, start + len(block)))
@@ -418,7 +420,7 @@ class RawRows:
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The logits 0 and z of the two classes of one label, where z is a column of `rows`."""
+    """The logits of one label's two classes: 0, and z, which is a column of `rows`."""
 
     rows: RawRows
     column: int
@@ -435,7 +437,7 @@ class LabelRows:
 
 HEAD = ("weight", "bias")  # the arrays of the last layer
 _ROOT_NUMBERS = ("seed", "affine_difference", "largest_logit")
-# Root attributes that all parts share, in the order in which ``extract`` writes them.
+# Root attributes that all parts have in common, in the order in which ``extract`` writes them.
 COMMON = (
     "model_name",
     "model_sha256",
@@ -455,7 +457,7 @@ _WORDS = {
 
 
 def require_origin(file: FeatureFile) -> None:
-    """Refuse to merge a file that lacks information on its origin."""
+    """Refuse to merge a file that does not say where it comes from."""
     if file.is_adapted:
         raise CovcalError(
             f"{file.path} is an adapted file: merge features files, then adapt the result"
@@ -471,10 +473,10 @@ def require_origin(file: FeatureFile) -> None:
 
 
 def _setting(value: Any, expected: Any) -> str:
-    """Return the setting that differs between two attributes with preprocessing."""
+    """Return the setting in which two attributes with preprocessing differ."""
     try:
         return setting_that_differs(parsed_json(value), parsed_json(expected))
-    except (TypeError, ValueError):  # damaged
+    except (TypeError, ValueError):  # the attribute is damaged
         return f"{shown(value)}, not {shown(expected)}"
 
 
@@ -494,7 +496,7 @@ def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
 def require_same_settings(
     first: FeatureFile, path: Path, classes: Sequence[str], attributes: Mapping[str, Any]
 ) -> None:
-    """Refuse a file at `path` whose classes or root attributes do not fit the file `first`."""
+    """Refuse a file whose classes or root attributes do not agree with those of `first`."""
     if list(classes) != list(first.classes):
         texts = [", ".join(names) for names in (first.classes, classes)]
         raise difference("classes", first.path, texts[0], path, texts[1])
@@ -509,7 +511,7 @@ def require_same_settings(
         if expected is None or value is None or expected == value:
             continue
         if name == "tail" and "None" in (expected, value):
-            continue  # a file without rows does not record its tail
+            continue  # a file without rows does not know how the output follows from the logits
         if name == "preprocessing":
             raise CovcalError(
                 f"{first.path} and {path} differ in their preprocessing (the second has "

@@ -1,8 +1,8 @@
-"""Decide and check everything about an extraction before the first row is run.
+"""Decide and check all about an extraction before the first row is run.
 
-``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. Without a model, a
-`TableClassifier` takes its place. Choice of rows, shards, splits, labels, statistics and the file
-are then the same.
+``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. If there is no model, a
+`TableClassifier` takes its place. Rows, shards, splits, labels, statistics and the file are then
+handled in the same way.
 """
 
 import hashlib
@@ -55,9 +55,9 @@ _BATCH_BYTES = 16 << 20
 _NAMES_AT_ONCE = 1 << 14
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
-# Inputs that are not images are small, and each batch has a fixed cost.
+# rows of numbers are small, and each batch has a fixed cost
 _MOST_ROWS_OF_NUMBERS = 2048
-_LARGEST_BATCH = 4 << 30  # bytes of images; three batches are in memory at a time
+_LARGEST_BATCH = 4 << 30  # bytes of a batch of images, of which three are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
 NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
@@ -75,22 +75,22 @@ _READINGS = {
 
 @dataclass(frozen=True)
 class ExtractPlan:
-    """An open classifier, open data, and all settings that follow from them."""
+    """An open classifier, open data, and all settings."""
 
     settings: ExtractSettings
     opened: OpenedClassifier
     classes: ClassMap
-    pipeline: ImagePipeline | None  # makes inputs from images; None without images
-    runner: BatchRunner  # runs the proved classifier
+    pipeline: ImagePipeline | None  # turns images into inputs; None without images
+    runner: BatchRunner  # runs the classifier, which was checked
     threads: int
-    domains: Mapping[str, DomainExtraction]  # source first
-    warnings: tuple[str, ...]  # suspicious facts, one line each
-    origin: str | None  # a note on where the preprocessing comes from, unless the user chose it
+    domains: Mapping[str, DomainExtraction]  # the source first
+    warnings: tuple[str, ...]  # warnings, one line each
+    origin: str | None  # a note on where the preprocessing was found, unless the user named it
     remarks: tuple[str, ...]  # notes on the columns of tables
 
     @property
     def classifier(self) -> Classifier:
-        """The classifier, proved on a first batch."""
+        """The classifier, checked on a first batch."""
         return self.runner.classifier
 
     @property
@@ -116,7 +116,7 @@ class ExtractPlan:
         return {**widths, "logits": self.classifier.n_classes}
 
     def fractions(self, domain: str) -> Fractions:
-        """Return the shares of train, validation and test rows for data without splits."""
+        """Return which share of a domain's rows each split gets, if the data have no splits."""
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
     @property
@@ -129,7 +129,7 @@ class ExtractPlan:
         return self.pipeline.describe() if self.pipeline else _NO_IMAGES
 
     def reading(self) -> str:
-        """Describe in words how the output is read, and which features are kept."""
+        """In words, how the output is read, and what the features are."""
         classifier, outputs = self.classifier, self.settings.outputs
         if outputs is not None:
             read = f"none, the tables hold {outputs}"
@@ -149,7 +149,7 @@ class ExtractPlan:
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
-        """Return the root attributes of the features file that follow from the plan."""
+        """Return those root attributes of the features file that depend on the plan."""
         settings, classifier = self.settings, self.classifier
         columns = self._fed_columns()
         return {
@@ -179,14 +179,14 @@ class ExtractPlan:
         }
 
     def _fed_columns(self) -> tuple[str, ...]:
-        if self.settings.outputs is not None:  # tables of outputs need no Pillow
+        if self.settings.outputs is not None:  # tables of outputs do not need Pillow
             return ()
         from covcal_cli.data.open import fed_columns
 
         return fed_columns({name: domain.data for name, domain in self.domains.items()})
 
     def config(self) -> Config:
-        """Return everything that the extracted numbers depend on, under names that a user knows."""
+        """Return all that the extracted numbers depend on, under names that users know."""
         settings = self.settings
         return {
             "covcal": __version__,
@@ -207,7 +207,7 @@ class ExtractPlan:
 
 
 def class_list(classes: Sequence[str]) -> str:
-    """Return the number of classes, and the names of the first few."""
+    """Return the number of classes and the first few names, as text."""
     if tuple(classes) == EVENTS:
         return "right or wrong, by one confidence per row"
     listed = ", ".join(classes[:_SHOWN_CLASSES])
@@ -218,7 +218,7 @@ def class_list(classes: Sequence[str]) -> str:
 def prepare(
     model: str | Path | None, source: Path | None, target: Path | None, settings: ExtractSettings
 ) -> ExtractPlan:
-    """Open the classifier and the data, choose all settings, and prove the last layer.
+    """Open the classifier and the data, choose all settings, and check the last layer.
 
     Arguments and errors are those of `covcal_cli.extract.extract.extract`.
     """
@@ -230,8 +230,8 @@ def prepare(
         raise CovcalError("there is no source and no target: give at least one")
     if settings.multilabel and settings.selection.shard is not None:
         raise CovcalError("--multilabel does not extract shards: leave out --shard")
-    # Open the classifier, then the data as its inputs. Class names come from --classes, else from
-    # the model, else from the data.
+    # Open the classifier, then the data as its inputs. Classes are named by --classes, else by the
+    # model, else by the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
     if isinstance(opened, TableClassifier):
@@ -246,16 +246,17 @@ def prepare(
     )
     if classes.is_assumed and "source" not in data:
         classes = replace(classes, whose="the target")
-    if settings.multilabel and classes.whose == "the source":  # the order of its columns
+    # the order of the columns in the source's table
+    if settings.multilabel and classes.whose == "the source":
         classes = replace(classes, is_assumed=True)
-    # Choose the preprocessing of images. A preprocessing file may lie beside the model's file.
+    # Choose how images are preprocessed. The settings may be in a file beside the model.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
-    # A batch larger than the data would only waste memory.
+    # a batch with more rows than the data would waste memory
     size = settings.batch or _batch_size(opened, pipeline)
     size = min(size, max(1, *(len(domain.ids) for domain in data.values())))
     _require_fitting(size, pipeline)
 
-    # Choose the rows of each domain, check their labels against the classes, and split them.
+    # Choose the rows of each domain, compare their labels with the classes, and choose splits.
     domains = {}
     for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
@@ -279,7 +280,7 @@ def prepare(
             skip_unreadable=settings.skip_unreadable,
             has_chosen_fractions=settings.fractions is not None,
         )
-    # Prove the last linear layer on the first rows that can be read.
+    # Check the last linear layer on the first rows that can be read.
     runner = _proved(opened, domains, size, classes)
     if settings.multilabel and settings.outputs is None:
         runner.classifier.outputs.are_independent = True
@@ -298,7 +299,7 @@ def prepare(
 
 
 def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
-    """Return whether there will be features for adapt and the discriminator to learn from."""
+    """Return whether there will be features, from which adapt and the discriminator can learn."""
     if isinstance(opened, TableClassifier):
         return opened.n_features is not None
     return settings.phi != "none"
@@ -310,7 +311,7 @@ def _proved(
     size: int,
     classes: ClassMap,
 ) -> BatchRunner:
-    """Prove the last layer on a first batch, and test whether rows influence each other."""
+    """Check the last layer on a first batch, and whether rows influence each other."""
     first = None
     for domain in domains.values():
         with closing(domain.batches(domain.rows[:size])) as batches:
@@ -328,7 +329,7 @@ def _proved(
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use; a container can limit it."""
+    """Return how many cores this process may use; in a container, they may be fewer."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -337,7 +338,7 @@ def available_cores() -> int:
 def _require_labelled(
     data: DomainData, labels: Labels, classes: ClassMap, *, several: bool
 ) -> None:
-    """Refuse a source with fewer than two classes; with `several` labels, for any of them."""
+    """Refuse a source with labels of fewer than two classes; with `several`, for any label."""
     if not len(data.ids):
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
     present = np.unique(labels[labels != UNKNOWN_LABEL])
@@ -412,7 +413,7 @@ def _opened(
 
 
 def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> None:
-    """Refuse a column to keep that no table has."""
+    """Refuse a column to keep if no table has it."""
     groups = [name for domain in domains.values() for name in domain.columns]
     lacking = [name for name in keep if name.removeprefix(GROUP_PREFIX) not in groups]
     if lacking:
@@ -429,9 +430,9 @@ def _image_pipeline(
     settings: ExtractSettings,
     model: str | Path | None,
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
-    """Return the pipeline for all images, a note on where it comes from, and warnings.
+    """Return the pipeline for images, a note on where it was found, and warnings.
 
-    The pipeline is None without images. The note is None if the user chose the preprocessing.
+    Without images, the pipeline is None. If the user named the preprocessing, the note is None.
     """
     options = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
@@ -465,10 +466,10 @@ def _image_pipeline(
 def base_preprocessing(
     classifier: OpenedClassifier, settings: ExtractSettings, model: str | Path | None
 ) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing before options override it, and a note on where it comes from.
+    """Return the preprocessing without single options, and a note on where it was found.
 
-    The user names it with --preprocess, or it comes with the model: in its metadata, or in a file
-    beside it. The note is None if the user chose the preprocessing.
+    It is the one that --preprocess names, or the one that comes with the model: in its metadata, or
+    in a file beside it. If the user named it, the note is None.
     """
     path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:
@@ -488,7 +489,7 @@ def base_preprocessing(
 
 
 def _listing(data: DomainData) -> str:
-    """Return a digest of the ids of all rows, and of the size and age of a single file."""
+    """Return a hash of the ids of all rows; for a single file, also of its size and age."""
     digest = hashlib.sha256()
     if data.path.is_file():
         state = data.path.stat()
@@ -500,7 +501,7 @@ def _listing(data: DomainData) -> str:
 
 
 def _require_fitting(size: int, pipeline: ImagePipeline | None) -> None:
-    """Refuse batches of images that are too large for memory."""
+    """Refuse a batch of images that does not fit in memory."""
     if pipeline is None:
         return
     needed = size * math.prod(pipeline.row_shape) * np.dtype(pipeline.dtype).itemsize
@@ -527,7 +528,7 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
 
 
 class TableClassifier:
-    """A classifier whose outputs are read from a table: both `OpenedClassifier` and `Classifier`.
+    """A classifier whose outputs are in a table. It provides `OpenedClassifier` and `Classifier`.
 
     Both protocols are in `covcal_cli.classifiers.classifier`.
     """
@@ -535,7 +536,7 @@ class TableClassifier:
     name, sha256 = "logits", ""
     logits_tensor = "logits"
     tail: str | None = "none"
-    # The kind of numbers was decided when the tables were opened.
+    # what the numbers are was decided when the tables were opened
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
@@ -561,13 +562,13 @@ class TableClassifier:
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        # With two classes, the confidence in one class gives both probabilities.
+        # With two classes, the confidence in one of them gives both probabilities.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE
 
     def prove(self, batch: Inputs | None) -> "TableClassifier":
-        """Return itself: a table needs no proof."""
+        """Return itself, because a table has no layer to check."""
         del batch
         return self
 
@@ -576,19 +577,19 @@ class TableClassifier:
         return batch.get("features"), batch["logits"]
 
     def describe(self) -> str:
-        """Describe the content of the tables in one line."""
+        """Return in one line what the tables contain."""
         logged = "" if self.kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
         return f"none: {self.n_classes} classes as given{logged}, {width}"
 
 
 def once(*texts: str | None) -> tuple[str, ...]:
-    """Return the texts that are not empty, each once: two domains in one file have equal texts."""
+    """Return the texts that are not empty, each once; two domains may give equal texts."""
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def is_one_place(source: Path, target: Path) -> bool:
-    """Return whether two paths lead to the same file or folder, also through links."""
+    """Return whether two paths lead to the same file or folder, with links followed."""
     return source.exists() and target.exists() and source.samefile(target)
 
 

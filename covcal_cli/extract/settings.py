@@ -22,21 +22,21 @@ from covcal_cli.errors import CovcalError, checked_settings
 @checked_settings
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of the chosen rows: every `count`-th row from row `index` on.
+    """One of `count` parts of the chosen rows: row `index` and every `count`-th row after it.
 
-    The first part has index 1.
+    `index` begins at 1.
     """
 
     index: int
     count: int
 
     def __str__(self) -> str:
-        """Return ``index/count``, as ``--shard`` takes it."""
+        """Return ``index/count``, as ``--shard`` accepts it."""
         return f"{self.index}/{self.count}"
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Read ``index/count``; raise ValueError unless ``1 <= index <= count``."""
+        """Read ``index/count``. Raises ValueError unless ``1 <= index <= count``."""
         index, _, count = text.partition("/")
         shard = cls(int(index), int(count))
         if not 1 <= shard.index <= shard.count:
@@ -47,27 +47,27 @@ class Shard:
 @checked_settings
 @dataclass(frozen=True)
 class Selection:
-    """The choice of rows of each domain: all, a random sample, the first rows, or a shard.
+    """Which rows of each domain are extracted: all, a random sample, the first rows, or a shard.
 
-    The hash of the seed and a row's id decides whether the row is drawn. So if rows are added to a
-    domain, most of the drawn rows are drawn again. The draw does not depend on the split, which
-    uses another hash.
+    A hash of the seed and the row's id decides whether a row is in the sample. So if rows are added
+    to a domain, most rows of the sample stay in it. Splits are decided by another hash, so the
+    sample is independent of them.
     """
 
     sample: int | None = None  # number of rows to draw at random
     limit: int | None = None  # number of first rows to take
-    shard: Shard | None = None  # the part of the chosen rows that this run extracts
+    shard: Shard | None = None  # which part of the chosen rows this run extracts
 
     def describe(self) -> str:
-        """Return the choice of rows before sharding, such as ``sample 5000``."""
+        """Return which rows are chosen, without the shard, such as ``sample 5000``."""
         if self.sample is not None:
             return f"sample {self.sample}"
         return "all" if self.limit is None else f"limit {self.limit}"
 
     def chosen(self, ids: Sequence[str], seed: int) -> Rows:
-        """Return the numbers of the chosen rows before sharding, ascending.
+        """Return the numbers of the chosen rows, without the shard, ascending.
 
-        Among rows with equal ids, earlier rows are drawn first.
+        Of rows with equal ids, the first are chosen first.
         """
         if self.sample is not None and self.limit is not None:
             raise CovcalError("sample and limit cannot be used together: give only one")
@@ -82,7 +82,7 @@ class Selection:
         return np.sort(order[: self.sample]).astype(np.int64)
 
     def of_shard(self, rows: Rows) -> Rows:
-        """Return the chosen rows that this run extracts."""
+        """Return those of the chosen rows that this run extracts."""
         if self.shard is None:
             return rows
         return rows[self.shard.index - 1 :: self.shard.count]
@@ -91,39 +91,42 @@ class Selection:
 @checked_settings
 @dataclass(frozen=True)
 class ExtractSettings:
-    """The settings of an extraction, the same for both domains."""
+    """The settings of an extraction, which are the same for both domains."""
 
-    # Single settings for images; they override `preprocess`.
+    # Single settings for images, which override those of `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    # Where all other settings for images come from, for
-    # `data.preprocessing.configs.load_preprocessing`. Default: the model's metadata or a file
-    # beside it, then the shape of the model's input.
+    # Where other settings for images come from, as `data.preprocessing.configs.load_preprocessing`
+    # reads it. Default: the model's metadata, or a file beside the model. What is then still
+    # missing follows from the model's input.
     preprocess: str | None = None
     # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None
-    # Shares of train, validation and test rows if the data has no splits. Default: `fractions_of`.
+    # Which share of the rows each split gets, if the data have no splits. Default: `fractions_of`.
     fractions: Fractions | None = None
-    seed: int = 0  # seed of these splits and of a sample
+    seed: int = 0  # seed of the splits and of the sample
     selection: Selection = field(default_factory=Selection)
-    # Rows per run of the model. Default: a power of two from 16 to 256 with inputs of at most
-    # 16 MiB.
+    # Number of rows that the model processes at a time. Default: a power of two from 16 to 256,
+    # with inputs of at most 16 MiB.
     batch: int | None = None
-    threads: int | None = None  # threads of the model, and as many for decoding; default: all cores
-    trust_model: bool = False  # open a model file that can run code, as torch files can
+    # number of threads of the model, and as many for decoding; default: all cores
+    threads: int | None = None
+    trust_model: bool = False  # whether to open a model file that can run code
     weights: Path | None = None  # weights of the module that ``module:function`` returns
-    model_output: str | None = None  # the output that holds the classes, if there are several
-    phi: str | None = None  # "input", "none" or a tensor's name; default: the last layer's input
-    providers: Sequence[str] = ()  # providers of ONNX Runtime, in order of preference
-    # The kind of numbers in tables of outputs, if there is no model. Default: the kind that the
-    # column names show.
+    model_output: str | None = None  # which output is the classes, if there are several
+    # "input", "none", or the name of a tensor; default: the input of the last linear layer
+    phi: str | None = None
+    providers: Sequence[str] = ()  # execution providers of ONNX Runtime, the preferred one first
+    # What the numbers in tables of outputs are, if there is no model. Default: the column names
+    # decide.
     outputs: OutputKind | None = None
-    keep: Sequence[str] = ()  # further columns of tables to keep
-    choices: tuple[str, ...] = ()  # the answers in logs of a language model
-    multilabel: bool = False  # each output is the sigmoid of a label, independent of the others
-    skip_unreadable: bool = True  # skip up to 1 % of the rows, instead of stopping at the first
+    keep: Sequence[str] = ()  # more columns of tables to keep
+    choices: tuple[str, ...] = ()  # the answers to look for in logs of a language model
+    multilabel: bool = False  # whether each output is about a label of its own
+    # skip up to 1 % of the rows; if false, stop at the first that cannot be read
+    skip_unreadable: bool = True
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of a domain; `trained`: whether there are features to learn from."""
+        """Return the shares of the splits; with `trained`, there are features to learn from."""
         if self.fractions is not None:
             return self.fractions
         if domain == "target":
@@ -131,10 +134,10 @@ class ExtractSettings:
         return SOURCE_FRACTIONS if trained else FITTED_FRACTIONS
 
     def options(self) -> list[str]:
-        """Return the options of ``covcal extract`` that give the same file.
+        """Return options of ``covcal extract`` that give the same file.
 
-        Defaults and options that do not affect results are left out. For a shard, the options are
-        those of the whole extraction.
+        Options are left out if they have their default, or do not change the result. For a shard,
+        they are the options of the whole extraction.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []
         texts = {
