@@ -1,1 +1,1 @@
-"""Covcal's own files: features, adapted files and calibrations. README.md specifies them."""
+"""Covcal's own files, which README.md specifies."""

@@ -1,7 +1,7 @@
-"""A fitted calibration, as cal.json holds it.
+"""A calibration, as cal.json contains it.
 
-The calibrated confidence is the probability of the label that the ORIGINAL classifier predicted,
-even if the forecaster would predict another label (MATHEMATICS, section 6).
+Its confidence is the probability of the class that the ORIGINAL classifier predicted, even if the
+forecaster would predict another one (MATHEMATICS, section 6).
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from covcal_cli.records import (
 )
 
 _SHARES_TOLERANCE = 1e-6
-# The numbers that the maps of a calibration hold, with their ranges; a map may be null.
+# The numbers in the maps of a calibration, with their ranges. A map may be null.
 _INTERVAL = {"accuracy": Share, "accuracy_low": Share, "accuracy_high": Share}
 _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "fit": {"rows": Count, "errors": Count, "loss": NonNegative, "loss_before": NonNegative},
@@ -52,48 +52,49 @@ _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "estimates": {"target_confidence_before": Share | None, "target_confidence": Share | None},
     "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
-_LARGEST_OFFSET = 100.0  # log odds; beyond this, a float32 probability is 0 or 1
-_LEAST_TEMPERATURE = 1e-100  # below this or above its inverse, scaled logits would overflow
+_LARGEST_OFFSET = 100.0  # with larger log odds, a float32 probability is 0 or 1
+_LEAST_TEMPERATURE = 1e-100  # with T below this, or above its inverse, scaled logits would overflow
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method that ``auto`` considered."""
+    """A method that ``auto`` compared."""
 
     method: str
-    temperature: Positive  # its T_f
-    target_confidence: Share | None  # mean on target training and validation rows
-    # Estimated accuracy on the target, the same for all candidates.
+    temperature: Positive  # T_f of this method
+    target_confidence: Share | None  # mean confidence on target training and validation rows
+    # the estimated accuracy on the target, which is the same for all methods
     estimated_accuracy: Share | None
     expected_ece: Share | None  # the distance between confidence and accuracy
     chosen: bool
-    why: str  # the reason why it was chosen or not, in a few words
-    # The lowest possible ECE if the estimate is right. It is the distance above, or None if T was
-    # matched to the estimate, which makes the distance about 0.
+    why: str  # in a few words, why auto chose it or did not
+    # If the estimate is right, the ECE is at least this: the distance above. None if T was matched
+    # to the estimate, because the distance is then about 0 whatever the ECE is.
     least_ece: Share | None = None
     matched: bool = False
-    aligned_temperature: Positive | None = None  # T_a of a blend
+    # for a blend, the temperature T_a of the aligned logits
+    aligned_temperature: Positive | None = None
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The labelled target rows to which a calibration was fitted."""
+    """The labelled target rows that a calibration was fitted to."""
 
     n: Number
     seed: int
     sha256: str  # hash of the ids
     ids: tuple[str, ...]  # ascending
-    design: str = "random"  # or "marked": rows that ``pick`` drew, batch by batch
-    population: Number | None = None  # the number of rows that could be drawn
-    batches: tuple[Count, ...] = ()  # the number of rows in each batch
+    design: str = "random"  # "random", or "marked": rows that ``pick`` drew in batches
+    population: Number | None = None  # number of rows that could be drawn
+    batches: tuple[Count, ...] = ()  # number of rows in each batch
 
 
 @dataclass(frozen=True)
 class TargetPrior:
-    """The class frequencies that are assumed for the target."""
+    """The class frequencies on the target that were assumed."""
 
     name: str  # the value of --target-prior
-    shares: tuple[Share, ...] | None  # one share per class; None: the shares of the source
+    shares: tuple[Share, ...] | None  # one share per class; None if they are those of the source
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
@@ -101,63 +102,65 @@ SOURCE_PRIOR = TargetPrior("source", None)
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Document):
-    """A fitted calibration; a field with a default was added later."""
+    """A calibration. Fields with a default were added later."""
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
-    method: str  # the method that the user asked for
-    method_used: str  # the method that was used; `reason` explains it in one sentence
+    method: str  # the method as the user asked for it
+    method_used: str  # the method that was used; `reason` says why, in one sentence
     reason: str
-    forecaster: Forecasters  # the forecaster whose logits are scaled
-    # T_f of softmax(z / T_f + b + a 1[k = f]). The class offsets b and the offset a of the
-    # classifier's label f are 0 for most methods.
+    forecaster: Forecasters  # whose logits are scaled
+    # T_f in softmax(z / T_f + b + a 1[k = f]). For most methods, the class offsets b, and the
+    # offset a of the class f that the classifier predicts, are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
-    aligned_temperature: Positive | None = field(  # T_a of a blend
-        default=None, metadata=at("temperatures.aligned")
-    )
-    # T_g per member; empty without weights, and then `discriminator` is None.
+    # for a blend, the temperature T_a of the aligned logits
+    aligned_temperature: Positive | None = field(default=None, metadata=at("temperatures.aligned"))
+    # T_g of each member. Empty if no weights were used; `discriminator` is then None.
     discriminator_temperatures: tuple[Positive, ...] = field(
         metadata=at("temperatures.discriminator")
     )
     discriminator: str | None  # "logistic" or "network"
-    max_weight: Annotated[float, Within(1)]  # U
-    loss: str  # the loss that T_f minimises, "brier" or "nll"
-    fit: Mapping[str, Any]  # the fit of T_f: rows, errors, loss before and after, limit
-    weights: Mapping[str, Any] | None  # `WeightHealth`, and `bound`, if there are weights
+    max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
+    loss: str  # the loss that T_f minimises: "brier" or "nll"
+    # about the fit of T_f: number of rows and errors, loss before and after, limit
+    fit: Mapping[str, Any]
+    # the fields of `WeightHealth`, and `bound`; None without weights
+    weights: Mapping[str, Any] | None
     bound: Mapping[str, Any] | None
-    # Mean confidence on target validation rows, before and after. It is also the accuracy that the
-    # calibration implies.
+    # Mean confidence on target validation rows, before and after. The one after is also the
+    # accuracy that the calibration promises.
     estimates: Mapping[str, Any]
-    guards: tuple[Guard, ...] = ()  # checks of the method's assumptions
-    candidates: tuple[Candidate, ...] = ()  # the methods that `auto` chose from
+    guards: tuple[Guard, ...] = ()  # checks of what the method assumes
+    candidates: tuple[Candidate, ...] = ()  # the methods that `auto` compared
     target_prior: TargetPrior = SOURCE_PRIOR
-    # b, one per class: log(q_y / p_y) for methods that correct for a prior, else empty.
+    # b, one number per class: log(q_y / p_y) if class frequencies are corrected, else empty
     class_offsets: tuple[float, ...] = ()
-    # a, added to the log odds of the probability of the classifier's label.
+    # a, which is added to the log odds of the confidence
     confidence_offset: float = 0.0
-    used_target_labels: bool = False  # labels of rows that the user labelled, or of --labels N
+    # whether target labels were used: those of covcal label, or of --labels N
+    used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     seed: int
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier
-    # The classifier's source accuracy; None without labelled rows.
+    # the classifier's accuracy on the source; None without labelled rows
     source_accuracy: SourceAccuracy | None = None
-    # Columns of a table, in the order in which the model reads them.
+    # the columns of a table, in the order in which the model reads them
     feature_columns: tuple[str, ...] = ()
-    # How the model was read: the function after the logits, the preprocessing of images (null
-    # without images), and the tensors of phi and the logits. A missing key is unknown.
+    # How the model was read: the function that turns logits into the output, how images were
+    # preprocessed (null without images), and the tensors of phi and of the logits. If a key is
+    # missing, it is not known.
     reading: Mapping[str, Any] = field(default_factory=dict)
-    networks_sha256: str | None  # hash of the aligned networks, if the method needs them
+    networks_sha256: str | None  # hash of the aligned networks, if the method uses them
     inputs: tuple[Input, ...]
 
     @property
     def target_confidence(self) -> tuple[float | None, float | None]:
-        """The mean confidence before and after, on the rows of the estimated accuracy.
+        """The mean confidence before and after, on the rows for which the accuracy was estimated.
 
-        These are training and validation rows if `candidates` hold an estimate, else validation
-        rows.
+        Without an estimate, on target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")
@@ -169,7 +172,7 @@ class Calibration(Document):
 
     @property
     def scaling(self) -> Scaling:
-        """The scaling of logits."""
+        """How logits are scaled."""
         return Scaling(
             self.forecaster,
             self.forecaster_temperature,
@@ -185,7 +188,7 @@ def read_calibration(path: str | Path) -> Calibration:
     Raises
     ------
     CovcalError
-        If the file is missing, is not JSON, or is not a calibration that this version reads.
+        If the file is missing, is not JSON, or is no calibration that this version can read.
     """
     path = Path(path)
     calibration = read_document(
@@ -206,7 +209,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _require_numbers(calibration: Calibration) -> None:
-    """Raise ValueError, which names the key, unless the maps hold their numbers."""
+    """Raise ValueError, naming the key, unless the maps contain their numbers."""
     estimates = calibration.estimates
     labelled = estimates.get("labelled")
     if calibration.labelled_rows is not None and labelled is None:
@@ -229,7 +232,7 @@ def _require_numbers(calibration: Calibration) -> None:
 
 
 def _fault(calibration: Calibration) -> str | None:
-    """Return the contradiction between fields that are each valid, or None."""
+    """Return which fields contradict each other; None if none do."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
         return f"temperatures.aligned is {aligned} of the forecaster {calibration.forecaster}"

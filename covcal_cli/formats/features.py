@@ -1,11 +1,11 @@
-"""The HDF5 files between the steps: their content, and how they are read and checked.
+"""Read and check the HDF5 files between the steps: features files and adapted files.
 
-``covcal.features/1`` (from extract) and ``covcal.adapted/1`` (from adapt) share one shape: a group
-per domain (``/source``, ``/target``), ``/classes``, and root attributes with the provenance.
-Opening a file checks its structure; values are checked as they are read, block by block.
+``covcal.features/1`` (by extract) and ``covcal.adapted/1`` (by adapt) have the same structure: a
+group per domain (``/source``, ``/target``), ``/classes``, and root attributes that say how the file
+was made. The structure is checked when a file is opened, and values when they are read.
 
 A `Domain` does not return labels. Source labels come from `SourceDomain.labels`. Target labels come
-only from the module `target_labels`, which nothing that trains or fits imports.
+only from the module `target_labels`; no module that trains or fits imports it.
 """
 
 import hashlib
@@ -28,14 +28,15 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.records import parsed_json
 
 FEATURES_SCHEMA = "covcal.features/1"
-APPLIED_SCHEMA = "covcal.applied/1"  # written by `covcal apply`
+APPLIED_SCHEMA = "covcal.applied/1"  # the schema of files that `covcal apply` writes
 ADAPTED_SCHEMA = "covcal.adapted/1"
-FEATURE_COLUMNS = "feature_columns"  # attribute: a table's columns as the model reads them, JSON
-# Attribute: fractions of the source's splits, if they differ from the target's.
+# attribute: the columns of a table in the order in which the model reads them, as JSON
+FEATURE_COLUMNS = "feature_columns"
+# Attribute: the shares of the source's splits, if they differ from the target's.
 SOURCE_FRACTIONS = "source_fractions"
-LABELS = "labels"  # attribute of a file with several labels: their names, as a list in JSON
-OPTIONS = "options"  # attribute: the options of extract, as a list in JSON
-ONE_TABLE = "one_table"  # attribute: 1 if both domains are rows of one table
+LABELS = "labels"  # attribute: the names of the labels, if rows can have several, as a JSON list
+OPTIONS = "options"  # attribute: the options of extract, as a JSON list
+ONE_TABLE = "one_table"  # attribute: 1 if one table contains both domains
 # Attribute: sha256 of a features file's content. Comparing it is much faster than hashing the file.
 CONTENT = "content_sha256"
 # Attributes of an adapted file: the path of its features file, and that file's content hash.
@@ -53,15 +54,15 @@ ONE_CONFIDENCE = "confidence"
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
-ALL = "all"  # all splits
-REMEDY = "make it with covcal extract"  # the remedy for a file of another kind
+ALL = "all"  # stands for all splits
+REMEDY = "make it with covcal extract"  # the remedy if a file is something else
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB
-_BLOCK_BYTES = 4 << 20  # bytes that are read at a time
+_BLOCK_BYTES = 4 << 20  # bytes read at a time
 _LEAST_ROWS = 256
-_SPLIT_ROWS = 1 << 18  # number of row numbers that are made at a time
+_SPLIT_ROWS = 1 << 18  # number of row numbers made at a time
 _REQUIRED = ("logits", "labels", "split", "ids")
 _ALIGNED = ("domain_logits", "aligned_logits", "aligned_domain_logits")
-# Number type and axes of each dataset: n rows, K classes, d features, M members.
+# Number type and axes of each dataset. n: rows, K: classes, d: features, M: members.
 _DATASETS = {
     "logits": ("f", "nK"),
     "labels": ("iu", "n"),
@@ -76,7 +77,7 @@ _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed
 
 
 class Domain:
-    """One domain of an open file: its splits, and arrays read by row; never its labels."""
+    """One domain of an open file: its splits, and arrays that are read by row. Never its labels."""
 
     def __init__(self, path: Path, name: str, group: Group, n_classes: int) -> None:
         self.path = path
@@ -84,11 +85,11 @@ class Domain:
         self.n_classes = n_classes  # K
         self._group = group
         self.n = self._checked_rows()
-        # The width d of phi(x); None if the file holds no features.
+        # The number of features d; None if there are none.
         self.n_features = int(group["features"].shape[1]) if "features" in group else None
-        # The members M of the aligned forecaster; 0 in a features file.
+        # The number of members M of the aligned forecaster; 0 in a features file.
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
-        # The index into `SPLITS` of every row, shape (n,).
+        # For each row, the index of its split in `SPLITS`, shape (n,).
         self.split: Splits = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}: write 0, 1 or 2")
@@ -109,9 +110,9 @@ class Domain:
         return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
 
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
-        """Return at most `most` rows of some splits, as `thinned` draws them, ascending.
+        """Return at most `most` random rows of some splits, ascending, as `thinned` draws them.
 
-        The numbers of all rows are never in memory together, because there may be many more.
+        The numbers of all rows are never in memory at once, because there may be very many.
         """
         return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
@@ -124,17 +125,17 @@ class Domain:
                 yield np.flatnonzero(is_wanted).astype(np.int64) + start
 
     def counts(self) -> str:
-        """Return the rows per split in words, for messages."""
+        """Return how many rows each split has, in words."""
         sizes = (f"{name} {self.count(name)}" for name in SPLITS)
         return f"{self.name}: {', '.join(sizes)}"
 
     def require_rows(self, split: str) -> Rows:
-        """Return the rows of a split; refuse an empty split."""
+        """Return the rows of a split. Refuse a split without rows."""
         self.require_any(split)
         return self.rows(split)
 
     def require_any(self, split: str) -> None:
-        """Refuse an empty split."""
+        """Refuse a split without rows."""
         if self.count(split) == 0:
             raise TooFewRowsError(
                 f"{self.path} has no {self.name} {split} rows ({self.counts()}): "
@@ -142,7 +143,7 @@ class Domain:
             )
 
     def features(self, rows: Rows) -> Float32s:
-        """Return phi(x) of `rows`, shape (m, d) float32; refuse values that are not finite."""
+        """Return phi(x) of `rows`, (m, d) float32. Refuse values that are not finite."""
         if self.n_features is None:
             raise self._error("features", "is missing: extract again with features")
         return self._read("features", rows)
@@ -152,40 +153,40 @@ class Domain:
         return self._read("logits", rows)
 
     def aligned_logits(self, rows: Rows) -> Float32s:
-        """Return the logits of every member of the aligned forecaster, shape (M, m, K) float32."""
+        """Return the logits of each member of the aligned forecaster, shape (M, m, K) float32."""
         return self._read("aligned_logits", rows, axis=1)
 
     def forecaster_logits(self, rows: Rows, forecaster: ForecasterName) -> Floats:
         """Return a forecaster's logits of `rows`, shape (m, K).
 
-        For the aligned forecaster they are log mean_m softmax(z_m) over its members.
+        Those of the aligned forecaster are log mean_m softmax(z_m) over its members.
         """
         if forecaster == "original":
             return self.logits(rows)
         return log_mean_softmax(self.aligned_logits(rows)).T
 
     def domain_logits(self, rows: Rows) -> Float32s:
-        """Return the source discriminator's logits on phi(x), shape (m,) float32."""
+        """Return the logits of the source discriminator on phi(x), shape (m,) float32."""
         return self._read("domain_logits", rows)
 
     def aligned_domain_logits(self, rows: Rows) -> Float32s:
-        """Return the logits of every member's source discriminator on psi, shape (M, m) float32."""
+        """Return the logits of each member's source discriminator on psi, shape (M, m) float32."""
         return self._read("aligned_domain_logits", rows, axis=1)
 
     def ids(self, rows: Rows) -> list[str]:
-        """Return the ids of `rows`: relative paths or row numbers."""
+        """Return the ids of `rows`, which are relative paths or row numbers."""
         try:
             return [bytes(value).decode("utf-8") for value in self.id_bytes(rows)]
         except UnicodeDecodeError as error:
             raise self._error("ids", "is not UTF-8: extract again") from error
 
     def id_bytes(self, rows: Rows) -> NDArray[np.bytes_]:
-        """Return the ids of `rows` as stored, in UTF-8, shape (m,)."""
+        """Return the ids of `rows` in UTF-8 as they are stored, shape (m,)."""
         return _taken(self._group["ids"], rows, axis=0)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the further columns of the file, such as groups."""
+        """Names of other columns in the file, such as groups."""
         return tuple(self._group["columns"]) if "columns" in self._group else ()
 
     def column(self, name: str, rows: Rows) -> AnyArray:
@@ -196,10 +197,10 @@ class Domain:
         return _taken(dataset, rows, axis=0)
 
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
-        """Cut `rows` into blocks of a few MiB, which limits the memory.
+        """Divide `rows` into blocks of a few MiB, which limits memory.
 
-        `names` (of ``features``, ``logits``, ``aligned_logits``) are the arrays to be read; by
-        default all.
+        `names` are the arrays that will be read, among ``features``, ``logits`` and
+        ``aligned_logits``; by default all.
         """
         widths = {
             "features": self.n_features or 1,
@@ -209,7 +210,7 @@ class Domain:
         return _cut(rows, max(widths[name] for name in names or widths))
 
     def _checked_rows(self) -> int:
-        """Return the number of rows; refuse datasets that do not fit together."""
+        """Return the number of rows. Refuse datasets whose numbers of rows differ."""
         group = self._group
         for name in _REQUIRED:
             if name not in group:
@@ -264,13 +265,13 @@ class Domain:
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # A sum is NaN or infinite if a term is. It may also overflow, which only costs a second
-        # look.
+        # A sum is NaN or infinite if one of its terms is. It may also overflow; then the values are
+        # looked at again.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
         wrong = ~np.isfinite(values)
-        if name == "logits":  # -inf is allowed here: it excludes a class if another class remains
+        if name == "logits":  # -inf excludes a class, which is allowed if another class remains
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         bad = np.argwhere(wrong)
         if len(bad):
@@ -285,23 +286,23 @@ class Domain:
 
 
 class SourceDomain(Domain):
-    """The labelled domain that the classifier was trained on."""
+    """The labelled domain, with data like those that the classifier was trained on."""
 
     def labels(self, rows: Rows) -> Labels:
-        """Return the labels of `rows`, shape (m,) int64; -1 if unknown."""
+        """Return the labels of `rows`, (m,) int64; -1 where a label is unknown."""
         return read_labels(self, rows)
 
 
 class FeatureFile:
-    """An open features or adapted file, checked for structure; a context manager.
+    """An open features or adapted file, whose structure was checked.
 
-    With `handle`, an open ``h5py.File`` that the caller closes, `path` is its name in messages and
-    records.
+    `handle` is an ``h5py.File`` that is open already, and that the caller closes; messages then
+    call it `path`.
 
     Raises
     ------
     CovcalError
-        If the file is missing, truncated, incomplete, of an unknown schema or inconsistent.
+        If the file is missing, cut short, incomplete, of an unknown schema, or contradicts itself.
     """
 
     def __init__(self, path: Path, handle: Any = None) -> None:
@@ -323,17 +324,17 @@ class FeatureFile:
 
     @property
     def is_adapted(self) -> bool:
-        """Whether this is the output of ``covcal adapt``."""
+        """Whether the file comes from ``covcal adapt``."""
         return self.schema == ADAPTED_SCHEMA
 
     @property
     def model(self) -> dict[str, str]:
-        """Name and sha256 of the classifier; empty if unknown."""
+        """Name and sha256 of the classifier's file; empty if unknown."""
         return {name: str(self.attributes.get(f"model_{name}", "")) for name in ("name", "sha256")}
 
     @property
     def feature_columns(self) -> tuple[str, ...]:
-        """The columns of a table that the model reads, in order; empty if unknown."""
+        """The columns of a table in the order in which the model reads them; empty if unknown."""
         text = self.attributes.get(FEATURE_COLUMNS)
         if not text:
             return ()
@@ -347,9 +348,9 @@ class FeatureFile:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the model was read, as far as the file records it; see `Calibration.reading`."""
+        """How the model was read, as far as the file says; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # a file without rows has this text
+        if reading.get("tail") == "None":  # if the file has no rows, this text is there
             del reading["tail"]
         if "preprocessing" in reading:
             try:
@@ -362,16 +363,16 @@ class FeatureFile:
 
     @property
     def has_one_confidence(self) -> bool:
-        """Whether the logits were made of one confidence per row."""
+        """Whether the logits were made from one confidence per row."""
         return bool(self.attributes.get("tail") == ONE_CONFIDENCE)
 
     @property
     def is_forecast_of_right(self) -> bool:
-        """Whether the only classes are right and wrong answers."""
+        """Whether the classes are only right and wrong answers."""
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
-        """Refuse `what` if the file does not have the probabilities of all classes."""
+        """Refuse to do `what` if the file does not have the probabilities of all classes."""
         if self.has_one_confidence:
             raise CovcalError(
                 f"{self.path} holds one confidence per row, but {what} needs the probabilities "
@@ -380,17 +381,17 @@ class FeatureFile:
 
     @property
     def handle(self) -> File:
-        """The open HDF5 file, for content without its own attribute here."""
+        """The open HDF5 file, for content that no method here returns."""
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file, or of the file before its rows were labelled."""
-        if self._sha256 is None:  # reading the whole file takes long, so read it once
+        """Return the sha256 of the file; if rows were labelled, that of the file before."""
+        if self._sha256 is None:  # computed once, because it takes long to read the whole file
             self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
         return self._sha256
 
     def require_source(self) -> SourceDomain:
-        """Return the source domain; raise `TooFewRowsError` if there is none."""
+        """Return the source. Raises `TooFewRowsError` if there is none."""
         if self.source is None:
             raise TooFewRowsError(
                 f"{self.path} has no source rows: extract them together with the target, or add "
@@ -399,7 +400,7 @@ class FeatureFile:
         return self.source
 
     def require_target(self) -> Domain:
-        """Return the target domain; raise `TooFewRowsError` if there is none."""
+        """Return the target. Raises `TooFewRowsError` if there is none."""
         if self.target is None:
             raise TooFewRowsError(
                 f"{self.path} has no target rows: extract them together with the source, or add "
@@ -414,12 +415,12 @@ class FeatureFile:
         self._file.close()
 
     def _place(self, attributes: Mapping[str, Any]) -> str:
-        """Return the group to read: the group of one label if the file holds several."""
+        """Return the group to read; in a file of several labels, that of the current label."""
         names = _label_names(self.path, attributes)
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
     def _require_labels(self) -> None:
-        """Refuse a file that holds more labels than it names."""
+        """Refuse a file with more labels than it names."""
         named, stored = len(_label_names(self.path, self._file.attrs)), self._file.n_beside
         if named and named != stored:
             raise CovcalError(
@@ -441,7 +442,7 @@ class FeatureFile:
         return str(schema)
 
     def _require_usual_datasets(self) -> None:
-        """Refuse datasets in a form that covcal never writes, because then the file is damaged."""
+        """Refuse datasets in a form that covcal never writes: the file must be damaged."""
         for name, dataset in self._file.datasets.items():
             if dataset.can_grow:
                 raise CovcalError(
@@ -489,7 +490,7 @@ class FeatureFile:
 
 
 def labels_in(path: Path) -> tuple[str, ...]:
-    """Return the names of the independent labels in a file; empty for other files."""
+    """Return the names of the labels of a file whose rows can have several; else none."""
     return _label_names(path, root_attributes(path, remedy=REMEDY))
 
 
@@ -507,19 +508,19 @@ def _label_names(path: Path, attributes: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def thinned(rows: Rows, most: int, seed: int) -> Rows:
-    """Return at most `most` of `rows` by a seeded draw, ascending."""
+    """Return a random part of `rows`: at most `most`, ascending. Equal seeds give equal parts."""
     if len(rows) <= most:
         return rows
     return rows[thinned_places(len(rows), most, seed)]
 
 
 def thinned_places(n: int, most: int, seed: int) -> Rows:
-    """Return the `most` of `n` row numbers that `thinned` draws, ascending."""
+    """Return which of n rows `thinned` draws: `most` numbers, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
 def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
-    """Return the rows of `blocks` that `thinned` draws, without having all `n` rows in memory."""
+    """Return the rows that `thinned` draws from `blocks`, without having all in memory."""
     places = None if n <= most else thinned_places(n, most, seed)
     chosen, start = [np.empty(0, dtype=np.int64)], 0
     for block in blocks:
@@ -533,7 +534,7 @@ def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows
 
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
-    """Return the labels of `rows` of any domain; for `SourceDomain` and `target_labels` only."""
+    """Return labels of any domain. Only for `SourceDomain` and `target_labels`."""
     labels = _taken(domain._group["labels"], rows, axis=0)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
@@ -548,7 +549,8 @@ def read_labels(domain: Domain, rows: Rows) -> Labels:
 def columns_text(names: Sequence[str]) -> str:
     """Return the value of the attribute `FEATURE_COLUMNS`.
 
-    Very many names are replaced by their number and sha256, which are enough for comparison.
+    If names are too long together, only their number and sha256 are stored, which is enough to
+    compare them.
     """
     text = json.dumps(list(names), ensure_ascii=False)
     if len(text.encode()) <= _LONGEST_ATTRIBUTE:
@@ -558,17 +560,17 @@ def columns_text(names: Sequence[str]) -> str:
 
 
 def _cut(rows: Rows, width: int) -> Iterator[Rows]:
-    """Cut `rows` of `width` float32 values each into runs of a few MiB."""
+    """Divide `rows` of `width` float32 values into parts of a few MiB."""
     size = max(_LEAST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 
 
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
-    """Read `rows` as contiguous spans, which is far faster than HDF5's row selection.
+    """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
 
-    If a span with all rows is not much larger than the rows, it is read at once. Rows that are far
-    apart are read in spans of a few MiB. Rows that do not ascend are sorted first.
+    If one span contains all rows and is not much larger, it is read at once. Rows that are far
+    apart are read in several spans of a few MiB. Rows that do not ascend are sorted first.
     """
     if (np.diff(rows) <= 0).any():
         ascending, places = np.unique(rows, return_inverse=True)
@@ -593,7 +595,7 @@ def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
 
 
 def _span(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
-    """Return `rows` from one span that contains all of them."""
+    """Return `rows`, read from one span that contains all of them."""
     start, stop = int(rows[0]), int(rows[-1]) + 1
     span = dataset[start:stop] if axis == 0 else dataset[:, start:stop]
     if stop - start == len(rows):

@@ -15,7 +15,7 @@ MAX_GROUPS = 1000
 
 @dataclass(frozen=True)
 class ColumnGroups:
-    """The values of a column; the number of a group is the position of its value."""
+    """The different values in a column. The number of a group is the position of its value."""
 
     target: Domain
     column: str
@@ -35,9 +35,9 @@ class ColumnGroups:
 def column_groups(
     target: Domain, column: str, rows: Rows, others: Collection[str] = ()
 ) -> ColumnGroups:
-    """Return the groups of `rows` by a column; refuse a column with more than a thousand values.
+    """Return the groups of `rows` by a column. Refuse a column with over a thousand values.
 
-    If there is no such column, the message names `others`: the further groupings of the command.
+    If there is no such column, the message names `others`, which the command accepts instead.
     """
     if column not in target.columns:
         columns = ", ".join([*target.columns, *others]) or "none"
@@ -58,10 +58,10 @@ def column_groups(
 def joined_groups(
     targets: Sequence[Domain], column: str, rows: Sequence[Rows], others: Collection[str] = ()
 ) -> list[ColumnGroups]:
-    """Return the groups of the rows of several files by a column; they are the same in all files.
+    """Return the groups of rows in several files by a column. All files have the same groups.
 
-    Raises `CovcalError` as `column_groups`, or if the column holds numbers in one file and texts in
-    another.
+    Raises `CovcalError` as `column_groups` does, or if the column is numbers in one file and texts
+    in another.
     """
     groups = [
         column_groups(target, column, part, others)

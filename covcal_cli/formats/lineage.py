@@ -1,12 +1,11 @@
-"""The lineage of files: which file was made from which, and whether they still fit together.
+"""Which file was made from which, and whether files still belong together.
 
-If the user names no file, a command takes a file of the current folder, but only if it still
-belongs to the files beside it. Otherwise a command could combine a new extraction with the numbers
-of an earlier one. A file that the user names is always used, with a note if it does not belong to
-the others.
+If the user names no file, a command takes one in the current folder. It must still belong to the
+files beside it. Otherwise a command could mix a new extraction with the results of an earlier one.
+A file that the user names is always used; a note says if it does not belong to the others.
 
-A document may come from another person. So a file that only a document names is opened only if it
-is in the document's own folder.
+Anybody may have written a document. So a file that only a document names is opened only if it is in
+the folder of the document.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +29,15 @@ from covcal_cli.formats.features import (
 from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input, labels_of_document, read_json
 
-# The files that a command reads if the user names none; it takes the first that exists.
+# The files that are taken if the user names none: the first of them that exists.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
 
 
 def file_here() -> Path:
-    """Return adapted.h5 of this folder if there is one, else features.h5.
+    """Return adapted.h5 in this folder; if there is none, features.h5.
 
-    Raises `CovcalError` if neither exists; if adapted.h5 was not made from the features.h5 beside
-    it, or not from the features file that it names; or if that file is outside the folder.
+    Raises `CovcalError` if neither exists. The same if adapted.h5 was not made from the features.h5
+    beside it or from the features file that it names, or if that file is outside the folder.
     """
     for path in (_ADAPTED, _FEATURES):
         if path.is_file():
@@ -51,10 +50,10 @@ def file_here() -> Path:
 
 
 def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
-    """Return the names of the independent labels in the files of a command; none for other files.
+    """Return the names of the labels if rows of the command's files can have several; else none.
 
-    The names come from `file`, else from the first of the documents, else from this folder's
-    cal.json.
+    They are read from `file`, else from the first of the documents, else from cal.json in this
+    folder.
     """
     if file is not None:
         return labels_in(file)
@@ -70,17 +69,17 @@ def file_to_judge(
     purpose: str,
     picked: bool,
 ) -> tuple[Path, list[str]]:
-    """Return the file for calibrations: `path`, or else the file of the first calibration.
+    """Return the file to use calibrations on: `path`, or else that of the first calibration.
 
-    Also return notes on named files that do not belong together.
+    Also return notes on files that the user named but that do not belong together.
 
     - `path`: the file that the user named.
     - `calibrations`, `documents`: the calibrations and their files.
-    - `purpose`: the command, such as "evaluate", for messages.
-    - `picked`: whether the user named no calibration, so that this folder's cal.json was taken.
+    - `purpose`: the name of the command, for messages.
+    - `picked`: whether the user named no calibration, so that cal.json of this folder was taken.
 
     Raises `CovcalError` if a file that the user did not name has changed, was made from a file that
-    has changed, or is outside the folder of the calibration that names it.
+    has changed, or is outside the calibration's folder.
     """
     if path is None:
         return _fitted_file(calibrations[0], documents[0], purpose), []
@@ -97,10 +96,10 @@ def file_to_judge(
 def require_current(
     calibration: Calibration, document: Path, *, purpose: str, named: Path | None = None
 ) -> None:
-    """Refuse a calibration that the user did not name if the file it was fitted on has changed.
+    """Refuse a calibration that the user did not name if its features file has changed.
 
-    A file that is gone is not refused. `named` is the file that the user named, if any. Messages
-    name the calibration's file, `document`, and the command, `purpose`, such as "export".
+    It is not refused if that file is missing. `named` is the file that the user named, if there is
+    one. Messages name `document`, the file of the calibration, and `purpose`, the command.
     """
     fitted = calibration.inputs[0]
     otherwise = f"pass -c {document} to {purpose} with it"
@@ -116,7 +115,7 @@ def require_current(
 
 
 def notes_on_named(path: Path | None) -> list[str]:
-    """Return a note if a named file does not belong to the files beside it, else nothing."""
+    """Return a note if a named file does not belong to the files beside it."""
     if path is None:
         return []
     attributes = root_attributes(path, remedy=REMEDY)
@@ -148,7 +147,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse the file of a calibration if it, or the file that it was made from, has changed."""
+    """Refuse a calibration's file if it, or the file that it was made from, has changed."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "
@@ -158,16 +157,16 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
 
 
 def is_unchanged(entry: Input) -> bool:
-    """Return whether a file exists and has not changed; False if it must not be opened."""
+    """Return whether a file exists and has not changed; false if it must not be opened."""
     if entry.is_outside or not entry.path.is_file():
         return False
     return unmarked_sha256(entry.path) == entry.sha256
 
 
 def unmarked_sha256(path: Path) -> str:
-    """Return the sha256 of a file, as it was before rows were labelled.
+    """Return the sha256 that a file had before rows were labelled.
 
-    Adding labels to a file does not change its identity.
+    So a file keeps its identity when labels are added.
     """
     try:
         marked = root_attributes(path, remedy=REMEDY).get(UNMARKED_SHA256)
@@ -177,9 +176,9 @@ def unmarked_sha256(path: Path) -> str:
 
 
 def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
-    """Return whether a file with these attributes was made from the features file.
+    """Return whether a file with these attributes was made from this features file.
 
-    True if the attributes do not say.
+    True if the attributes do not say it.
     """
     content = adapted.get(FEATURES_CONTENT)
     if content is not None:
@@ -204,9 +203,9 @@ def _require_origin(path: Path, otherwise: str) -> None:
 
 
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
-    """Return the features files that an adapted file must come from; empty for other files.
+    """Return the features files that an adapted file must be made from; none for other files.
 
-    They are the file that it names and, if it has the default name, the features.h5 beside it.
+    They are the one that it names and, if it is called adapted.h5, features.h5 beside it.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []
@@ -218,7 +217,7 @@ def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
 
 
 def _other_origin(path: Path, attributes: Mapping[str, Any], origins: Sequence[Path]) -> str | None:
-    """Return a message if an adapted file was not made from the current state of these files."""
+    """Return a message if an adapted file was not made from these files as they are now."""
     for origin in origins:
         if origin.is_file() and not was_made_from(attributes, origin):
             return f"{path} was not made from the current {origin}"

@@ -1,9 +1,9 @@
-"""The writer of covcal's HDF5 files, block by block; `features` reads them and names the schemas.
+"""Write covcal's HDF5 files, block by block. `features` reads them.
 
-The same blocks give the same bytes: no timestamps, no compression, HDF5's default library version.
-Datasets are stored in chunks of about half a MiB, each with a checksum (HDF5's fletcher32), which
-HDF5 checks whenever it reads the chunk. The root attribute ``complete`` is set last, and readers
-refuse a file without it.
+Equal blocks give equal bytes: there are no times and no compression, and HDF5's default version is
+used. Datasets consist of chunks of about half a MiB, each with a checksum (fletcher32). HDF5
+compares it whenever it reads the chunk. The root attribute ``complete`` is written last, and a file
+without it is refused.
 """
 
 import io
@@ -20,14 +20,15 @@ from covcal_cli.hdf5 import Dataset
 
 Attribute = str | int | float
 _COPIED_BYTES = 4 << 20  # bytes copied at a time
-_CHUNK_BYTES = 512 << 10  # must be less than HDF5's cache of 1 MiB per dataset
+_CHUNK_BYTES = 512 << 10  # must be smaller than HDF5's cache of 1 MiB per dataset
 
 
 class _Sink(io.FileIO):
-    """A file that stores the first write error instead of raising it.
+    """A file that keeps the first error of a write, instead of raising it.
 
-    HDF5 cannot close a file that it failed to write to: it loses the error, or crashes the process.
-    So here every write seems to succeed, and the writer asks for the error afterwards.
+    If HDF5 cannot write to a file, it cannot close it either: it loses the error, or the process
+    crashes. So every write seems to succeed, and the writer asks afterwards whether there was an
+    error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +47,7 @@ class _Sink(io.FileIO):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        view[:] = bytes(len(view))  # unwritten parts read as zeros
+        view[:] = bytes(len(view))  # parts that were not written are zeros
         super().readinto(view)
         return len(view)
 
@@ -58,21 +59,21 @@ class _Sink(io.FileIO):
             return self.tell()
 
     def require_written(self) -> None:
-        """Raise the first write error, if any."""
+        """Raise the first error of a write, if there was one."""
         if self.error is not None:
             raise self.error
 
 
 class HDF5Writer:
-    """A covcal HDF5 file that is being written; use it inside `atomic_output`."""
+    """An HDF5 file that is being written, inside `atomic_output`."""
 
     def __init__(
         self,
         path: Path,  # the temporary file to create
         *,
         schema: str,  # such as "covcal.features/1"
-        classes: Sequence[str],  # names, ordered like the logits
-        # The provenance, without times: the same input gives the same bytes.
+        classes: Sequence[str],  # the class names in the order of the logits
+        # root attributes that say how the file was made, without times
         attributes: Mapping[str, Attribute],
     ) -> None:
         self._sink = _Sink(path)
@@ -91,12 +92,12 @@ class HDF5Writer:
     def allocate(
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0
     ) -> None:
-        """Create the dataset `name`, which `fill` writes in blocks; `axis` is that of the rows."""
+        """Create a dataset that `fill` writes in blocks. `axis` is the axis of the rows."""
         layout = _layout(shape, np.dtype(dtype), axis)
         self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=dtype, **layout)
 
     def fill(self, name: str, start: int, block: ArrayLike, *, axis: int = 0) -> None:
-        """Write `block` into the rows of an allocated dataset from `start` on, along `axis`."""
+        """Write `block` into the rows from `start` on."""
         values = np.asarray(block)
         rows = slice(start, start + values.shape[axis])
         self._allocated[name][(slice(None),) * axis + (rows,)] = values
@@ -112,12 +113,12 @@ class HDF5Writer:
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:
-        """Copy a dataset of another file; checksums are verified and computed anew."""
+        """Copy a dataset of another file. Checksums are compared, and computed again."""
         shape, chunks = dataset.shape, dataset.chunks or dataset.shape
         if not shape or 0 in shape:
             self.write(name, dataset[()])
             return
-        # Chunks divide the axis of the rows.
+        # the axis of the rows is divided into chunks
         axis = next((axis for axis in range(len(shape)) if chunks[axis] < shape[axis]), 0)
         self.allocate(name, shape, dataset.dtype, axis=axis)
         row_bytes = math.prod(shape) // shape[axis] * dataset.dtype.itemsize
@@ -127,7 +128,7 @@ class HDF5Writer:
             self.fill(name, start, block, axis=axis)
 
     def complete(self, **attributes: Attribute) -> None:
-        """Set the last attributes, mark the file complete, and flush it to the disk."""
+        """Write the last attributes, mark the file as complete, and write it to the disk."""
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
         self._file.attrs["complete"] = 1
@@ -143,9 +144,9 @@ class HDF5Writer:
 
 
 def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str, Any]:
-    """Return the storage of a dataset: in chunks of some rows each, with a checksum.
+    """Return how a dataset is stored: in chunks of some rows, each with a checksum.
 
-    HDF5 cannot store a single number or an empty dataset in chunks.
+    (HDF5 has no chunks for a single number or an empty dataset.)
     """
     if not shape or 0 in shape or dtype.itemsize == 0:
         return {}
@@ -156,15 +157,15 @@ def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str
 
 
 def _storable(value: Attribute) -> Attribute:
-    """Return an attribute that HDF5 accepts; bytes of a path that are not UTF-8 are escaped."""
+    """Return an attribute that HDF5 accepts. Bytes of paths that are not UTF-8 are escaped."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
-    """Encode texts as fixed-length UTF-8 bytes, as ``/classes`` and ``ids`` are stored."""
+    """Return texts as UTF-8 bytes of one length, as ``/classes`` and ``ids`` are stored."""
     if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster
         return np.array(texts, dtype=f"S{max(map(len, texts), default=1) or 1}")
     width = max((len(text.encode("utf-8")) for text in texts), default=1)
-    # Not a list, which would take 50 MB for a million texts.
+    # no list, because it would take 50 MB for a million texts
     encoded = (text.encode("utf-8") for text in texts)
     return np.fromiter(encoded, dtype=f"S{max(1, width)}", count=len(texts))
