@@ -1,1 +1,1 @@
-"""``covcal apply``: calibrated probabilities of rows."""
+"""``covcal apply``: write calibrated probabilities of rows."""

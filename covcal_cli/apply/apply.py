@@ -1,8 +1,8 @@
-"""Write calibrated probabilities of every row of a file, block by block.
+"""Write the calibrated probabilities of every row of a file, block by block.
 
-No true label is read. A row's label is the class that the classifier predicted, and its confidence
-is the calibrated probability of that class. Offsets and adapted features can make another class
-more probable than the label. `ApplyReport` counts such rows (MATHEMATICS, section 6).
+No true label is read. The label of a row is the class that the classifier predicted. Its confidence
+is the calibrated probability of this class. With offsets or adapted features, another class can be
+more probable. `ApplyReport` says in how many rows (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,8 +27,8 @@ from covcal_cli.progress import Progress, ProgressCallback, silent
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# With fewer classes than this, NumPy is fastest if classes are the first axis; with more, if they
-# are the last axis.
+# With fewer classes, NumPy is fastest if classes are the first axis; with more, if they are the
+# last.
 _FEW_CLASSES = 32
 
 
@@ -39,8 +39,8 @@ class ApplySettings:
 
     domain: DomainName = "target"
     split: str = ALL  # all, train, validation or test
-    confidence_only: bool = False  # leave out the probabilities of the classes
-    # Accept a file with another preprocessing than the calibration's file.
+    confidence_only: bool = False  # whether to leave out the probabilities of classes
+    # Accept a file whose images were preprocessed differently.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -53,17 +53,19 @@ DEFAULTS = ApplySettings()
 
 @dataclass(frozen=True)
 class ApplyReport:
-    """The numbers of one run of ``covcal apply``."""
+    """The result of ``covcal apply``, for the user."""
 
     rows: int
-    mean_confidence: float  # calibrated mean confidence, which estimates the accuracy on these rows
-    label_is_not_top: int  # rows in which another class is more probable than the label
+    # mean calibrated confidence, which is an estimate of the accuracy on these rows
+    mean_confidence: float
+    label_is_not_top: int  # in how many rows another class is more probable than the label
     method_used: str
     temperature: float  # T_f
-    aligned_temperature: float | None  # T_a of a blend
-    networks: Path | None  # the adapted file that gave the aligned logits; None if not needed
-    # The mean calibrated probability of every label, if the file has several. The values above are
-    # then those of the first label.
+    aligned_temperature: float | None  # for a blend, the temperature T_a of the aligned logits
+    # the adapted file from whose networks the aligned logits come; None if not needed
+    networks: Path | None
+    # If rows can have several labels: the mean calibrated probability of each label. The fields
+    # above are then about the first label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -78,14 +80,14 @@ def apply(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ApplyReport:
-    """Write id, label, confidence and calibrated probabilities of every row, in the file's order.
+    """Write id, label, confidence and calibrated probabilities of every row, in their order.
 
-    Memory does not grow with the number of rows. The same input and versions give the same bytes.
+    Memory does not depend on the number of rows. Equal input and versions give equal bytes.
 
     Parameters
     ----------
     path : str or Path
-        A features or adapted file of the calibration's model.
+        A features or adapted file, from the model of the calibration.
     document : str or Path
         The cal.json.
     output : str, Path or binary stream
@@ -93,10 +95,11 @@ def apply(
         stream, which gets CSV.
     settings : ApplySettings
     networks : str or Path, optional
-        The adapted file with the networks, for a method on aligned logits and a file without them.
-        Needed only if that file is not where the calibration says.
+        For a method on aligned logits, and a file that does not have them: the adapted file with
+        the networks. By default it is the one that the calibration names.
     decision : str or Path, optional
-        A decide.json of the calibration: adds which rows are accepted, and sets of classes.
+        A decide.json made with the calibration. It adds which rows are accepted, or sets of
+        classes.
     force : bool
         Replace an existing output.
     progress : callable, optional
@@ -112,7 +115,7 @@ def apply(
     networks = None if networks is None else Path(networks)
     if isinstance(output, str):
         output = Path(output)
-    # Check everything before the work starts.
+    # everything is checked before the work starts
     if isinstance(output, Path):
         write = format_of(output)
         check_output(
@@ -140,7 +143,7 @@ def apply(
             if aligned is not None:
                 check_output(output, force=force, inputs=[aligned.path])
             provenance = _provenance(first.file, document, calibration, settings)
-            if labels:  # each label has its own
+            if labels:  # each label has a calibration of its own
                 del provenance["method_used"], provenance["temperature"]
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(provenance), source.blocks())
@@ -166,7 +169,7 @@ def _opened(
     decision: str | Path | None,
     progress: ProgressCallback,
 ) -> "_CalibratedRows":
-    """Return the rows of an open file, with a fitting calibration and, if given, a decision."""
+    """Return the rows of an open file with its calibration, and with the decision if given."""
     calibration = read_calibration(document)
     aligned = networks_for(
         calibration,
@@ -192,7 +195,7 @@ def _opened(
 
 @dataclass
 class _CalibratedRows:
-    """The rows to write, and the sums over them."""
+    """The rows to write, and sums over them."""
 
     file: FeatureFile
     calibration: Calibration
@@ -202,7 +205,7 @@ class _CalibratedRows:
     with_probabilities: bool
     progress: ProgressCallback
     decision: Decision | None = None
-    n_labels: int = 1  # number of labels whose blocks are in memory together
+    n_labels: int = 1  # of how many labels blocks are in memory at the same time
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 
@@ -263,7 +266,7 @@ class _CalibratedRows:
 
 
 class _LabelRows:
-    """The rows to write with the probability of every label, block by block."""
+    """The rows to write, with the probability of every label."""
 
     def __init__(self, labels: Mapping[str, _CalibratedRows]) -> None:
         self.labels = labels
@@ -274,7 +277,7 @@ class _LabelRows:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean probability of every label, which estimates the share of rows with it."""
+        """The mean probability of each label, which estimates how many rows have it."""
         first = next(iter(self.labels.values()))
         return dict(zip(self.labels, (self._sums / len(first.rows)).tolist(), strict=True))
 
@@ -305,7 +308,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers; for all rows this is a range, which needs no memory."""
+    """Return row numbers. All rows are a range, which needs no memory."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -316,7 +319,7 @@ def _chosen_rows(domain: Domain, split: str) -> Rows | range:
 def _provenance(
     file: FeatureFile, document: Path, calibration: Calibration, settings: ApplySettings
 ) -> dict[str, str | int | float]:
-    """Return the hashes and names of everything that the output was computed from."""
+    """Return names and hashes of all that the output was computed from."""
     model = file.model
     provenance: dict[str, str | int | float] = {
         "input_sha256": file.sha256(),
@@ -335,14 +338,14 @@ def _provenance(
     return provenance
 
 
-# Blocks of rows are computed in float32, which is fast and is the stored type. Sums over many rows
-# are float64.
+# Blocks are computed in float32, the type in which they are stored. Sums over many rows are in
+# float64.
 
 
 def calibrated_rows(
     domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
-    """Return the labels (m,), their confidence (m,) and the calibrated probabilities (m, K)."""
+    """Return labels, (m,), their confidence, (m,), and calibrated probabilities, (m, K)."""
     logits, scaling = domain.logits(rows), scaled.scaling
     if not scaling.can_move_the_top:
         labels, distances, axis = _distances(logits)
@@ -354,23 +357,23 @@ def calibrated_rows(
 
 
 def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
-    """Return the labels, each logit minus the highest of its row, and the axis of the classes."""
-    with np.errstate(over="ignore"):  # -inf is a probability of 0
+    """Return the labels, the logits minus the highest of each row, and the axis of the classes."""
+    with np.errstate(over="ignore"):  # -inf means a probability of 0
         if logits.shape[1] > _FEW_CLASSES:
             return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    # if logits are equal, the first class is the label
+    # of equal logits, the first class is the label
     for index in reversed(range(len(distances))):
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
 
 
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
-    """Return softmax(z / T), shape (m, K), in the memory of `distances`."""
+    """Return softmax(z / T), (m, K), in the memory of `distances`."""
     with np.errstate(over="ignore"):
-        # Divide in float64: a very small temperature would be 0 in float32.
+        # in float64, because a very small temperature would be 0 in float32
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")
     np.exp(distances, out=distances)
     distances /= distances.sum(axis=axis, keepdims=True)

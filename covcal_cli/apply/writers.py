@@ -1,11 +1,11 @@
 """Write calibrated rows as CSV, Parquet, NPZ or HDF5.
 
-Each format is a function that writes block after block, and an entry in `FORMATS`. Memory does not
-grow with the number of rows.
+For each format, a function writes block after block; `FORMATS` lists them. Memory does not depend
+on the number of rows.
 
-CSV is written with NumPy. Each line is first a record of fixed size. Its unused bytes are 255,
-which does not occur in UTF-8, and are deleted from the finished block. This is about six times
-faster than formatting each number, and gives the same text.
+CSV is written with NumPy. Every line is first a record of fixed size. Bytes that it does not use
+are 255, which never occurs in UTF-8. They are removed from the finished block. This is about six
+times as fast as formatting each number, and gives the same text.
 """
 
 import json
@@ -36,13 +36,13 @@ from covcal_cli.formats.writer import HDF5Writer
 class AppliedRows:
     """A block of m calibrated rows."""
 
-    ids: NDArray[np.bytes_]  # UTF-8, of fixed length
+    ids: NDArray[np.bytes_]  # UTF-8, all of the same length
     label_index: Labels  # the classifier's label, which calibration never changes
-    confidence: Float32s  # calibrated probability of that label
-    probabilities: Float32s | None  # shape (m, K), unless only confidence is wanted
-    # shape (m,), or (m, K) for several labels, by a decision on rows
+    confidence: Float32s  # the calibrated probability of this label
+    probabilities: Float32s | None  # (m, K); None if only the confidence is wanted
+    # by a decision on rows: (m,), or (m, K) for several labels
     accept: Booleans | None = None
-    members: Booleans | None = None  # shape (m, K): classes of the set, by a decision on sets
+    members: Booleans | None = None  # by a decision on sets: the classes in each set, (m, K)
 
     def __len__(self) -> int:
         return len(self.label_index)
@@ -50,31 +50,31 @@ class AppliedRows:
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns and size of the output, known before the first row."""
+    """The columns and the size of the output, which are known before the first row."""
 
     rows: int  # number of rows
     classes: Sequence[str]  # names, length K
     id_dtype: np.dtype[Any]  # the type of `AppliedRows.ids`
     with_probabilities: bool
-    # Hashes and names of the inputs, for formats that can store them.
+    # names and hashes of the inputs, for formats that can store them
     provenance: Mapping[str, str | int | float]
     with_decision: bool = False
     with_sets: bool = False
-    integer_ids: bool = False  # whether the ids of the input were integers
-    # Whether `classes` are labels and a row can have several of them. Then there is no single
+    integer_ids: bool = False  # whether ids are integers in the input
+    # Whether `classes` are labels of which a row can have several. Then no single one is the
     # answer.
     is_multilabel: bool = False
 
     @property
     def answer(self) -> list[str]:
-        """Names of the columns of the classifier's answer in a table."""
+        """Names of a table's columns for the classifier's answer."""
         return [] if self.is_multilabel else ["label", "label_index", "confidence"]
 
     def columns(self) -> list[str]:
         """Return the names of a table's columns.
 
-        Probabilities are ``prob_CLASS``, or ``prob_0``, ``prob_1`` and so on if two classes have
-        the same name.
+        Those of probabilities are ``prob_CLASS``; if two classes have the same name, ``prob_0``,
+        ``prob_1`` and so on.
         """
         names: Sequence[str] = self.classes if self.with_probabilities else ()
         if len(set(names)) < len(names):
@@ -83,13 +83,13 @@ class Layout:
 
     @property
     def texts(self) -> list[str]:
-        """Names of the text columns that follow the numbers of a table."""
+        """Names of a table's columns of text, which follow its numbers."""
         if self.is_multilabel:
             return [f"decision_{name}" for name in self.classes if self.with_decision]
         return ["decision"] * self.with_decision + ["set"] * self.with_sets
 
     def texts_of(self, block: AppliedRows) -> list[list[str]]:
-        """Return the texts of a block, column by column; the classes of a set are joined by |."""
+        """Return the texts of a block by column. Between the classes of a set is "|"."""
         texts = []
         if block.accept is not None:
             texts += [
@@ -106,10 +106,10 @@ class Layout:
         return texts
 
 
-# Bytes of a row group before compression. With many small groups the footer would be larger than
+# Bytes of a row group before compression. With many small groups, their index would be larger than
 # the rows.
 _GROUP_BYTES = 32 << 20
-_COPY_BYTES = 1 << 20  # bytes copied at a time into an NPZ
+_COPY_BYTES = 1 << 20  # bytes that are copied at a time into an NPZ
 
 
 def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
@@ -118,7 +118,7 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write row groups of about 32 MiB, and the provenance as JSON under the key ``covcal``."""
+    """Write row groups of about 32 MiB, and names and hashes of the inputs as JSON."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
@@ -167,15 +167,16 @@ def _arrow_table(
 
 
 def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write an uncompressed archive, member by member. The same rows give the same bytes.
+    """Write an uncompressed archive, one array after the other. Equal rows give equal bytes.
 
-    Arrays: ``probabilities`` (n, K) f4 unless left out, ``id`` (n,) text, ``label_index`` (n,) i8,
-    ``confidence`` (n,) f4, ``classes`` (K,) text, and provenance as arrays without axes.
+    Its arrays are ``probabilities`` (n, K) f4 (unless left out), ``id`` (n,) text, ``label_index``
+    (n,) i8, ``confidence`` (n,) f4, ``classes`` (K,) text, and names and hashes of the inputs,
+    without axes.
     """
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
-    # The shape of a row in each array with rows.
+    # for each array with rows, the shape of one row
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
     if layout.is_multilabel:
         widths["accept"] = (len(layout.classes),)
@@ -183,8 +184,8 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # A zip archive is written one member at a time, but each block has all fields. So the
-        # widest array goes directly into the archive, and the narrow arrays first go into temporary
+        # A zip archive is written one array after the other, but each block has rows of all arrays.
+        # So the widest array goes directly into the archive, and the others first into temporary
         # files.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
@@ -215,7 +216,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
 def _member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-    # This ZipInfo has a fixed date, so that the file does not depend on the time.
+    # its date is fixed, so that the file does not depend on the time
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(member, header)
@@ -299,7 +300,7 @@ FORMATS: dict[str, Write] = {
 
 
 def format_of(path: Path) -> Write:
-    """Return the writer for a file name; refuse unknown endings and missing packages."""
+    """Return the writer of a file, by its name. Refuse unknown endings and missing packages."""
     write = FORMATS.get(path.suffix.lower())
     if write is None:
         raise CovcalError(f"{path}: name a file that ends in {', '.join(FORMATS)}")
@@ -310,17 +311,17 @@ def format_of(path: Path) -> Write:
     return write
 
 
-_BLOCK_VALUES = 1 << 14  # numbers that are composed at a time
+_BLOCK_VALUES = 1 << 14  # how many numbers are written at a time
 _SPECIAL = re.compile(rb'[",\n\r]')  # a field with one of these characters must be quoted
 _UNUSED = b"\xff"
-_DIGITS = 9  # enough digits to read every float32 back exactly
+_DIGITS = 9  # so many digits identify every float32
 
 # A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
-        ("start", "<u4"),  # the text before the digits: a comma, or ",0.0"
-        ("zeros", "<u2"),  # two more zeros
-        ("first", "<u2"),  # the first digit; if there is an exponent, also the point
+        ("start", "<u4"),  # what comes before the digits: a comma, or ",0.0"
+        ("zeros", "<u2"),  # two more zeros, if needed
+        ("first", "<u2"),  # the first digit, and the point if there is an exponent
         ("middle", "<u4"),  # four digits
         ("last", "<u4"),  # four digits
         ("exponent", "<u4"),
@@ -330,19 +331,19 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Return texts as integers with the same bytes, padded with `_UNUSED`."""
+    """Return texts as integers of the same bytes, with `_UNUSED` at the end."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-# The parts of a number by its decade: index d has 10^-d <= value < 10^(1-d).
+# The parts of a number for each decade: index d means 10^-d <= value < 10^(1-d).
 _DECADES = range(39)
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# For each exponent of a float32: the decade, and the value at which the next larger decade begins.
+# For each exponent of a float32: its decade, and where the next decade begins.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])
@@ -355,9 +356,10 @@ def write_csv(
     *,
     displayed: Callable[[bytes], bytes] | None = None,
 ) -> None:
-    """Write CSV (RFC 4180, UTF-8, line feeds): a header, then a line per row.
+    """Write CSV (RFC 4180, UTF-8, line feeds): a header, and a line per row.
 
-    Numbers have nine significant digits. `displayed` makes names and ids printable.
+    Numbers have nine significant digits. With `displayed`, names and ids are made safe for a
+    terminal.
     """
     show = displayed or bytes
     names = [_quoted(show(name.encode())) for name in layout.classes]
@@ -387,7 +389,7 @@ def write_csv(
 
 
 def for_screens(text: bytes) -> bytes:
-    """Return UTF-8 made printable for a terminal; see `covcal_cli.errors.printable`."""
+    """Return UTF-8 that is safe for a terminal; see `covcal_cli.errors.printable`."""
     if text.isascii() and text.decode("ascii").isprintable():
         return text
     return printable(text.decode("utf-8", errors="replace")).encode("utf-8")
@@ -408,7 +410,7 @@ def _quoted_ids(
 def _lines(
     ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
 ) -> bytes:
-    """Return the lines of rows: bytes of ids and labels, numbers, (m, C), and bytes of texts."""
+    """Return lines from the bytes of ids and labels, numbers, (m, C), and the bytes of texts."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),
@@ -425,7 +427,7 @@ def _lines(
 
 
 def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
-    """Return texts as bytes, shape (m, width), with `_UNUSED` after the end of each text."""
+    """Return texts as bytes, (m, width), with `_UNUSED` after each."""
     width = texts.dtype.itemsize
     codes = np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), width)
     if codes[:, -1].all():  # all texts have the same length
@@ -435,7 +437,7 @@ def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
 
 
 def _fill(numbers: NDArray[Any], values: Float32s) -> None:
-    """Write `values` into records of `_NUMBER`, both of shape (m, C)."""
+    """Write `values` into records of `_NUMBER`; both have shape (m, C)."""
     # `take` is faster than an index in brackets.
     exponents = (values.view(np.uint32) >> 23).astype(np.int64) & 255
     exact = values.astype(np.float64)
@@ -451,8 +453,8 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Some numbers are formatted one by one: numbers whose tenth digit is a 5, which the product may
-    # round wrongly; numbers that are rounded into the next decade; and values outside [0, 1] or
+    # Some numbers are formatted one by one: those whose tenth digit is a 5, where rounding the
+    # product may go wrong; those that are rounded into the next decade; and those outside [0, 1] or
     # below the smallest normal float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)

@@ -1,1 +1,1 @@
-"""``covcal export``: the same model with calibrated probabilities inside."""
+"""``covcal export``: write the same model with calibrated probabilities."""

@@ -1,9 +1,9 @@
-"""Merge a calibration into a classifier, and write one model.
+"""Build a calibration into a classifier, and write one model.
 
-The outputs of the original come first and do not change. Three outputs follow. ``probabilities`` is
-[N, K]. ``label`` is [N], int64, the first class with the largest logit of the original.
-``confidence`` is [N], the calibrated probability of this label. A name that the model already uses
-gets the prefix ``calibrated_``.
+The outputs of the original model come first, unchanged. Three more outputs follow.
+``probabilities`` has shape [N, K]. ``label``, [N] int64, is the first class with the original's
+largest logit. ``confidence``, [N], is the calibrated probability of this class. If the model
+already uses one of these names, the new output is called ``calibrated_NAME``.
 """
 
 import json
@@ -45,7 +45,7 @@ def export(
     trust_model: bool = False,
     force: bool = False,
 ) -> tuple[ExportReport, Calibration]:
-    """Write a classifier with calibrated probabilities beside its own outputs.
+    """Write a classifier that also returns calibrated probabilities.
 
     Parameters
     ----------
@@ -55,38 +55,37 @@ def export(
     document : Path
         The calibration, cal.json.
     output : Path, optional
-        The file to write: ``.onnx`` for ONNX, ``.pt2`` for torch; by default ``calibrated`` with
-        that ending in the current folder.
+        The file to write: ``.onnx`` for ONNX, ``.pt2`` for torch. Default: ``calibrated`` with this
+        ending, in the current folder.
     weights : Path, optional
         Weights for the module that ``module:function`` returns.
     networks : Path, optional
-        The adapted file, if it is no longer where the calibration says; for fl methods only.
+        For fl methods: the adapted file, if it has moved.
     decision : Path, optional
-        A decide.json of the calibration: adds the output ``accept``.
+        A decide.json made with the calibration; it adds the output ``accept``.
     model_output : str, optional
-        For a model with several outputs: the output that holds the classes. The default is the
-        output that was extracted; it is found by the names of phi and the logits in the features
-        file.
+        The output with the classes, if the model has several. Default: the output that was
+        extracted, which the names of phi and the logits in the features file tell.
     trust_model : bool
-        Open a model that is a program, as torch files are.
+        Open a model that is a program and can run code, as torch files can.
     force : bool
-        Replace `output` if it exists, and accept a calibration whose classes seem exchanged.
+        Replace `output` if it exists, and accept a calibration although its classes seem exchanged.
 
     Returns
     -------
     ExportReport
-        The written file, and how it was checked.
+        What was written, and how it was checked.
     Calibration
-        The calibration that was merged.
+        The calibration that the model now contains.
 
     Raises
     ------
     CovcalError
         If the calibration was made with another model or other networks, if its classes seem
-        exchanged, or if the merged model does not agree with the original and with NumPy. Then
-        nothing is written.
+        exchanged, or if the new model does not agree with the original and with NumPy. No file is
+        then written.
     """
-    # Check the names before reading anything.
+    # names are checked before anything is read
     kind = kind_of(model)
     path, document = Path(output or default_output(model)), Path(document)
     weights, networks = (None if extra is None else Path(extra) for extra in (weights, networks))
@@ -109,7 +108,7 @@ def export(
     accuracy = calibration.source_accuracy
     if accuracy is not None and accuracy.class_order is not None and not force:
         raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
-    # Open the model with its own library. It must be the model that was calibrated.
+    # The model is opened with its own library. It must be the one that was calibrated.
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 
@@ -125,7 +124,7 @@ def export(
             f"{document} was made for another model ({calibration.model['name']}, with another "
             f"sha256) than {model}: export that model, or extract and calibrate this one"
         )
-    # Find phi and the logits as extraction read them.
+    # phi and the logits must be those that were extracted
     aligned = calibrated_networks(calibration, document, networks)
     merge = Merge(
         Forecaster(calibration.scaling, aligned.arrays if aligned else None, accept_above),
@@ -157,14 +156,15 @@ def _as_extracted(
     document: str,
     model: str,
 ) -> OriginalT:
-    """Open a model so that phi and the logits are those that were extracted.
+    """Open a model so that its phi and logits are those that were extracted.
 
-    `outputs` are the outputs that extraction may have read, the most probable first.
+    `outputs` are the outputs that may have been extracted, the most probable first.
     """
-    # phi is needed only if there are networks.
+    # only networks need phi
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
-        outputs = outputs[:1]  # without names, use the first of several outputs
+        # the file does not name them, so the first of several outputs is used
+        outputs = outputs[:1]
     refusal: CovcalError | None = None
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:

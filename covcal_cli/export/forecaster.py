@@ -1,4 +1,4 @@
-"""The calibrated forecaster, its merge into a model, and the rows and tensors of its fit."""
+"""The calibrated forecaster, what is checked before it is written, and the tensors it reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.softmax import ForecasterName, Scaling, class_major, log_mean_softmax
 
-# Names of the added outputs; `free_name` changes a name that the model already uses.
+# Names of the added outputs; `free_name` changes a name that the model already has.
 ADDED = ("probabilities", "label", "confidence")
-ACCEPT = "accept"  # added by a decision
+ACCEPT = "accept"  # the output that a decision adds
 _STORED_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Forecaster:
-    """A calibrated forecaster in NumPy, the reference for every framework."""
+    """A calibrated forecaster in NumPy, with which every framework is compared."""
 
     scaling: Scaling
-    # /networks of an adapted file; None if the classifier's own logits are scaled.
+    # the networks of an adapted file; None if the classifier's own logits are scaled
     networks: Networks | None
-    # A decision accepts rows with a larger confidence; None without a decision.
+    # a decision accepts rows with a higher confidence; None without a decision
     accept_above: float | None = None
 
     @property
@@ -39,7 +39,7 @@ class Forecaster:
         return ADDED if self.accept_above is None else (*ADDED, ACCEPT)
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
-        """Return calibrated probabilities, shape (n, K), of phi (n, d) and the logits (n, K)."""
+        """Return calibrated probabilities, (n, K), from phi, (n, d), and logits, (n, K)."""
         sources: dict[ForecasterName, Floats] = {"original": logits}
         if self.networks is not None and features is not None:
             sources["aligned"] = log_mean_softmax(aligned_logits(self.networks, features)).T
@@ -50,50 +50,51 @@ class Forecaster:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows of the calibration's own file, on which the merged part is checked."""
+    """Rows of the calibration's own file, for a second check."""
 
-    features: Float32s | None  # phi, (n, d); None for a calibration of the classifier's own logits
-    logits: Float32s  # the classifier's, (n, K)
+    features: Float32s | None  # phi, (n, d); None if the classifier's own logits are scaled
+    logits: Float32s  # the classifier's logits, (n, K)
 
 
 @dataclass(frozen=True)
 class Merge:
-    """A calibration to merge, and the file to write."""
+    """A calibration to build in, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # rows of the file, for a second check of the merged part
+    stored: StoredRows | None  # rows of the calibration's file, for a second check
     metadata: Mapping[str, str]
     output: Path
-    force: bool  # replace files that exist
-    inputs: Sequence[Path]  # files that must never be replaced
+    force: bool  # whether to replace existing files
+    inputs: Sequence[Path]  # files that must not be replaced
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The differences of an exported model from the original and from NumPy."""
+    """How far an exported model is from the original and from NumPy."""
 
-    rows: int  # random inputs
-    # Rows of the calibration's file with which the merged part was checked; 0 if there are none.
+    rows: int  # number of random inputs
+    # number of rows of the calibration's file that were checked; 0 if it was not there
     stored_rows: int
-    # Change of the original outputs, relative to the largest value; 0: bit-equal.
+    # how much the original outputs changed, relative to the largest value; 0 if not at all
     output_error: float
-    probability_error: float  # largest absolute difference from NumPy's probabilities
-    label_is_not_top: int = 0  # stored rows in which another class is more probable than the label
+    probability_error: float  # largest difference from NumPy's probabilities
+    # in how many of these rows another class is more probable than the label
+    label_is_not_top: int = 0
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """A written model."""
+    """What was written."""
 
     output: Path
-    kept: tuple[str, ...]  # names of the original outputs, which did not change
-    added: tuple[str, ...]  # the names of probabilities, label and confidence
-    weights: Path | None  # the file of external weights beside it
+    kept: tuple[str, ...]  # names of the original outputs
+    added: tuple[str, ...]  # names of the added outputs
+    weights: Path | None  # the file beside it with large weights, if there is one
     agreement: Agreement
 
 
 class Original(Protocol):
-    """A classifier as extraction opened it, run on random inputs."""
+    """A classifier, opened as for extraction and run on random inputs."""
 
     features_tensor: str | None
     logits_tensor: str
@@ -101,11 +102,11 @@ class Original(Protocol):
 
     @property
     def tail(self) -> str | None:
-        """The function that turns the logits into the output; None if it was not recognised."""
+        """How the output follows from the logits; None if it is not known."""
         ...
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as extraction did; if `tail` is None, the random inputs decide."""
+        """Read the outputs as the extraction did. If `tail` is None, the random inputs decide."""
         ...
 
 
@@ -113,22 +114,22 @@ OriginalT = TypeVar("OriginalT", bound=Original)
 
 
 class Exporter(Protocol[OriginalT]):
-    """A model into which a calibrated forecaster can be merged."""
+    """A model into which a calibrated forecaster can be built."""
 
     sha256: str
-    outputs: Sequence[str]  # names
+    outputs: Sequence[str]  # names of its outputs
 
     def original(self, output: str | None, phi: str | None) -> OriginalT:
-        """Open the classifier by the name of its output and ``--phi``, as extraction does."""
+        """Open the classifier as for extraction, with this output and this ``--phi``."""
         ...
 
     def write(self, original: OriginalT, merge: Merge) -> ExportReport:
-        """Write the merged model after it passed all checks, else write nothing."""
+        """Write the new model if it passes all checks."""
         ...
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return `name`, or ``calibrated_NAME`` if the model uses it, numbered if needed."""
+    """Return a name, or ``calibrated_NAME`` (with a number if needed) if the model uses it."""
     if name not in taken:
         return name
     free, number = f"calibrated_{name}", 2
@@ -137,7 +138,7 @@ def free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-# The tensors, networks and rows of a calibration's fit.
+# What a calibration was fitted to: tensors, networks and rows.
 
 
 _TENSORS = ("features_tensor", "logits_tensor", "tail")
@@ -145,15 +146,15 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The names of a model's tensors in a file of covcal; None if the file lacks them."""
+    """The names of a model's tensors, as a file of covcal has them; None if it does not."""
 
-    features: str | None = None  # names of phi's tensors
+    features: str | None = None  # names of the tensors that form phi
     logits: str | None = None
-    tail: str | None = None  # the function that turns the logits into the output
+    tail: str | None = None  # how the output follows from the logits
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
-    """Return the extracted tensors that the calibration names, or else its features file."""
+    """Return the names of the tensors, from the calibration or else from its features file."""
     if calibration.reading:
         names = map(calibration.reading.get, _TENSORS)
         return Tensors(*(str(name) if name else None for name in names))
@@ -170,7 +171,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
 def calibrated_networks(
     calibration: Calibration, document: Path, networks: Path | None
 ) -> AlignedNetworks | None:
-    """Return the networks of an fl calibration; None if it scales the classifier's own logits."""
+    """Return the networks of an fl calibration; None if the classifier's own logits are scaled."""
     if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(
@@ -182,9 +183,9 @@ def calibrated_networks(
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows of the calibration's file; None if it is gone or has changed.
+    """Return the first rows of the calibration's file; None if it is missing or has changed.
 
-    An adapted file holds no phi, so phi is read from the features file that it names.
+    An adapted file does not contain phi, so phi is read from its features file.
     """
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None

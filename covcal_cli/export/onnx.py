@@ -1,7 +1,7 @@
-"""An ONNX classifier with a calibrated forecaster merged in, proved before it appears.
+"""Build a calibrated forecaster into an ONNX classifier, and check the result before it appears.
 
-`NodeBuilder` appends nodes to a graph. The functions after it append the forecaster. `OnnxOriginal`
-is the classifier that receives the nodes, and `OnnxExporter` writes the result.
+`NodeBuilder` adds nodes to a graph. The functions below it add the forecaster. `OnnxOriginal` is
+the classifier to which nodes are added, and `OnnxExporter` writes the result.
 """
 
 from collections.abc import Sequence
@@ -33,21 +33,22 @@ from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.networks import Networks
 from covcal_cli.maths.softmax import valid_rows
 
-_LEAST_OPSET = 7  # the first opset with broadcasting
-_INITIALIZERS_ARE_INPUTS_BELOW = 4  # an IR version; in older files, initializers are also inputs
+_LEAST_OPSET = 7  # the first version of the operators with broadcasting
+# in files with an older IR version, stored tensors are also inputs
+_INITIALIZERS_ARE_INPUTS_BELOW = 4
 _AXES_ARE_INPUT_FROM = 18
-_NEW_OPSET = 13  # used if a model imports no operators of the default domain
-_PAGE = 4096  # bytes; weights that start at a multiple of this can be mapped into memory
-# Inputs of the forecaster if it runs without the classifier.
+_NEW_OPSET = 13  # used if the model imports no standard operators
+_PAGE = 4096  # bytes; weights can be mapped into memory if they begin at a multiple of this
+# the inputs of the forecaster if it runs without the classifier
 _FEATURES, _LOGITS = "features", "logits"
 
 
 class NodeBuilder:
-    """A builder that appends nodes to a graph; each method returns the name of its new tensor.
+    """Adds nodes to a graph. Each method returns the name of its new tensor.
 
-    The operators are those of the model's own opset. They are used in a form that every opset from
-    7 on accepts. The only exception is the axes of maxima and means, which moved from an attribute
-    to an input.
+    It uses operators of the model's own version. Their form is one that every version from 7 on
+    accepts. The exception is the axes of maxima and means, which were an attribute and became an
+    input.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -57,14 +58,14 @@ class NodeBuilder:
         self._count = 0
 
     def node(self, op: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Append one node with one output; if `output` is None, the output gets a free name."""
+        """Add one node with one output. By default, its output gets a free name."""
         tensor = output or self._new_name(op)
         name = f"{tensor}_node" if output else tensor
         self.graph.node.append(helper.make_node(op, inputs, [tensor], name=name, **attributes))
         return tensor
 
     def constant(self, value: AnyArray) -> str:
-        """Append a constant."""
+        """Add a constant."""
         constant_name = self._new_name("constant")
         tensor = numpy_helper.from_array(np.asarray(value, order="C"), constant_name)
         self.graph.initializer.append(tensor)
@@ -75,13 +76,13 @@ class NodeBuilder:
         return constant_name
 
     def floats(self, value: AnyArray | float) -> str:
-        """Append a float32 constant."""
+        """Add a float32 constant."""
         return self.constant(np.asarray(value, dtype=np.float32))
 
     def reduced(
         self, op: str, tensor: str, axis: int, *, keepdims: bool = False, output: str | None = None
     ) -> str:
-        """Append ReduceMax or ReduceMean over one axis."""
+        """Add ReduceMax or ReduceMean over one axis."""
         keep = int(keepdims)
         if self._opset < _AXES_ARE_INPUT_FROM:
             return self.node(op, tensor, output=output, axes=[axis], keepdims=keep)
@@ -89,11 +90,10 @@ class NodeBuilder:
         return self.node(op, tensor, axes, output=output, keepdims=keep)
 
     def vectors(self, tensor: str, token: int | str | None, width: int | None) -> str:
-        """Append nodes that turn a tensor with N rows into one vector per row, [N, width].
+        """Add nodes that turn a tensor with N rows into one vector per row, [N, width].
 
-        If a row has several vectors, `token` is the number of the vector to use, or "mean"; else it
-        is None. If `width` is given, the tensor may have further axes of length 1, even before the
-        rows.
+        If a row has several vectors, `token` says which one to use, or "mean". If `width` is given,
+        the tensor may have more axes of length 1, even before the rows.
         """
         if token is None and width is None:
             return self.node("Flatten", tensor, axis=1)
@@ -106,7 +106,7 @@ class NodeBuilder:
         return self.node("Gather", tokens, self.constant(np.array(token, dtype=np.int64)), axis=1)
 
     def as_float(self, tensor: str) -> str:
-        """Append a cast to float32."""
+        """Add a cast to float32."""
         return self.node("Cast", tensor, to=onnx.TensorProto.FLOAT)
 
     def _new_name(self, op: str) -> str:
@@ -126,13 +126,13 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-# The calibrated forecaster as ONNX nodes in float32. The mathematics is that of
-# ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (the members' average)
-# and ``maths/softmax.py`` (temperatures, offsets and the mean of two).
+# The calibrated forecaster as ONNX nodes, in float32. The same mathematics is in
+# ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (mean of the members)
+# and ``maths/softmax.py`` (temperatures, offsets, mean of two).
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
-    """Append psi and the forecaster's head to phi, float32 [N, d]; return its logits, [N, K]."""
+    """Add psi and the forecaster's head to phi, float32 [N, d]. Return its logits, [N, K]."""
     values = build.node("Sub", features, build.floats(networks["projection/mean"]))
     if "projection/components" in networks:
         components = build.floats(networks["projection/components"])
@@ -141,7 +141,7 @@ def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) ->
     relu = bool(networks["psi/output_relu"][0])
     values = _add_perceptrons(build, values, networks, "psi", output_relu=relu)
     values = _add_perceptrons(build, values, networks, "head", output_relu=False)
-    # Axis 2 is the last: before opset 13 all axes before it are flattened into one.
+    # it must be the last axis: before opset 13, all earlier axes are joined
     logs = build.node("LogSoftmax", values, axis=2)
     highest = build.reduced("ReduceMax", logs, 0)
     shares = build.node("Exp", build.node("Sub", logs, highest))
@@ -157,11 +157,11 @@ def add_probabilities(
     of_label: float = 0.0,
     n_classes: int = 0,
 ) -> str:
-    """Append softmax(logits / T + b + a 1[k = f]) of float32 logits [N, K].
+    """Add softmax(logits / T + b + a 1[k = f]) for float32 logits [N, K].
 
-    `offsets` is b, shape (K,). `of_label` is a, for the class f with the first largest logit.
+    `offsets` is b, (K,). `of_label` is a, and f is the first class with the largest logit.
 
-    The maximum is subtracted first, because large float32 logits divided by a small T lose digits.
+    The maximum is subtracted first: large float32 logits would lose digits if divided by a small T.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
@@ -175,20 +175,20 @@ def add_probabilities(
 
 
 def add_label(build: NodeBuilder, logits: str, output: str) -> str:
-    """Append the number of the first largest logit of every row, int64 [N]."""
+    """Add the number of the first class with the largest logit in every row, int64 [N]."""
     return build.node("ArgMax", logits, output=output, axis=1, keepdims=0)
 
 
 def add_confidence(
     build: NodeBuilder, logits: str, probabilities: str, n_classes: int, output: str
 ) -> str:
-    """Append the probability, [N], of the class with the first largest logit."""
+    """Add the probability of this class, [N]."""
     only = build.node("Mul", probabilities, _chosen(build, logits, n_classes))
     return build.reduced("ReduceMax", only, 1, output=output)
 
 
 def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
-    """Append 1 for the class with the first largest logit, else 0, [N, K]."""
+    """Add 1 for this class and 0 for the others, [N, K]."""
     label = build.node("ArgMax", logits, axis=1, keepdims=1)
     numbers = build.constant(np.arange(n_classes, dtype=np.int64)[None])
     return build.as_float(build.node("Equal", label, numbers))
@@ -197,7 +197,7 @@ def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
 def _add_perceptrons(
     build: NodeBuilder, values: str, networks: Networks, name: str, *, output_relu: bool
 ) -> str:
-    """Append M perceptrons. Their first MatMul broadcasts [N, inputs] to [M, N, outputs]."""
+    """Add M perceptrons. Their first MatMul turns [N, inputs] into [M, N, outputs]."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     for layer in range(layers):
         weight = build.floats(networks[f"{name}/weight_{layer}"])
@@ -208,11 +208,11 @@ def _add_perceptrons(
     return values
 
 
-# The original ONNX classifier: its phi and logits in the graph, and its outputs on random inputs.
+# The original classifier: phi and the logits in its graph, and its outputs for random inputs.
 
 
 class OnnxOriginal:
-    """A classifier as extraction opened it, run once on random inputs."""
+    """A classifier, opened as for extraction and run once on random inputs."""
 
     def __init__(self, file: OnnxFile, model_output: str | None, phi: str | None) -> None:
         self.file = file
@@ -230,15 +230,15 @@ class OnnxOriginal:
 
     @property
     def tail(self) -> str | None:
-        """The function that turns the logits into the output; None if it was not recognised."""
+        """How the output follows from the logits; None if it is not known."""
         return self._outputs.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as extraction did; if `tail` is None, the random inputs decide."""
+        """Read the outputs as the extraction did. If `tail` is None, the random inputs decide."""
         self._outputs.settle_as_extracted(tail, self._made)
 
     def answers(self) -> Answers:
-        """Return the model's outputs on the random inputs."""
+        """Return the model's outputs for the random inputs."""
         outputs = self.file.session(self.file.data).run(list(self.output_names), self.batch)
         tail = self._reading.tail
         return Answers(
@@ -248,28 +248,29 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self._outputs.are_logged,
-            # ONNX Runtime may fuse a quantised model differently; then values differ by one step.
+            # ONNX Runtime may fuse a quantised model in another way, so that values differ by one
+            # step
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
     def add_features(self, build: NodeBuilder) -> str:
-        """Append nodes that make phi, float32 [N, d], from the tensors that the head reads."""
-        # If phi has several parts, the width of each is unknown.
+        """Add nodes that compute phi, float32 [N, d], from the tensors of the last layer."""
+        # if phi has several parts, their widths are not known
         several = self._reading.token is None and len(self._head.features) > 1
         width = None if several else self.n_features
         parts = []
         for part in self._head.features:
             _append_nodes(build, part)
-            # The cast comes last. ONNX Runtime removes a cast directly after a float16 operator.
-            # Then phi would have more digits than extraction read.
+            # The cast comes last. ONNX Runtime removes a cast right after a float16 operator. Then
+            # phi would have more digits than the extraction has read.
             vectors = build.vectors(part.tensor, self._reading.token, width)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
-        """Append nodes that make one score per class, [N, K], for the label and for the forecaster.
+        """Add nodes that compute one score per class, [N, K], for the label and for the forecaster.
 
-        The label's scores keep the model's double precision, if it has it. The forecaster's are
+        For the label, the scores are float64 if the model's are. For the forecaster, they are
         float32.
         """
         _append_nodes(build, self._head.logits)
@@ -278,7 +279,7 @@ class OnnxOriginal:
         scores = build.vectors(self._head.logits.tensor, None, width)
         floats = build.as_float(scores)
         if tail.is_single:
-            # A single number z for two classes means the logits 0 and z, or a probability.
+            # a single number z about two classes means the logits 0 and z, or is a probability
             first = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
             if self._outputs.are_logged:
                 first = build.node("Sub", build.floats(1.0), floats)
@@ -295,7 +296,7 @@ def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Prove the classifier on the first random inputs that it accepts, and return both."""
+    """Check the classifier on the first random inputs that it accepts. Return it, and them."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:
@@ -309,11 +310,11 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
     raise refusal or no_number(where)
 
 
-# The merge.
+# Building it in.
 
 
 class OnnxExporter:
-    """An ONNX file into which a calibrated forecaster can be merged."""
+    """An ONNX file into which a calibrated forecaster can be built."""
 
     def __init__(self, model: Path) -> None:
         self._file = read_onnx(model)
@@ -321,14 +322,14 @@ class OnnxExporter:
         self.outputs: Sequence[str] = tuple(value.name for value in self._file.model.graph.output)
 
     def original(self, output: str | None, phi: str | None) -> OnnxOriginal:
-        """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
+        """Open the classifier, as `covcal_cli.classifiers.open.open_classifier` does."""
         return OnnxOriginal(self._file, output, phi)
 
     def write(self, original: OnnxOriginal, merge: Merge) -> ExportReport:
-        """Write the merged model after it passed all checks, else write nothing.
+        """Write the new model if it passes all checks.
 
-        External weights go into a file beside it, whose name is the model's with ``.data``
-        appended.
+        Weights in other files are written to one file beside it, with ``.data`` after the model's
+        name.
         """
         output, folder = merge.output, self._file.folder
         added = tuple(
@@ -340,7 +341,7 @@ class OnnxExporter:
         if weights is not None:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        # A model must never be beside the weights of another model.
+        # a model must never be beside the weights of another model
         with moved_together(), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
@@ -365,10 +366,10 @@ class OnnxExporter:
 
 
 def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy of the model with the forecaster appended and the model's metadata.
+    """Return a copy of the model with the forecaster added, and with the model's metadata.
 
-    The forecaster uses the model's own opset, because its first nodes (a token, a cast) read the
-    classifier's tensors.
+    The forecaster has the operator version of the model, because its first nodes read the model's
+    tensors.
     """
     model = onnx.ModelProto()
     model.CopyFrom(original.file.model)
@@ -438,7 +439,7 @@ def _declared(
 
 
 def _rows(original: OnnxOriginal) -> int | str | None:
-    """Return the number of rows that the model's input declares: a number, a name or None."""
+    """Return the number of rows that the model's input declares: a number, a name, or None."""
     wanted = original.inputs[0].name
     graph = original.file.model.graph
     dims = next(value for value in graph.input if value.name == wanted).type.tensor_type.shape.dim
@@ -446,8 +447,8 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
-    """Copy external weights into one file, tensor by tensor, and point the tensors there."""
-    packed.write_bytes(b"")  # empty a file that a killed run may have left
+    """Copy weights from other files into one file, and change the tensors to read that one."""
+    packed.write_bytes(b"")  # a killed run may have left the file
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE
@@ -459,7 +460,7 @@ def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Pat
 def _of_stored(
     original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
 ) -> Sequence[AnyArray]:
-    """Run only the merged part, on stored phi and logits."""
+    """Run only the forecaster, on phi and logits of stored rows."""
     source, classes, feeds = original.file.model, original.n_classes, {_LOGITS: stored.logits}
     inputs = [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.FLOAT, ["N", classes])]
     if stored.features is not None:

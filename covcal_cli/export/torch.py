@@ -1,8 +1,8 @@
-"""A torch classifier with a calibrated forecaster merged in as ``.pt2``, proved before it appears.
+"""Build a calibrated forecaster into a torch classifier, and check the ``.pt2`` before it appears.
 
-The program becomes one graph of operators. Phi and the logits are found among the graph's values. A
-`CalibratedModule` joins the graph with a `TorchForecaster`, and is traced anew. `TorchOriginal` is
-the original classifier, and `TorchExporter` writes the result.
+The program becomes a graph of operators. Phi and the logits are found among the values of this
+graph. A `CalibratedModule` consists of the graph and a `TorchForecaster`, and is traced again.
+`TorchOriginal` is the original classifier, and `TorchExporter` writes the result.
 """
 
 import json
@@ -31,27 +31,27 @@ from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.softmax import ForecasterName
 
-METADATA = "covcal.json"  # extra file of the ``.pt2`` that holds the metadata
+METADATA = "covcal.json"  # the file inside the ``.pt2`` with the metadata
 _CLOSE = 1e-5
-# Metadata on a program's origin: they hold paths and differ between machines, so they are removed.
+# Metadata with paths, which differ between machines, so they are removed.
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 Outputs = dict[str, Tensor]
 
 
-# Find phi and the logits among the values of a traced program. Names do not help, because a program
-# may be written in any way. But extraction gave their values on the random inputs, so the node with
-# the same values is the right node.
+# Finding phi and the logits among the values of a traced program. Names do not help, because
+# programs are written in many ways. But the extraction gave their values for random inputs, so the
+# node with these values is the right one.
 
 
 @dataclass(frozen=True)
 class ValuePlace:
-    """A node of the graph, and the view that turns its value into one vector per row."""
+    """A node of the graph, and the view by which its value becomes one vector per row."""
 
     node: str  # name in the graph
-    view: str  # key of `VIEWS`
+    view: str  # a key of `VIEWS`
 
     def read(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the vectors, shape (n, width), of a run's values."""
+        """Return the vectors, (n, width), from the values of a run."""
         return VIEWS[self.view](values[self.node])
 
 
@@ -65,7 +65,7 @@ VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueReader(fx.Interpreter):
-    """A runner of a graph that keeps the values of the `wanted` nodes, or of all nodes if None."""
+    """Runs a graph and keeps the values of the `wanted` nodes; with None, of all nodes."""
 
     def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
         super().__init__(module, garbage_collect_values=wanted is not None)
@@ -75,7 +75,7 @@ class ValueReader(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """Run one node.
 
-        A value that is kept is copied, because later nodes may change it in place.
+        A kept value is copied, because later nodes may change it.
         """
         result = super().run_node(n)
         is_wanted = n.op != "get_attr" if self._wanted is None else n.name in self._wanted
@@ -85,9 +85,9 @@ class ValueReader(fx.Interpreter):
 
 
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
-    """Return the nodes that together hold `expected`, shape (n, width); none if a part is missing.
+    """Return the nodes that give `expected`, (n, width), together; none if a part is missing.
 
-    This is one node if it holds everything. A model with several heads has one node per head.
+    This is one node if it has all columns. A model with several heads has one node per head.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
@@ -102,15 +102,15 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Tensor:
-    """Return the vectors at `places` in a run, shape (n, width)."""
+    """Return the vectors at these places in a run, (n, width)."""
     parts = [part.read(values) for part in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Return the node that holds the most leading columns of `expected`, and their number.
+    """Return the node with the most leading columns of `expected`, and how many it has.
 
-    Among equally wide nodes, the first bit-equal node wins, else the nearest within rounding.
+    If several have as many, the first that is equal to the last bit is used, else the closest.
     """
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
@@ -126,7 +126,7 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield each view in `VIEWS` that gives a vector of at most `width` numbers per row."""
+    """Yield each view of `VIEWS` that gives a vector of at most `width` numbers per row."""
     if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
         return
     if value[0].numel() <= width:
@@ -140,7 +140,7 @@ def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]
             yield view, vectors
 
 
-# Turn every program that extraction accepts into a graph that torch.export can trace anew.
+# Turn every program that can be extracted into a graph that torch.export can trace again.
 
 
 def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
@@ -161,9 +161,9 @@ def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
 
 
 def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
-    """Return a module with the inputs of `program` as a ``torch.export.ExportedProgram``.
+    """Return a module with the inputs of `program`, as a ``torch.export.ExportedProgram``.
 
-    Sizes that the program leaves free remain free. The result holds no path of this machine.
+    Sizes that are free in the program stay free. The result contains no path of this machine.
     """
     free = tuple(
         {
@@ -183,7 +183,7 @@ def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
 
 
 def signature_of(program: Program) -> Signature:
-    """Return a signature with the program's own input names, so that tracing keeps them."""
+    """Return a signature with the names of the program's inputs, which tracing then keeps."""
     names = [wanted.name for wanted in program.inputs]
     if len({*names}) < len(names) or not all(name.isidentifier() for name in names):
         names = [f"input_{number}" for number in range(len(names))]
@@ -192,19 +192,19 @@ def signature_of(program: Program) -> Signature:
 
 @contextmanager
 def _one_attempt(where: str) -> Iterator[None]:
-    """Silence torch's output, and turn its exceptions into a message of one line."""
+    """Drop what torch prints, and turn its exceptions into one line."""
     try:
         with quiet(logging.WARNING), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
-    except Exception as error:  # torch.export raises many kinds of exceptions
+    except Exception as error:  # torch.export raises many kinds of errors
         raise CovcalError(
             f"{where}: torch.export cannot follow this model ({cause(error)}): export it to ONNX "
             "and calibrate that file, or use covcal apply"
         ) from error
 
 
-# The calibrated forecaster as a module in float32. The mathematics is that of
+# The calibrated forecaster as a module, in float32. The same mathematics is in
 # ``maths/networks.py``, ``softmax.log_mean_softmax`` and ``maths/softmax.py``.
 
 
@@ -219,7 +219,7 @@ class TorchForecaster(nn.Module):
         self._has_offsets = offsets is not None
         if offsets is not None:
             self.register_buffer("offsets", torch.from_numpy(offsets).float())
-        # Names of the networks' arrays; empty for the classifier's own logits.
+        # Names of the networks' arrays; none if the classifier's own logits are scaled.
         self._names: tuple[str, ...] = ()
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
@@ -230,7 +230,7 @@ class TorchForecaster(nn.Module):
                     self.register_buffer(_buffer(name), torch.from_numpy(values).float())
 
     def forward(self, features: Tensor | None, logits: Tensor) -> Tensor:
-        """Return calibrated probabilities, float32 [n, K], of phi [n, d] and logits [n, K]."""
+        """Return calibrated probabilities, float32 [n, K], from phi [n, d] and logits [n, K]."""
         of: dict[ForecasterName, Tensor] = {"original": logits.float()}
         if self._names and features is not None:
             of["aligned"] = self._aligned_logits(features.float())
@@ -276,17 +276,17 @@ def _buffer(name: str) -> str:
 
 
 class CalibratedModule(nn.Module):
-    """A classifier's graph followed by the forecaster, which reads its phi and logits."""
+    """The graph of a classifier, and the forecaster that reads its phi and logits."""
 
     def __init__(
         self,
         classifier: fx.GraphModule,
-        signature: Signature,  # the signature of `forward`, so that the inputs keep their names
+        signature: Signature,  # the signature of `forward`, which gives the inputs their names
         kept: tuple[str, ...],  # names of the classifier's outputs
         *,
-        features: tuple[ValuePlace, ...],  # phi; empty if only the logits are scaled
+        features: tuple[ValuePlace, ...],  # phi; none if only the logits are read
         logits: tuple[ValuePlace, ...],
-        is_single: bool,  # whether `logits` is one number z per row, for the logits 0 and z
+        is_single: bool,  # whether `logits` is one number z per row, which means the logits 0 and z
         are_logged: bool,  # whether the logits are logarithms of probabilities
         forecaster: Forecaster,
         added: tuple[str, ...],  # names of probabilities, label and confidence
@@ -300,18 +300,18 @@ class CalibratedModule(nn.Module):
         def forward(*rows: Tensor) -> Outputs:
             return self._answer(*rows)
 
-        # Torch.export reads the input names from here.
+        # torch.export reads the names of the inputs here
         forward.__dict__["__signature__"] = signature
         self.forward = forward
 
     def _answer(self, *rows: Tensor) -> Outputs:
-        # Run the unchanged classifier, and store phi and the logits during the run.
+        # Run the unchanged classifier, and keep phi and the logits.
         wanted = {place.node for place in (*self._features, *self._logits)}
         reader = ValueReader(self.classifier, wanted)
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on phi and the logits. The label is the classifier's own.
+        # Run the forecaster on them. The label is that of the classifier.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)
@@ -328,11 +328,11 @@ class CalibratedModule(nn.Module):
         return outputs | dict(zip(self._added, values, strict=True))
 
 
-# The merge.
+# Building it in.
 
 
 class TorchOriginal:
-    """A torch classifier as extraction opened it, run once on random inputs."""
+    """A torch classifier, opened as for extraction and run once on random inputs."""
 
     def __init__(self, program: Program, model_output: str | None, phi: str | None) -> None:
         self.program = program
@@ -352,15 +352,15 @@ class TorchOriginal:
 
     @property
     def tail(self) -> str | None:
-        """The function that turns the logits into the output; None if it was not recognised."""
+        """How the output follows from the logits; None if it is not known."""
         return self.settled.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as extraction did; if `tail` is None, the random inputs decide."""
+        """Read the outputs as the extraction did. If `tail` is None, the random inputs decide."""
         self.settled.settle_as_extracted(tail, self.model_outputs)
 
     def answers(self) -> Answers:
-        """Return the model's outputs on the random inputs."""
+        """Return the model's outputs for the random inputs."""
         tensor = self.outputs[self._class_output]
         output = to_numpy(tensor)
         return Answers(
@@ -370,8 +370,8 @@ class TorchOriginal:
             outputs=[to_numpy(value) for value in self.outputs.values()],
             shown=[output],
             is_rounded=output.dtype == np.float64 or self.settled.are_logged,
-            # Tracing splits operators that torch fuses in eager mode, such as attention. They then
-            # round differently.
+            # Tracing splits operators that torch otherwise fuses, such as attention. They then
+            # round in another way.
             output_tolerance=proof.tolerance(
                 np.dtype(np.float16 if tensor.itemsize == 2 else "f4")
             ),
@@ -379,7 +379,7 @@ class TorchOriginal:
 
 
 class TorchExporter:
-    """A torch program into which a calibrated forecaster can be merged."""
+    """A torch program into which a calibrated forecaster can be built."""
 
     def __init__(self, model: str | Path, weights: Path | None, *, trusted: bool) -> None:
         self._program = open_program(model, weights, trusted=trusted)
@@ -387,26 +387,25 @@ class TorchExporter:
         self.outputs: Sequence[str] = tuple(self._program.run(self._program.rows))
 
     def original(self, output: str | None, phi: str | None) -> TorchOriginal:
-        """Open the classifier as `covcal_cli.classifiers.open.open_classifier` does."""
+        """Open the classifier, as `covcal_cli.classifiers.open.open_classifier` does."""
         return TorchOriginal(self._program, output, phi)
 
     def write(self, original: TorchOriginal, merge: Merge) -> ExportReport:
-        """Write the merged model after it passed all checks, else write nothing."""
-        # Find phi and the logits that extraction read in the traced program.
+        """Write the new model if it passes all checks."""
+        # Find phi and the logits of the extraction in the traced program.
         program, rows, outputs = self._program, original.rows, tuple(self.outputs)
         added = tuple(free_name(name, {*outputs}) for name in merge.forecaster.added)
         graph = as_graph(program, rows)
         with torch.inference_mode():
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
-        # If the model gives a single number for two classes, the program holds only the second
-        # logit.
+        # if a single number is about two classes, only the second logit is in the program
         settled = original.settled
         logits = _find(program, reader.values, settled.shown(original.model_outputs), "logits")
         features: tuple[ValuePlace, ...] = ()
         if merge.forecaster.networks is not None and original.features is not None:
             features = _find(program, reader.values, original.features, "features")
-        # Trace the merged module, save it, load it again and check it.
+        # trace the new module, save it, load it again and check it
         module = CalibratedModule(
             graph,
             signature_of(program),
@@ -421,7 +420,7 @@ class TorchExporter:
         exported = trace(program, module, rows)
         with atomic_output(merge.output, force=merge.force) as partial:
             content = json.dumps(dict(merge.metadata), indent=2, ensure_ascii=False)
-            # Torch ends the process if the disk is full, so covcal writes the file itself.
+            # If the disk is full, torch ends the process. So covcal writes the file itself.
             packed = BytesIO()
             torch.export.save(exported, packed, extra_files={METADATA: content})
             partial.write_bytes(packed.getbuffer())
@@ -454,7 +453,7 @@ def _find(
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
-    """Refuse a merged model that accepts only one batch size, if the original accepts more."""
+    """Refuse a new model that accepts only one batch size, if the original accepts others."""
     for count in (1, len(rows[0]) + 3):
         batch = [row[:1].expand(count, *row.shape[1:]).clone() for row in rows]
         try:
@@ -468,7 +467,7 @@ def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...])
 
 
 def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]:
-    """Run the merged part without the classifier, from phi and logits."""
+    """Run the forecaster without the classifier, on phi and logits."""
     features = None if stored.features is None else torch.from_numpy(stored.features)
     with torch.inference_mode():
         probabilities = TorchForecaster(forecaster)(
@@ -479,6 +478,6 @@ def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]
 
 
 def to_numpy(value: Tensor) -> AnyArray:
-    """Return a tensor as an array; bfloat16, which NumPy does not have, as float32."""
+    """Return a tensor as an array. NumPy has no bfloat16, so it becomes float32."""
     detached = value.detach()
     return (detached.float() if detached.dtype == torch.bfloat16 else detached).numpy()

@@ -1,8 +1,8 @@
 """Check an exported model on random inputs before it is written.
 
-The reference is covcal's NumPy mathematics on phi and the logits of the ORIGINAL model, so that the
-exported model agrees with ``covcal apply`` and ``covcal evaluate``. ``classifiers/proof.py`` has
-already proved that phi and the logits belong together.
+It is compared with covcal's NumPy code on phi and the logits of the ORIGINAL model. So the exported
+model agrees with ``covcal apply`` and ``covcal evaluate``. (That phi gives the logits was checked
+before, in ``classifiers/proof.py``.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,23 +17,24 @@ from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 from covcal_cli.maths.softmax import valid_rows
 
 ROWS = 16
-TOLERANCE = 1e-5  # largest absolute difference of a probability
-# Sizes to try if a model leaves a size open, such as an image's sides or a text's length.
+TOLERANCE = 1e-5  # the largest allowed difference of a probability
+# sizes to try where the model leaves one free, such as the sides of an image or the length of a
+# text
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The outputs of the original model for random inputs."""
+    """What the original model returns for random inputs."""
 
-    where: str  # the model, for errors
+    where: str  # the model, for messages
     features: Float32s | None  # phi, shape (n, d)
     logits: Float32s  # shape (n, K)
-    outputs: Sequence[Any]  # its own outputs
-    shown: Sequence[Any]  # the outputs with a number per class
-    # Whether rounding may make two `logits` equal although the model's float64 scores differ.
+    outputs: Sequence[Any]  # its outputs
+    shown: Sequence[Any]  # those of its outputs that have a number per class
+    # Whether rounding may make two of `logits` equal, although the model's float64 scores differ.
     is_rounded: bool
-    output_tolerance: float  # largest relative change allowed in its own outputs
+    output_tolerance: float  # how much its outputs may change, relatively
 
 
 def prove(
@@ -42,17 +43,16 @@ def prove(
     merged: Sequence[Any],
     of_stored: Callable[[StoredRows], Sequence[AnyArray]],
 ) -> Agreement:
-    """Compare an exported model with the original and with NumPy, before it is written.
+    """Compare an exported model with the original and with NumPy.
 
-    `merged` holds the exported model's outputs on the same inputs: the original outputs, then
-    probabilities, label and confidence. `of_stored` returns the last three for stored rows, from
-    the merged part without the classifier.
+    `merged` are its outputs for the same inputs: the original ones, then probabilities, label and
+    confidence. `of_stored` returns these three for stored rows, computed without the classifier.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
     if not finite.any():
         raise no_number(answers.where)
-    # Compare the added outputs with NumPy, on the original's phi and logits and on stored rows.
+    # compare the added outputs with NumPy, for the original's phi and logits and for stored rows
     after, added_outputs = merged[: -len(forecaster.added)], merged[-len(forecaster.added) :]
     probabilities, label, confidence, *accept = added_outputs
     expected = forecaster.probabilities(answers.features, logits)
@@ -70,7 +70,7 @@ def prove(
         probability_error=max(errors),
         label_is_not_top=label_is_not_top,
     )
-    # Existing outputs and labels must be unchanged.
+    # the original outputs and the labels must be unchanged
     remedy = "export the classifier again with another exporter or opset"
     if not _labels_agree(label, answers):
         raise CovcalError(
@@ -99,7 +99,7 @@ def prove(
 
 
 def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Inputs]:
-    """Yield seeded random inputs, which are tried in turn until the model accepts one."""
+    """Yield random inputs with fixed seeds. They are tried until the model accepts one."""
     is_open = any(size is None for wanted in inputs for size in wanted.shape[1:])
     for size in _OPEN_SIZES if is_open else _OPEN_SIZES[:1]:
         for rows in (ROWS, 1) if fixed_batch is None else (fixed_batch,):
@@ -112,20 +112,20 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
     values: AnyArray
     if wanted.dtype.kind == "f":
         values = rng.normal(size=shape)
-        values[::2] = rng.random(size=values[::2].shape)  # values in [0, 1] look like pixels
+        values[::2] = rng.random(size=values[::2].shape)  # values in [0, 1], like pixels
     elif wanted.dtype.itemsize == 1 and wanted.dtype.kind in "iu":
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)
     else:
-        # An integer input may be token ids or a mask; 0 and 1 are valid in both.
+        # Integers may be token ids or a mask; 0 and 1 are valid for both.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # then no row is completely masked
+            values[..., 0] = 1  # so that no row is masked completely
     return values.astype(wanted.dtype)
 
 
 def no_number(where: str) -> CovcalError:
-    """Return the error to raise if no random input gives finite outputs."""
+    """Return the error that no random input gives finite outputs."""
     return CovcalError(
         f"{where} gives NaN or infinity on every random input, so the merged model cannot be "
         "checked: use covcal apply"
@@ -133,9 +133,9 @@ def no_number(where: str) -> CovcalError:
 
 
 def _probability_error(three: Sequence[AnyArray], expected: AnyArray) -> float:
-    """Return the largest difference of probabilities (n, K) and confidence (n,) to `expected`.
+    """Return the largest difference of probabilities and confidence from `expected`.
 
-    It is infinite if a value is NaN or a shape differs.
+    It is infinite if a value is NaN, or a shape is another.
     """
     probabilities, label, confidence = three
     if probabilities.shape != expected.shape or confidence.shape != label.shape:
@@ -148,10 +148,9 @@ def _probability_error(three: Sequence[AnyArray], expected: AnyArray) -> float:
 
 
 def _difference(before: Any, after: Any) -> float:
-    """Return the largest relative difference of one output; NaN equals NaN.
+    """Return the largest relative difference of an output. NaN counts as equal to NaN.
 
-    For outputs that are not numeric arrays (texts, maps), the result is 0 if they are equal, else
-    infinite.
+    For texts and maps it is 0 if they are equal, else infinite.
     """
     if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
         return 0.0 if before == after else float("inf")
@@ -171,10 +170,10 @@ def _difference(before: Any, after: Any) -> float:
 
 
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
-    """Return whether every label, int64 (n,), is the label of the original model.
+    """Return whether each label, int64 (n,), is that of the original model.
 
-    Rows that are not finite have no label. In an output with a number per class, the label's number
-    must be the largest.
+    Rows that are not finite have no label. In an output with a number per class, the number of the
+    label must be the largest.
     """
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:
@@ -187,6 +186,6 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
             if not (values[np.arange(len(rows)), labels] == values.max(axis=1)).all():
                 return False
     finite = logits[rows]
-    if answers.is_rounded:  # if rounded logits are equal, the label may be any of them
+    if answers.is_rounded:  # among equal rounded logits, any may be the label
         return bool((finite[np.arange(len(rows)), labels] == finite.max(axis=1)).all())
     return np.array_equal(labels, finite.argmax(axis=1))
