@@ -1,4 +1,4 @@
-"""Unsupervised domain adaptation on stored features: the only part of covcal that trains.
+"""Unsupervised domain adaptation on stored features: the only package that trains networks.
 
-Importing this package or ``settings`` loads no torch.
+Importing it, or ``settings``, does not load torch.
 """

@@ -1,4 +1,4 @@
-"""Make adapted.h5 from features.h5. Torch is loaded only when the work starts."""
+"""Make adapted.h5 from features.h5. Torch is loaded when the work starts."""
 
 import os
 import sys
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.training import MemberReport
 
 _FEW_ROWS = 200
-_MOST_THREADS = 256  # very large numbers crash OpenMP
+_MOST_THREADS = 256  # OpenMP crashes if the number is very large
 _SEPARATED_ESS = 0.05
 DEFAULTS = AdaptSettings()
 
 
 @dataclass(frozen=True)
 class AdaptReport:
-    """The result of ``covcal adapt``, for the screen."""
+    """The result of ``covcal adapt``, for the user."""
 
     preset: str
     device: str  # the device that was used, "cpu" or "cuda"
     seed: int
     threads: int
-    n_features: int  # width of phi
-    n_inputs: int  # width of the principal components, which psi reads
+    n_features: int  # number of features
+    n_inputs: int  # number of principal components, which are the inputs of psi
     # Numbers of rows: "source train", "labelled source train", "source validation",
     # "labelled source validation", "target train" and "target validation".
     counts: Mapping[str, int]
     members: "tuple[MemberReport, ...]"
-    # Squared, class-balanced error of the discriminator on phi, on validation rows.
+    # Squared error of the discriminator on phi, on validation rows; both domains weigh the same.
     domain_error: float
     networks_sha256: str
-    warnings: tuple[str, ...]  # each says what to do
+    warnings: tuple[str, ...]  # each says what follows for the user
 
 
 def adapt(
@@ -57,9 +57,9 @@ def adapt(
 ) -> AdaptReport:
     """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
 
-    Networks are fitted on training rows and chosen on validation rows. No target label is read. The
-    same input, seed, threads, versions and machine give the same bytes. `output` appears whole or
-    not at all, and replaces an existing file only with `force`.
+    Networks are trained on training rows, and the best are chosen on validation rows. No target
+    label is read. Equal input, seed, threads, versions and machine give equal bytes. `output`
+    appears whole or not at all. An existing file is replaced only with `force`.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def adapt(
 
 
 def _require_adaptable(file: FeatureFile) -> int:
-    """Return the number of features, or refuse a file that cannot be adapted."""
+    """Return the number of features. Refuse a file that cannot be adapted."""
     if file.is_adapted:
         raise CovcalError(
             f"{file.path} is adapted already: give the features file from which it was made"
@@ -137,9 +137,10 @@ def _require_adaptable(file: FeatureFile) -> int:
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Load torch, and limit it to `threads` threads within the block."""
+    """Load torch, and allow it this many threads inside the block."""
     if threads > 1 and "torch" not in sys.modules:
-        # By default, waiting threads spin, which slows a busy machine down 10 to 100 times.
+        # By default, waiting threads keep their core busy, which makes a busy machine 10 to 100
+        # times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -184,5 +185,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return the number of members whose adapted features still separate source from target."""
+    """Return in how many members the adapted features still separate source from target."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

@@ -1,9 +1,10 @@
 """Feature learning: train psi, the forecaster's head and the discriminator D-bar together.
 
-The forecaster learns the labels of source rows, and D-bar learns the domain. Psi helps the
-forecaster and, through a gradient reversal layer, hinders D-bar. A new linear probe at each check
-measures how far the domains still differ on psi. D-bar itself is no measure: it may fail although a
-new discriminator separates the domains with 99 % accuracy (MATHEMATICS, section 5).
+The forecaster learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
+trained to make the forecaster better and, by a gradient reversal layer, D-bar worse. From time to
+time a new linear classifier of the domains (a "probe") measures how far they still differ on psi.
+D-bar cannot measure this: it may fail although a new discriminator separates the domains with 99 %
+accuracy (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ from covcal_cli.maths.weights import fit_logistic, importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000
-_PURPOSE = 1  # selects the random streams of this stage
+_PURPOSE = 1  # chooses the random numbers of this stage
 EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200
 _MEAN_WEIGHT_TOLERANCE = 0.1
@@ -39,18 +40,18 @@ _MEAN_WEIGHT_TOLERANCE = 0.1
 
 @dataclass
 class MemberTrace:
-    """The course of one member's alignment."""
+    """How the alignment of one member went."""
 
-    steps: int  # training steps before its networks were stored
+    steps: int  # after how many training steps its networks were stored
     stop_reason: str
-    # At every check: ``step``, the mean ``forecaster`` and ``discriminator`` losses since the last
-    # check, and the numbers that the stop rule uses.
+    # At every check: the ``step``, the mean losses ``forecaster`` and ``discriminator`` since the
+    # last check, and the numbers by which training may stop.
     losses: list[dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The aligned networks; each member has its weights from the check at which it stopped."""
+    """The aligned networks. Those of a member are from the check at which it stopped."""
 
     psi: Perceptrons
     head: Perceptrons
@@ -58,7 +59,7 @@ class Alignment:
 
 
 class Aligner:
-    """One run of the alignment of all members."""
+    """One run that aligns all members."""
 
     def __init__(
         self, rows: TrainingRows, settings: Settings, seed: int, device: torch.device
@@ -94,12 +95,12 @@ class Aligner:
     def losses(self, source_rows: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forecaster loss, discriminator loss and gradient penalty, each of shape (M,).
 
-        The arguments are row numbers within the training rows, shape (M, batch) int64.
+        The arguments are numbers of training rows, (M, batch) int64.
         """
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
         inputs = torch.cat([rows.source.train[source_rows], rows.target.train[target_rows]], dim=1)
-        aligned = self.psi(inputs)  # source rows first, then equally many target rows
+        aligned = self.psi(inputs)  # the rows of the source, then as many of the target
         logits = self.head(self._dropout(aligned[:, :batch]))
         reversed_ = reverse_gradient(aligned, settings.reversal(self._iteration))
         domain, hidden = self.discriminator.forward(reversed_, self._dropout)
@@ -110,15 +111,16 @@ class Aligner:
         return fit, fooled, input_gradient_penalty(self.discriminator, hidden)
 
     def run(self, progress: ProgressCallback) -> Alignment:
-        """Train until every member has stopped or the schedule ends."""
+        """Train until all members have stopped, or the schedule ends."""
         settings = self._settings
         schedule, larger = settings.schedule, self._rows.larger
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        good = [0] * settings.members  # number of consecutive checks with enough overlap
+        # for each member, how many checks in a row had enough overlap
+        good = [0] * settings.members
         while self._iteration < total and running:
-            # Members that have stopped are still trained, because one batched pass costs the same.
+            # Members that have stopped are trained on, because a batched pass costs the same.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -132,8 +134,7 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Store the networks of the previous check; at the first check, the current
-                    # ones.
+                    # Store the networks of the check before; at the first check, those of now.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)
@@ -164,7 +165,7 @@ class Aligner:
 
     @torch.no_grad()
     def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
-        """Return progress numbers for the screen: means over members, on a few validation rows."""
+        """Return numbers for the progress line: means over members, on a few validation rows."""
         numbers = {}
         labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
         is_labelled = labels >= 0
@@ -180,7 +181,7 @@ class Aligner:
     def _average(self) -> None:
         if self._settings.averaging == 0.0:
             return
-        # The average starts with a short memory, so that it soon forgets the initial weights.
+        # The average begins with a short memory, so that it soon forgets the initial weights.
         decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
         with torch.no_grad():
             for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):
@@ -214,11 +215,11 @@ class Aligner:
 
 
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
-    """Return whether a check of the probe shows enough overlap to stop.
+    """Return whether the probe shows enough overlap of the domains to stop.
 
-    The probe's weights must have at least the share `least` of effective rows. Their mean must also
-    be near 1, like the mean of the true weights. A poor probe has nearly equal weights too, but
-    their mean is not near 1.
+    Its weights must have at least the share `least` of effective rows. Their mean must also be near
+    1, as that of the true weights is. (The weights of a bad probe are also nearly equal, but their
+    mean is not near 1.)
     """
     if least is None or "ess_share" not in check:
         return False
@@ -227,7 +228,7 @@ def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
 
 
 def diverged() -> CovcalError:
-    """Return the error to raise if the networks' weights are no longer finite."""
+    """Return the error that the weights of the networks are no longer finite."""
     return CovcalError(
         "training diverged, because the features or the weight decay are too large: use "
         "--preset default, or less weight decay"
@@ -239,15 +240,14 @@ def diverged() -> CovcalError:
 
 @torch.no_grad()
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
-    """Fit a fresh linear probe on psi of training rows, and measure it on validation rows.
+    """Fit a new linear probe on psi of training rows, and measure it on validation rows.
 
-    Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, each of shape (M,).
+    Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, (M,) each.
     """
     domains = (rows.source, rows.target)
     train = [psi(spread_rows(domain.train, PROBE_ROWS)[None]).cpu().numpy() for domain in domains]
     probes = [fit_probe(source, target) for source, target in zip(*train, strict=True)]
-    # Keep only the logits, because psi of all validation rows and members would not fit into
-    # memory.
+    # only the logits are kept, because psi of all validation rows and members may not fit in memory
     logits: list[Float64s] = []
     for domain in domains:
         blocks = [
@@ -268,20 +268,21 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 
 
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
-    """Return a function from rows (r, p) to the logits, (r,), of "came from the source".
+    """Return a function from rows, (r, p), to the logits of "came from the source", (r,).
 
-    It is a class-balanced logistic regression, fitted on `source`, (n, p), and `target`, (m, p).
+    It is a logistic regression fitted to `source`, (n, p), and `target`, (m, p); both domains weigh
+    the same.
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
 
     def blocks() -> Iterator[tuple[Floats, float, float]]:
-        # Each domain has half of the weight, whatever its size.
+        # each domain has half of the weight, however many rows it has
         yield (source - centre) / spread, 1.0, 0.5 / len(source)
         yield (target - centre) / spread, 0.0, 0.5 / len(target)
 
     weights = fit_logistic(blocks, len(centre))
-    if weights is None:  # a convex objective fails only if inputs are not finite
+    if weights is None:  # with a convex loss, the fit fails only if inputs are not finite
         raise diverged()
 
     def probe(rows: Float32s) -> Float64s:
@@ -291,5 +292,5 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:
-    """Return the mean of both domains' share of logits on the right side of 0."""
+    """Return the share of logits on the right side of 0, as the mean of both domains."""
     return float(((source > 0).mean() + (target <= 0).mean()) / 2)

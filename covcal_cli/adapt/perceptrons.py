@@ -1,7 +1,7 @@
-"""M independent multilayer perceptrons in one batched pass: their losses, gradients and steps.
+"""M independent perceptrons, computed together: their losses, gradients and training steps.
 
-Every random number (initial weights, row order, dropout masks) comes from one generator per member
-on the CPU. So a member's result does not depend on the device or on other members.
+All random numbers (initial weights, order of rows, dropout) come from one generator per member, on
+the CPU. So the result of a member depends neither on the device nor on other members.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return one seeded CPU generator per member; different `purpose` give different streams."""
+    """Return one generator with a seed per member, on the CPU. Each `purpose` has other numbers."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]
@@ -29,14 +29,14 @@ def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
 
 
 class Dropout:
-    """Inverted dropout whose masks come from the members' CPU generators."""
+    """Dropout, with random numbers from the members' generators."""
 
     def __init__(self, share: float, generators: Sequence[Generator]) -> None:
         self._keep = 1.0 - share
         self._generators = generators
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Return `values`, shape (M, n, h): a random share is set to 0, the rest is scaled up."""
+        """Return `values`, (M, n, h), with a random share set to 0 and the rest scaled up."""
         if self._keep == 1.0:
             return values
         shape = values.shape[1:]
@@ -46,9 +46,9 @@ class Dropout:
 
 
 class Perceptrons:
-    """M perceptrons of equal shape, with ReLU between layers and, by `output_relu`, after the last.
+    """M perceptrons of the same shape. ReLU follows every layer; the last only with `output_relu`.
 
-    Weights are of shape (M, inputs, outputs), biases of shape (M, 1, outputs).
+    Weights have shape (M, inputs, outputs), biases (M, 1, outputs).
     """
 
     def __init__(
@@ -66,10 +66,11 @@ class Perceptrons:
         output_relu: bool = False,
         xavier: bool = False,
     ) -> Self:
-        """Draw initial weights; `widths` holds the inputs, then the outputs of each layer.
+        """Draw initial weights. `widths` are the number of inputs, then the outputs of each layer.
 
-        Either weights are Xavier-normal and biases zero, as in the paper's discriminator. Or both
-        are uniform within 1 / sqrt(inputs), as in torch's linear layer.
+        With `xavier`, weights are Xavier-normal and biases are zero, as in the paper's
+        discriminator. Without, both are uniform within 1 / sqrt(inputs), as in torch's linear
+        layer.
         """
 
         def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:
@@ -89,13 +90,13 @@ class Perceptrons:
         return cls(weights, biases, output_relu=output_relu)
 
     def __call__(self, inputs: Tensor, dropout: Dropout | None = None) -> Tensor:
-        """Return the outputs, shape (M, n, outputs), of `inputs`, shape (M or 1, n, inputs)."""
+        """Return the outputs, (M, n, outputs), for `inputs`, (M or 1, n, inputs)."""
         return self.forward(inputs, dropout)[0]
 
     def forward(
         self, inputs: Tensor, dropout: Dropout | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the outputs and the hidden activations, each of shape (M, n, width)."""
+        """Return the outputs and the hidden activations, (M, n, width) each."""
         members = self.weights[0].shape[0]
         values = inputs.expand(members, -1, -1)
         hidden: list[Tensor] = []
@@ -115,7 +116,7 @@ class Perceptrons:
         return [*self.weights, *self.biases]
 
     def copy(self) -> Self:
-        """Return a copy that shares no memory and takes no gradient."""
+        """Return a copy with memory of its own, and without gradients."""
         return type(self)(
             [weight.detach().clone() for weight in self.weights],
             [bias.detach().clone() for bias in self.biases],
@@ -123,7 +124,7 @@ class Perceptrons:
         )
 
     def take_members(self, other: Self, members: Sequence[int]) -> None:
-        """Copy the weights of `members` from `other`."""
+        """Copy the weights of some members from `other`."""
         for own, new in zip(self.parameters(), other.parameters(), strict=True):
             own[list(members)] = new[list(members)].detach()
 
@@ -137,11 +138,11 @@ class Perceptrons:
 
 
 def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) -> Tensor:
-    """Return the mean squared norm of d logit / d input per member, shape (M,).
+    """Return the mean squared norm of d logit / d input for each member, shape (M,).
 
-    For ReLU layers the gradient is a product of weights and 0/1 masks, so it is computed directly
-    instead of by differentiating twice. It does not handle dropout. The discriminators have one
-    output. `hidden` holds the activations of the rows to penalise, from `Perceptrons.forward`.
+    With ReLU, this gradient is a product of weights and masks of 0 and 1. So it is computed
+    directly, not by differentiating twice. Dropout is not supported. The discriminators have one
+    output. `hidden` are the activations of the rows, as `Perceptrons.forward` returns them.
     """
     gradient = discriminators.weights[-1].transpose(1, 2)
     for weight, activation in zip(
@@ -152,12 +153,12 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
     return gradient.square().sum(dim=2).mean(dim=1)
 
 
-# Losses per member. Training on their sum trains each member independently.
+# Losses of each member. The sum of all losses is minimised, which trains each member independently.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Return each member's mean loss over its labelled rows, shape (M,).
+    """Return the mean loss of each member over its labelled rows, shape (M,).
 
-    Logits are of shape (M, n, K), labels of shape (M, n); rows with label -1 are ignored. The
-    squared loss is the Brier score, summed over classes.
+    Logits have shape (M, n, K), labels (M, n). Rows with label -1 are ignored. The squared loss is
+    the Brier score, summed over classes.
     """
     is_labelled = labels >= 0
     safe = labels.clamp(min=0)
@@ -170,7 +171,7 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
-    """Return each member's class-balanced discriminator loss, shape (M,).
+    """Return the discriminator loss of each member, (M,); both domains weigh the same.
 
     `source` (M, n) and `target` (M, m) are logits of "came from the source".
     """
@@ -182,17 +183,17 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
     return (from_source.mean(dim=1) + from_target.mean(dim=1)) / 2
 
 
-# Torch's AdamW or SGD on a schedule.
+# Steps of AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
-# The first beta is low, because with more momentum psi and D-bar only oscillate.
+# The first beta is low: with more momentum, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
 
 
 class ScheduledOptimiser:
-    """An optimiser, AdamW or SGD, with the schedule's learning rate.
+    """Takes steps of AdamW or SGD, with the learning rate of a schedule.
 
-    Each group holds tensors and their multiple of the learning rate. `n_rows`, the training rows of
-    the larger domain, define an epoch.
+    Each group is some tensors, and by how much their learning rate is multiplied. `n_rows`, the
+    number of training rows of the larger domain, is an epoch.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class ScheduledOptimiser:
         self._groups = [(tensors, speed, step(tensors)) for tensors, speed in groups]
 
     def step(self, loss: Tensor, step: int) -> None:
-        """Take step number `step` (from 0) against the gradient of `loss`."""
+        """Take step number `step`, from 0, to lower `loss`."""
         rate, decay = self._schedule.rate(step, self._n_rows), self._schedule.weight_decay
         torch.autograd.backward(loss)
         for tensors, speed, update in self._groups:
@@ -282,6 +283,6 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
-    """Return `values` unchanged; their gradient is multiplied by ``-coefficient``."""
+    """Return `values` unchanged, but multiply their gradient by ``-coefficient``."""
     apply: Callable[..., Tensor] = _Reversal.apply  # torch does not annotate it
     return apply(values, coefficient)

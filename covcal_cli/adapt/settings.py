@@ -1,9 +1,9 @@
-"""The two presets of ``covcal adapt``, and every number in them.
+"""The two presets of ``covcal adapt``, with all their numbers.
 
-``examples/research/choose_adapt_settings.py`` chose ``default``. It never saw a MNIST shift. The
-table shows the ECE in % after fl+temp and fl+iw+temp with three members, and the standard deviation
-over single members. The ECE is the mean over five families with eight shifts: synthetic data,
-corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10 and Amazon reviews.
+``examples/research/choose_adapt_settings.py`` chose ``default``. No shift with MNIST was used for
+that. The table has the ECE in % of fl+temp and fl+iw+temp with three members, and the standard
+deviation (sd) over single members. It is the mean over five families with eight shifts: synthetic
+data, corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10 and Amazon reviews.
 
 ================================  =======  ====  ==========  ====
 recipe                            fl+temp    sd  fl+iw+temp    sd
@@ -18,12 +18,13 @@ plain AdamW on raw features         10.00  1.99       12.95  3.96
 two layers, no reversal             13.03  1.40       14.18  2.06
 ================================  =======  ====  ==========  ====
 
-One hidden layer is the paper's own form of psi. It is best on corruptions and Office-Caltech10, and
-near the best on the other families except reviews. On reviews, no alignment is better (4.7 instead
-of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp). Dropout, or a fixed 300 steps, on one layer
-was worse on corruptions. Afterwards, eight further shifts and SVHN to USPS were run with 1, 3 and 5
-members. With alignment, fl+temp had 7.15, 6.96 and 6.76, and fl+iw+temp 8.31, 7.48 and 7.03.
-Without alignment, fl+temp had 9.00, 8.03 and 7.38, and fl+iw+temp 10.46, 9.24 and 8.72.
+With one hidden layer, psi has the form of the paper. It is the best on corruptions and
+Office-Caltech10, and nearly the best on the other families except reviews. On reviews it is better
+not to align at all (4.7 instead of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp). With one
+layer, dropout or a fixed number of 300 steps was worse on corruptions. Afterwards, eight more
+shifts and SVHN to USPS were run with 1, 3 and 5 members. With alignment, fl+temp had 7.15, 6.96 and
+6.76, and fl+iw+temp 8.31, 7.48 and 7.03. Without alignment, fl+temp had 9.00, 8.03 and 7.38, and
+fl+iw+temp 10.46, 9.24 and 8.72.
 """
 
 from dataclasses import dataclass, replace
@@ -39,20 +40,21 @@ Loss = Literal["squared", "cross-entropy"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """The schedule of one set of networks, in steps or in epochs of the larger domain."""
+    """How one set of networks is trained, in steps or in epochs of the larger domain."""
 
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
     weight_decay: float  # decoupled for AdamW, an L2 penalty for SGD
-    batch: int  # rows per domain and step; the smaller domain is cycled
-    steps: int | None = None  # largest length in steps; give either steps or epochs
+    # rows of each domain in a step; those of the smaller domain are used again and again
+    batch: int
+    steps: int | None = None  # most steps; either steps or epochs are given
     epochs: int | None = None
-    check_every: int | None = None  # steps between two checks of the stop rule; None: one epoch
-    warm_up: int = 0  # steps over which the learning rate rises linearly to its full value
-    halve_every: int | None = None  # number of epochs after which the learning rate is halved
+    check_every: int | None = None  # steps between two checks whether to stop; None: one epoch
+    warm_up: int = 0  # in so many first steps, the learning rate rises linearly to its full value
+    halve_every: int | None = None  # after so many epochs, the learning rate is halved
 
     def steps_per_epoch(self, n_rows: int) -> int:
-        """Return the steps that pass once over the larger domain's `n_rows` training rows."""
+        """Return the number of steps that use each of `n_rows` training rows once."""
         return -(-n_rows // self.batch)
 
     def total_steps(self, n_rows: int) -> int:
@@ -62,11 +64,11 @@ class Schedule:
         return self.steps or 0
 
     def check_interval(self, n_rows: int) -> int:
-        """Return the steps between two checks."""
+        """Return the number of steps between two checks."""
         return self.check_every or self.steps_per_epoch(n_rows)
 
     def rate(self, step: int, n_rows: int) -> float:
-        """Return the learning rate of step `step` (from 0)."""
+        """Return the learning rate of step number `step`, from 0."""
         rate = self.learning_rate
         if step < self.warm_up:
             rate *= (step + 1) / self.warm_up
@@ -77,12 +79,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DiscriminatorSettings:
-    """A source discriminator trained on fixed inputs: one hidden layer, squared error."""
+    """How a source discriminator is trained on fixed inputs: one hidden layer, squared error."""
 
     hidden: int  # width of the hidden layer
-    dropout: float  # share of hidden activations dropped in training
-    schedule: Schedule  # the weights with the least error on validation rows are kept
-    patience: int  # training ends after this number of checks without a lower validation error
+    dropout: float  # share of hidden activations that are set to 0 in training
+    schedule: Schedule  # the weights with the smallest error on validation rows are kept
+    patience: int  # training ends after so many checks without a smaller error
 
 
 @dataclass(frozen=True)
@@ -90,33 +92,36 @@ class Settings:
     """All settings of the training, except the data and the seed."""
 
     preset: str
-    members: int  # independently seeded feature maps, heads and discriminators
-    components: int | None  # principal components of phi that psi reads; None: phi itself
+    members: int  # number of feature maps, heads and discriminators, each with a seed of its own
+    # number of principal components of phi that psi reads; None: psi reads phi itself
+    components: int | None
     psi_widths: tuple[int, ...]  # widths of psi's layers
-    psi_output_relu: bool  # whether psi's last layer ends in a ReLU, like hidden layers
-    discriminator_hidden: int  # width of the hidden layer of D-bar, which psi works against
-    # Share of the activations dropped in training: psi's output before the head, and D-bar's
-    # hidden layer.
+    psi_output_relu: bool  # whether a ReLU follows psi's last layer too
+    discriminator_hidden: int  # width of the hidden layer of D-bar
+    # Share of activations that are set to 0 in training: in psi's output before the head, and in
+    # D-bar's hidden layer.
     dropout: float
     loss: Loss  # loss of both the forecaster and D-bar
-    forecaster_weight: float  # weight of the forecaster's loss relative to the discriminator's loss
-    discriminator_speed: float  # D-bar's learning rate as a multiple of psi's
-    # The reversal coefficient at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1; None: 1.
+    forecaster_weight: float  # weight of the forecaster's loss; the discriminator's has weight 1
+    discriminator_speed: float  # D-bar's learning rate, divided by psi's
+    # The coefficient of the gradient reversal at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1;
+    # with None, it is 1.
     reversal_horizon: int | None
-    penalty: float  # weight of the gradient penalty on D-bar; 0: no penalty
-    # Decay of the running average of psi and the head that is stored; 0: no average.
+    penalty: float  # weight of the gradient penalty on D-bar; 0 for none
+    # decay of the running average of psi and the head, which is what is stored; 0 for no average
     averaging: float
-    # Stop if a fresh probe's weights leave this share of effective rows at two consecutive checks.
+    # Stop if, at two checks in a row, the weights of a new probe leave this share of effective
+    # rows.
     stop_ess: float | None
-    # Stop if D-bar's mean squared error on the training rows falls below this, and store the
-    # networks of the previous check.
+    # Stop if D-bar's mean squared error on training rows falls below this, and keep the networks of
+    # the check before.
     stop_discriminator_error: float | None
-    schedule: Schedule  # schedule of the alignment
-    # Discriminators trained afterwards, on phi and on the frozen psi.
+    schedule: Schedule  # how psi, the head and D-bar are trained
+    # how discriminators are trained afterwards, on phi and on the fixed psi
     discriminator: DiscriminatorSettings
 
     def reversal(self, iteration: int) -> float:
-        """Return the reversal coefficient at `iteration` (from 0)."""
+        """Return the coefficient of the gradient reversal at an iteration, from 0."""
         if self.reversal_horizon is None:
             return 1.0
         # tanh(x / 2) = 2 / (1 + exp(-x)) - 1, without overflow.
@@ -124,7 +129,7 @@ class Settings:
 
 
 def default_settings() -> Settings:
-    """Return the settings of the preset default, for every shift."""
+    """Return the settings of the preset default, which are the same for every shift."""
     return Settings(
         preset="default",
         members=3,
@@ -152,11 +157,11 @@ def default_settings() -> Settings:
 
 
 def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
-    """Return the paper's own setting for features of width `n_features`.
+    """Return the paper's settings for this number of features.
 
     The paper sets the widths per data set: 84 for LeNet-5 with 84 features; 256 (psi) and 100
     (discriminator) for its SVHN network; 1000, with batches of 32, for ResNet-50 with 2048
-    features. Here the number of features decides: below 256, below 1280, or more.
+    features. Here the widths depend on the number of features: below 256, below 1280, or more.
     """
     if n_features < 256:
         width, hidden, batch = 84, 84, 200
@@ -181,8 +186,8 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper writes 0.2, but its code divides the sum over both domains by the rows of one
-        # domain.
+        # The paper says 0.2, but its code divides the sum over both domains by the number of rows
+        # of one.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),
@@ -194,12 +199,12 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
 class AdaptSettings:
     """The options of ``covcal adapt``."""
 
-    preset: str = "default"  # a name in `PRESETS`
-    members: int | None = None  # independently seeded forecasters; None: the preset's own number
-    weight_decay: float | None = None  # weight decay of the preset paper; None: the paper's 5e-4
+    preset: str = "default"  # the name of a preset
+    members: int | None = None  # number of forecasters; None: that of the preset
+    weight_decay: float | None = None  # weight decay, with the preset paper; None: the paper's 5e-4
     seed: int = 0  # seed of all random numbers
-    device: str = "auto"  # auto uses CUDA if there is a device
-    # CPU threads; on a busy machine two threads can be far slower than a single thread
+    device: str = "auto"  # with auto, CUDA is used if there is a device
+    # on a busy machine, two threads can be far slower than one
     threads: int = 1
 
     def __post_init__(self) -> None:
@@ -221,7 +226,7 @@ class AdaptSettings:
             raise CovcalError(f"{members} members: give 1 or more")
 
     def training(self, n_features: int) -> Settings:
-        """Return every number of the training, for features of width `n_features`."""
+        """Return all numbers of the training, for this number of features."""
         if self.preset == "paper":
             settings = paper_settings(n_features, self.weight_decay)
         else:

@@ -1,6 +1,6 @@
 """Train all networks of ``covcal adapt``, report on every member, and write adapted.h5.
 
-Psi and the forecaster are aligned first and then frozen. Then two source discriminators are
+Psi and the forecaster are aligned first, and then fixed. Then two source discriminators are
 trained, on phi and on psi(phi), as in Section 6 of the paper: one hidden layer, dropout and squared
 error.
 """
@@ -54,53 +54,54 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # rows per domain for training a discriminator; psi of these rows is in memory
-_ON_FEATURES, _ON_ALIGNED = 2, 3  # select random streams; alignment uses 1
+MAX_ROWS = 50_000  # most rows of a domain for a discriminator; psi of all of them is in memory
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # choose the random numbers of a stage; alignment has 1
 _REPORT_PRECISION = 6
-_BLOCK_VALUES = 1 << 22  # logits per member in one block
+_BLOCK_VALUES = 1 << 22  # most logits of a member in one block
 _CARRIED = ("logits", "labels", "split", "ids", "columns")
 
 
 @dataclass(frozen=True)
 class MemberReport:
-    """The training and the quality of one member."""
+    """How one member was trained, and how good it is."""
 
-    steps: int  # training steps before its networks were stored
-    # "overlap" (enough effective rows), "discriminator won" (the paper's rule) or "schedule ended".
+    steps: int  # after how many training steps its networks were stored
+    # Why it stopped: "overlap" (enough effective rows), "discriminator won" (the paper's rule), or
+    # "schedule ended".
     stop_reason: str
-    forecaster_loss: float  # mean training loss between the last two checks
+    forecaster_loss: float  # mean training loss since the check before
     discriminator_loss: float
-    # Balanced accuracy of a fresh linear probe on validation rows; 0.5: it cannot separate the
-    # domains.
+    # Accuracy of a new linear probe on validation rows, mean of both domains; 0.5 means that it
+    # cannot separate them.
     probe_accuracy: float
-    # Weights of the source validation rows by the final discriminator on psi: their effective rows
-    # as a share of the rows, and their mean.
+    # About the weights of source validation rows by the final discriminator on psi: the share of
+    # effective rows, and the mean weight.
     ess_share: float
     mean_weight: float
-    # Class-balanced squared error of that discriminator on validation rows; 0.25: chance.
+    # Squared error of this discriminator on validation rows, mean of both domains; 0.25 is chance.
     domain_error: float
     # Importance-weighted Brier score of the aligned forecaster on labelled source validation rows,
-    # and the same with a control variate. Lower is better; no target label is used.
+    # without and with a control variate. Lower is better. It needs no target label.
     weighted_brier: float
     weighted_brier_control: float
-    # Share of target validation rows in which its label equals the classifier's label.
+    # In which share of the target validation rows it predicts the same class as the classifier.
     target_agreement: float
 
 
 @dataclass(frozen=True)
 class TrainedNetworks:
-    """The networks of all members, and a report on each."""
+    """The networks of all members, and a report on each member."""
 
-    psi: Perceptrons  # networks of M members, like the next two fields
+    psi: Perceptrons  # networks of M members, as in the next two fields
     head: Perceptrons
     aligned_discriminator: Perceptrons
     discriminator: Perceptrons  # one discriminator on the projected features
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
-    domain_error: float  # squared error of the discriminator on features, on validation rows
+    domain_error: float  # squared error of the discriminator on features, for validation rows
 
     def arrays(self) -> dict[str, AnyArray]:
-        """Return every weight, named as in ``/networks`` (see `maths.networks`)."""
+        """Return all weights, with the names of ``/networks`` (see `maths.networks`)."""
         parts = {
             "psi": self.psi,
             "head": self.head,
@@ -125,9 +126,10 @@ def train(
     device: torch.device,
     progress: ProgressCallback,
 ) -> TrainedNetworks:
-    """Align, freeze psi, and train the discriminators on phi and on psi(phi).
+    """Align, fix psi, and train the discriminators on phi and on psi(phi).
 
-    `predictions`, shape (m,) int64, are the classifier's labels of the target's validation rows.
+    `predictions`, (m,) int64, are the classes that the classifier predicts for the target's
+    validation rows.
     """
     aligned = Aligner(rows, settings, seed, device).run(progress)
     _require_finite(aligned.psi, aligned.head)
@@ -159,11 +161,11 @@ def train_discriminators(
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
-    """Train one discriminator per member, on psi of the rows or, if psi is None, on the rows.
+    """Train one discriminator per member, on psi of the rows; if psi is None, on the rows.
 
-    Each member has its own random generator. Return the weights of each member with the lowest
-    error on validation rows, and this error, shape (M,). The error is squared and class-balanced;
-    0.25 is chance.
+    Each member has random numbers of its own. Return for each member the weights with the smallest
+    error on validation rows, and this error, (M,). The error is squared, and both domains weigh the
+    same; 0.25 is chance.
     """
     members = len(generators)
 
@@ -184,8 +186,8 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train until the next check and compare errors on the validation rows; end when no member has
-    # improved for `patience` checks.
+    # Train until the next check, and compare errors on validation rows. End when no member has
+    # become better for `patience` checks.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -206,7 +208,8 @@ def train_discriminators(
                 for domain in domains
             ]
             error = domain_loss(scores[0], scores[1], "squared").cpu()
-        # A member without patience left keeps its best weights while other members are trained.
+        # When a member's patience has ended, its best weights are kept, while the others are
+        # trained.
         better = (error < least) & (stale < settings.patience)
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
@@ -218,7 +221,7 @@ def train_discriminators(
     return best, least
 
 
-# The record.
+# What the file records about the training.
 
 
 @torch.no_grad()
@@ -231,7 +234,7 @@ def _reports(
 ) -> tuple[MemberReport, ...]:
     probe = probe_overlap(aligned.psi, rows)
     labels = rows.validation_labels.cpu().numpy()
-    # Validation rows are read in blocks, because K logits per row and member need much memory.
+    # in blocks, because K logits per row and member need much memory
     on_source: list[Float32s] = []
     errors: list[Float64s] = []
     size = max(1, _BLOCK_VALUES // rows.n_classes)
@@ -275,18 +278,18 @@ def _reports(
 
 
 def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
-    """Return the Brier score of every row, shape (n,), and NaN if the label is unknown."""
+    """Return the Brier score of each row, (n,); NaN if its label is unknown."""
     probabilities = np.exp(log_softmax(class_major(logits), 1.0))
     truth = np.eye(logits.shape[1])[labels].T
     return np.where(labels >= 0, ((probabilities - truth) ** 2).sum(axis=0), np.nan)
 
 
 def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
-    """Return the importance-weighted Brier score of source rows, without and with control variate.
+    """Return the importance-weighted Brier score, without and with a control variate.
 
     The second adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which removes the noise of
     the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows whose error
-    is NaN are left out; without labelled rows both results are NaN.
+    is NaN are left out. Without labelled rows, both results are NaN.
     """
     is_labelled = np.isfinite(errors)
     if not is_labelled.any():
@@ -301,7 +304,7 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
 
 
 def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
-    """Return the training record of the file, for JSON, without times and paths."""
+    """Return what the file records about the training, as JSON without times and paths."""
     return {
         "domain_error": _rounded(trained.domain_error),
         "members": [
@@ -312,7 +315,7 @@ def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with rounded floats, and None for NaN, which JSON lacks."""
+    """Return `values` with rounded floats, and with None for NaN, which JSON does not have."""
     return {
         name: (None if math.isnan(value) else _rounded(value))
         if isinstance(value, float)
@@ -338,13 +341,13 @@ def write_adapted(
     device: torch.device,
     progress: ProgressCallback,
 ) -> str:
-    """Write the adapted file to `partial`, which will become `output`; return networks_sha256."""
+    """Write the adapted file to `partial`, which will become `output`. Return networks_sha256."""
     networks = trained.arrays() | {
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # Leave out the seed of the extraction, which is not the seed of the training, and the content
-    # hash of the features file, which is not this file's.
+    # The seed of the extraction gets another name, because it is not that of the training. So does
+    # the hash of the features file's content.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value
@@ -385,7 +388,7 @@ def write_adapted(
 def _written_blocks(
     writer: HDF5Writer, domain: Domain, trained: TrainedNetworks, projection: Projection
 ) -> Iterator[Rows]:
-    """Write one domain, yielding the rows of each block when they are done."""
+    """Write one domain. Yield the rows of each block when they are written."""
     members = len(trained.psi.weights[0])
     aligned_logits, aligned_domain_logits, domain_logits = (
         f"{domain.name}/{name}"

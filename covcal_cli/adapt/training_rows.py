@@ -1,8 +1,8 @@
-"""Read the rows that training may see, project them, and draw batches from them.
+"""Read the rows that may be used for training, project them, and draw batches from them.
 
-The projection is to principal components of phi, fitted on both domains with equal weight. On 64
-components the domains overlap in far fewer steps than on raw features. The gradient penalty also
-has the same effect for every width and scale of phi.
+They are projected to principal components of phi, to which both domains contribute equally. With 64
+components, the domains begin to overlap after far fewer steps than with raw features. Also, the
+gradient penalty then has the same effect whatever the width and the scale of phi.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,16 +18,17 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 200_000  # rows of one split of one domain; a larger split is sampled with the seed
+MAX_ROWS = 200_000  # most rows of one split of one domain; of more, a random part is used
 _BLOCK = 8192  # rows of features in memory at a time
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
-Blocks = Callable[[], Iterator[Tensor]]  # features (n, d) float32 on the CPU; called once per pass
+# yields features, (n, d) float32 on the CPU; called once for each pass
+Blocks = Callable[[], Iterator[Tensor]]
 
 
 @dataclass(frozen=True)
 class DomainRows:
-    """The rows of one domain that training may see."""
+    """The rows of one domain that may be used for training."""
 
     train: Tensor  # (n, k) float32
     validation: Tensor  # (m, k) float32
@@ -39,26 +40,26 @@ class DomainRows:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The rows of both domains, and labels of the source only."""
+    """The rows of both domains, and the labels of the source."""
 
     source: DomainRows
     target: DomainRows
-    labels: Tensor  # labels of the source's train rows, (n,) int64; -1 if unknown
+    labels: Tensor  # labels of the source's training rows, (n,) int64; -1 if unknown
     validation_labels: Tensor  # labels of the source's validation rows, (m,)
     n_classes: int
 
     @property
     def width(self) -> int:
-        """Number of inputs k of psi."""
+        """The number of inputs of psi, k."""
         return int(self.source.train.shape[1])
 
     @property
     def larger(self) -> int:
-        """Number of training rows of the larger domain, which define an epoch."""
+        """The number of training rows of the larger domain, which is an epoch."""
         return max(len(self.source.train), len(self.target.train))
 
     def counts(self) -> dict[str, int]:
-        """Return the number of rows of every kind, by name."""
+        """Return by name how many rows of each kind there are."""
         return {
             "source train": len(self.source.train),
             "labelled source train": int((self.labels >= 0).sum()),
@@ -81,14 +82,14 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Projection:
-    """An affine map ``(x - mean) @ components / scale``."""
+    """The linear map ``(x - mean) @ components / scale``."""
 
     mean: Tensor  # (d,)
-    components: Tensor | None  # (d, k), orthonormal columns; None: the features' own axes
-    scale: float  # the same for all directions; their mean variance becomes 1
+    components: Tensor | None  # (d, k), orthonormal columns; None if features are not rotated
+    scale: float  # one number for all directions, with which their mean variance is 1
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return the projected features, shape (n, k) float32, of features of shape (n, d)."""
+        """Return projected features, (n, k) float32, of features, (n, d)."""
         centred = features - self.mean
         if self.components is not None:
             centred = centred @ self.components
@@ -96,7 +97,7 @@ class Projection:
 
     @property
     def width(self) -> int:
-        """Number k of projected features."""
+        """The number of projected features, k."""
         return len(self.mean) if self.components is None else int(self.components.shape[1])
 
     def to(self, device: torch.device) -> Self:
@@ -105,7 +106,7 @@ class Projection:
         return type(self)(self.mean.to(device), components, self.scale)
 
     def arrays(self) -> dict[str, Float32s]:
-        """Return ``mean``, ``scale`` and, if there are any, ``components`` as NumPy arrays."""
+        """Return ``mean``, ``scale`` and, if there are some, ``components``, as NumPy arrays."""
         named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()
