@@ -14,7 +14,7 @@ Every damage is reported in one line; exceptions of h5py never leave this module
 
 import errno
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -234,10 +234,13 @@ class File(Group):
         self.close()
 
 
-def root_attributes(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Return a file's attributes that are texts or single numbers, without examining datasets."""
+def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
+    """Return those attributes of a file that are texts or single numbers, by name.
+
+    Datasets are not examined.
+    """
     with _opened(path, remedy) as raw, _readable(path, "/"):
-        return dict(_plain_attributes(raw.attrs))
+        return dict(_plain_attributes(raw.attrs, names))
 
 
 def _opened(path: Path, remedy: str) -> Any:
@@ -382,8 +385,11 @@ def _require_checksums(
         raise CovcalError(f"{where} has damaged chunks: copy the file again or make it again")
 
 
-def _plain_attributes(attributes: Any) -> Iterator[tuple[str, Plain]]:
-    for name in attributes:
+def _plain_attributes(
+    attributes: Any, names: Sequence[str] | None = None
+) -> Iterator[tuple[str, Plain]]:
+    """Yield the attributes, all or those of some names, that are texts or single numbers."""
+    for name in attributes if names is None else [name for name in names if name in attributes]:
         value = attributes[name]
         if isinstance(value, bytes | np.bytes_):
             value = bytes(value).decode("utf-8", errors="replace")

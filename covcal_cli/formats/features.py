@@ -491,7 +491,7 @@ class FeatureFile:
 
 def labels_in(path: Path) -> tuple[str, ...]:
     """Return the names of the labels of a file whose rows can have several; else none."""
-    return _label_names(path, root_attributes(path, remedy=REMEDY))
+    return _label_names(path, root_attributes(path, "schema", LABELS, remedy=REMEDY))
 
 
 def _label_names(path: Path, attributes: Mapping[str, Any]) -> tuple[str, ...]:

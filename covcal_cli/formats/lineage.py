@@ -31,6 +31,8 @@ from covcal_cli.records import Input, labels_of_document, read_json
 
 # The files that are taken if the user names none: the first of them that exists.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
+# The attributes of an adapted file that name the features file it was made from.
+_ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
 
 
 def file_here() -> Path:
@@ -118,7 +120,7 @@ def notes_on_named(path: Path | None) -> list[str]:
     """Return a note if a named file does not belong to the files beside it."""
     if path is None:
         return []
-    attributes = root_attributes(path, remedy=REMEDY)
+    attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
     origins = _origins(path, attributes)
     inside = [origin for origin in origins if not leaves_folder_of(origin, path)]
     return [text for text in [_other_origin(path, attributes, inside)] if text is not None]
@@ -169,7 +171,7 @@ def unmarked_sha256(path: Path) -> str:
     So a file keeps its identity when labels are added.
     """
     try:
-        marked = root_attributes(path, remedy=REMEDY).get(UNMARKED_SHA256)
+        marked = root_attributes(path, UNMARKED_SHA256, remedy=REMEDY).get(UNMARKED_SHA256)
     except CovcalError:  # not an HDF5 file, or a damaged file
         marked = None
     return sha256_of(path) if marked is None else str(marked)
@@ -182,14 +184,14 @@ def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
     """
     content = adapted.get(FEATURES_CONTENT)
     if content is not None:
-        attributes = root_attributes(features, remedy=REMEDY)
+        attributes = root_attributes(features, CONTENT, remedy=REMEDY)
         if CONTENT in attributes:
             return bool(attributes[CONTENT] == content)
     return adapted.get(FEATURES_SHA256) in (None, unmarked_sha256(features))
 
 
 def _require_origin(path: Path, otherwise: str) -> None:
-    attributes = root_attributes(path, remedy=REMEDY)
+    attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
     origins = _origins(path, attributes)
     outside = [origin for origin in origins if leaves_folder_of(origin, path)]
     text = _other_origin(path, attributes, [item for item in origins if item not in outside])
