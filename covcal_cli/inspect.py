@@ -124,6 +124,14 @@ def _table_lines(path: Path) -> Lines:
             ("rows", f"{count_rows(store)}, written by covcal apply"),
             ("labels", _classes(of_label)),
         ]
+    if {"probabilities", "classes", "input_sha256"} <= set(store.entries) and (
+        "label_index" not in store.entries
+    ):
+        labels = store.texts("classes")
+        return [
+            ("rows", f"{store.entries['probabilities'].shape[0]}, written by covcal apply"),
+            ("labels", _classes(labels)),
+        ]
     if not {"label_index", "confidence"} <= set(store.entries):
         raise CovcalError(f"{path} is not a table that covcal wrote: {_REMEDY}")
     names = [name for name, entry in store.entries.items() if entry.shape]

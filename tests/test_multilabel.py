@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FeatureFile, labels_in
 from covcal_cli.formats.lineage import labels_of
+from covcal_cli.inspect import describe
 from covcal_cli.multilabel import one_label
 from covcal_cli.watch.reference import reference_path
 from covcal_cli.watch.watch import watch
@@ -250,6 +252,7 @@ def test_apply_writes_the_calibrated_probability_of_every_label(
         pytest.importorskip("pyarrow")
     output = tmp_path / f"p{suffix}"
     report = api.apply(several / "features.h5", several / "cal.json", output)
+    assert re.search(rf"rows +{N}.*\n.*: {', '.join(LABELS)}", describe(output))
     settings = ExtractSettings(outputs="probabilities", multilabel=True)
     api.extract(None, None, output, tmp_path / "f.h5", settings)
     for j, label in enumerate(LABELS):
@@ -326,6 +329,7 @@ def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Pat
     assert period["alarm"]["log_evidence"] == expected.alarm.log_evidence
     assert len((tmp_path / "w.jsonl").read_text().splitlines()) == len(LABELS)
     assert (tmp_path / "cal.dog.reference.json").exists()
+    assert "pick" not in " ".join(watched["labels"]["dog"]["warnings"])  # it takes one label
     gates = ("--fail-on", "changed", "--fail-below", "accuracy=0")
     screen = covcal("watch", "features.h5", *gates, cwd=tmp_path)
     assert all(f"{label}: gate accuracy >= 0 passed" in screen.out for label in LABELS)
@@ -333,6 +337,15 @@ def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Pat
 
 
 # Extraction: the forms of labels, models, and what is refused.
+
+
+def test_later_rows_may_name_their_labels_by_the_calibration(several: Path, tmp_path: Path) -> None:
+    """`--classes cal.json` reads the labels of a calibration in its order."""
+    rows = columns(made("target"), "bird", "cat", "dog", truth="group_{}")
+    write_csv(tmp_path / "new.csv", rows)
+    options = ("--target", "new.csv", "--multilabel", "--classes", several / "cal.json")
+    covcal("extract", *options, cwd=tmp_path).require_success()
+    assert labels_in(tmp_path / "features.h5") == LABELS
 
 
 def lists(y: NDArray[Any], form: Callable[[list[str]], Any]) -> list[Any]:

@@ -237,7 +237,8 @@ class _CalibratedRows:
     def _block(self, rows: Rows) -> AppliedRows:
         labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
-        if self.scaled.scaling.can_move_the_top:
+        # A single confidence per row says nothing about the other classes.
+        if self.scaled.scaling.can_move_the_top and not self.file.has_one_confidence:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
         accept, members, decision = None, None, self.decision

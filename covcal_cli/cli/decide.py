@@ -183,7 +183,12 @@ def decide(
     for text in notes:
         console.note(text)
     if not to_stdout:
-        following = f"covcal apply --decide {as_word(output)} writes the decision for every row"
+        rows = f" {as_word(file)}" if file else ""
+        other = f" -c {as_word(calibration)}" if calibration else ""
+        following = (
+            f"covcal apply{rows}{other} --decide {as_word(output)} writes the decision for every "
+            "row"
+        )
         console.wrote(output, following if is_of_use else None)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from covcal_cli.arrays import Labels
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
+from covcal_cli.multilabel import SCHEMA as MULTILABEL
 from covcal_cli.records import parsed_json
 
 _ASKED = "--classes"
@@ -251,6 +252,8 @@ def _from_json(path: Path, text: str) -> list[str]:
     except ValueError as error:
         raise CovcalError(f"{path} is not valid JSON ({error}): {_REMEDY}") from error
     if isinstance(content, dict):
+        if content.get("schema") == MULTILABEL and isinstance(content.get("labels"), dict):
+            return list(content["labels"])
         if not isinstance(content.get(_CALIBRATED), list):
             return _from_object(path, content.get("id2label", content))
         content = content[_CALIBRATED]

@@ -288,7 +288,7 @@ class OutputTable:
             row, total = off
             filled = " after its missing values are filled" if row in self._lacking else ""
             independent = (
-                ". If they are sigmoids of independent labels, pass --multilabel"
+                ". If they are sigmoids of independent labels, pass --multilabel to covcal extract"
                 if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
@@ -614,7 +614,7 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
         yield (
             f"the classes have only {100 * seen.mean_sum:.0f} % of the probability, so "
             "confidence says little about many rows. If the outputs are sigmoids of independent "
-            "labels, pass --multilabel"
+            "labels, pass --multilabel to covcal extract"
         )
 
 

@@ -324,7 +324,7 @@ class RowFacts:
             if len(shape) > 1 and name.lower() in LABEL_NAMES:
                 remedy = "give one class number per row (for one-hot rows, the argmax)"
                 if shape[0] == self._n and not self._is_one_hot(name):
-                    remedy = "if rows have several labels, pass --multilabel"
+                    remedy = "if rows have several labels, pass --multilabel to covcal extract"
             raise self._store.error(
                 f"{name} has shape {list(shape)} but there are {self._n} rows: {remedy}"
             )

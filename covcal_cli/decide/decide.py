@@ -158,6 +158,8 @@ def decide(
         if settings.labels == "marked" and why_not is not None:
             raise CovcalError(f"{path}: {why_not}")
         uses_labels = settings.labels != "none" and why_not is None
+        if uses_labels:
+            labelled.require_design()
         confidence = sample.confidence(estimate)
         curve = expected_errors(*confidence)
         groups = None if settings.by is None else _groups(target, settings.by, sample, file.classes)
@@ -194,10 +196,10 @@ def decide(
             rule = _sets(sample, settings, usable, estimate, target, scaled)
             decision = replace(decision, sets=rule)
             if uses_labels and usable is None:
-                text = "the rows were picked for --error, so the sets are only an estimate"
                 notes.append(
-                    f"{text}. To promise the sets, run decide with --set and without --error, "
-                    "then covcal pick --for its output"
+                    "some labelled rows were not picked for --set alone, so the sets are only an "
+                    "estimate. To promise the sets, extract the data to another file. There run "
+                    "decide with --set and without --error, then covcal pick --for its output"
                 )
                 decision = replace(decision, notes=tuple(notes))
         ranking = Ranking(scores, decision.beliefs)
@@ -318,8 +320,6 @@ class _Labelled:
         # For each batch that was drawn for a decision: the threshold of its region.
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
-        for number, region in self.used.items():
-            self._require_design(number, region)
 
     @cached_property
     def wrong(self) -> Booleans:
@@ -387,8 +387,12 @@ class _Labelled:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
 
-    def _require_design(self, number: int, region: float) -> None:
-        """Refuse a draw whose probabilities are not those of its region."""
+    def require_design(self) -> None:
+        """Refuse a draw whose probabilities are not those of its regions."""
+        for number, region in self.used.items():
+            self._require_region(number, region)
+
+    def _require_region(self, number: int, region: float) -> None:
         p, q = self._inclusions(number)
         rows = self.draw.batch == number
         scores = self.scores[rows]

@@ -239,8 +239,12 @@ def read_costs(path: Path, classes: Sequence[str]) -> Costs:
         content = json_of(path)
     except (OSError, ValueError) as error:
         raise CovcalError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or not {"review", "wrong"} <= content.keys():
-        raise CovcalError(f'{path}: costs are an object such as {{"review": 1, "wrong": 10}}')
+    content = content if isinstance(content, dict) else {}
+    for key in ("review", "wrong"):
+        if key not in content:
+            raise CovcalError(
+                f'{path} has no cost {key!r}: write an object such as {{"review": 1, "wrong": 10}}'
+            )
     unknown = sorted(content.keys() - {"review", "wrong", "pairs"})
     if unknown:
         raise CovcalError(f"{path} has the unknown key {unknown[0]!r}: use review, wrong and pairs")

@@ -42,7 +42,14 @@ from covcal_cli.labels.draws import (
 from covcal_cli.labels.filled_sheet import read_sheets, with_batches
 from covcal_cli.labels.metrics import NEAREST
 from covcal_cli.labels.page import pictures_of, write_page
-from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks, words_of_region
+from covcal_cli.labels.score import (
+    forecasters_of,
+    in_words,
+    region_of,
+    score,
+    score_blocks,
+    words_of_region,
+)
 from covcal_cli.labels.sheet import (
     SHEET,
     Share,
@@ -218,7 +225,7 @@ def pick(
         else:
             forecasters = [scaled]
             frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
-            words, probabilities = frame.rule_for(made_for, n, len(before.batches))
+            words, probabilities = frame.rule_for(made_for, n, before.batches)
         # First the probabilities of all rows, which use no random numbers. Then the draw.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, predictions_of_rows, right = frame.drawn(probabilities, rng)
@@ -356,21 +363,26 @@ class _Frame:
             return [np.argsort(-self._keys, kind="stable")]
         return order_of_likeness(self._keys, self._predictions)
 
-    def rule_for(self, decision: Decision, n: int, batches: int) -> tuple[str, Any]:
+    def rule_for(self, decision: Decision, n: int, batches: Sequence[Batch]) -> tuple[str, Any]:
         """Return how to draw rows for a decision: in words, and as a function of the score.
 
         The score is the confidence by the calibration of the decision. A decision that only makes
         sets needs rows drawn at random from all rows. For other decisions, rows are drawn in the
         order of their scores. Then the number of drawn rows above a threshold hardly depends on
-        chance.
+        chance. `batches` are the earlier ones.
         """
         if decision.error is None:
+            if any(region_of(batch.score) != -1.0 for batch in batches):
+                raise CovcalError(
+                    f"{self._file.path}: earlier rows were not picked for --set alone, so no "
+                    "labels can promise the sets: extract the data to another file, and pick there"
+                )
             self._is_random = True
             return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))
         self._is_by_score = True
         scores = self._scores(slice(None))
         ranking = Ranking(scores, decision.beliefs)
-        level = level_of_look(decision.certainty, batches + 1)
+        level = level_of_look(decision.certainty, len(batches) + 1)
         region = best_region(ranking, n, decision.error, level)
         if region is None:
             raise CovcalError(

@@ -15,6 +15,7 @@ from covcal_cli.estimators.metrics import Wanted
 from covcal_cli.files import leaves_folder_of
 from covcal_cli.forecast import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.multilabel import current_label
 from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
 from covcal_cli.watch.history import (
     History,
@@ -415,6 +416,8 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
         return []
     measured = [period.measured for period in unknown]
     remedy = "label some rows: covcal pick FILE -n 50"
+    if current_label() is not None:  # pick and label work on a single label
+        remedy = "extract rows whose labels you know, and run covcal evaluate on them"
     if all(entry.labels and entry.labels.rows == entry.rows for entry in measured):
         remedy = "all rows have labels: watch longer periods, or raise --tolerance"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]

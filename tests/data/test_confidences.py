@@ -14,6 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extract import extract
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.pick import PickSettings, pick
+from covcal_cli.records import write_document
 from tests.cli_runner import covcal
 
 CLASSES = ("cat", "dog", "owl")
@@ -266,6 +267,11 @@ def test_what_is_written_has_no_probabilities_of_other_classes(
     arguments = (folder / "features.h5", "-c", folder / "cal.json")
     covcal("apply", *arguments, "-o", rows).require_success()
     assert rows.read_text().splitlines()[0] == "id,label,label_index,confidence"
+    # Low confidence says nothing about another class, so there is no warning about one.
+    content = json.loads((folder / "cal.json").read_text()) | {"confidence_offset": -3.0}
+    write_document(content, tmp_path / "low.json", force=False)
+    done = covcal("apply", arguments[0], "-c", tmp_path / "low.json", "-o", rows, "-f")
+    assert "another class" not in done.require_success().err
     covcal("evaluate", *arguments, "-o", tmp_path / "metrics.json").require_success()
     metrics = json.loads((tmp_path / "metrics.json").read_text())["metrics"]["none"]
     assert "correctness_brier" in metrics

@@ -19,6 +19,7 @@ from covcal_cli.data.domain import DomainData
 from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.rows import GROUP_PREFIX
+from covcal_cli.data.stores import open_store
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError
 from tests.cli_runner import covcal
@@ -174,7 +175,14 @@ def test_missing_values_are_for_models_that_take_them(tmp_path: Path) -> None:
 def test_a_table_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("a,straße\n1,2\n".encode("latin-1"))
-    with pytest.raises(CovcalError, match="it is neither UTF-8 nor UTF-16 text: save it as UTF-8"):
+    with pytest.raises(CovcalError, match="line 1 is neither UTF-8 nor UTF-16 text: save the file"):
+        opened(path)
+    lines = tmp_path / "rows.jsonl"
+    lines.write_bytes(b'{"a": 1}\n' * 200_000 + '{"a": "é"}\n'.encode("latin-1"))
+    with pytest.raises(CovcalError, match="line 200001 is neither UTF-8 nor UTF-16 text"):
+        open_store(lines)
+    path.write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(CovcalError, match="it is a workbook or a ZIP archive"):
         opened(path)
 
 

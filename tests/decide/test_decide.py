@@ -160,6 +160,16 @@ def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
         inclusion[:] = inclusion[:] / 2
     done = covcal("decide", "--error", 0.15, "-fq", cwd=folder)
     assert "were picked for another calibration" in done.error_line()
+    covcal("decide", "--error", 0.15, "-f", "--labels", "none", cwd=folder).require_success()
+
+
+def test_the_next_step_names_the_file_and_the_calibration(folder: Path) -> None:
+    (folder / "cal.json").rename(folder / "other.json")
+    options = ("--error", 0.15, "-c", "other.json", "-o", "d.json")
+    done = covcal("decide", "features.h5", *options, cwd=folder).require_success()
+    following = "apply features.h5 -c other.json --decide d.json"
+    assert f"next: covcal {following} writes" in done.err
+    covcal(*following.split(), "-o", "p.csv", cwd=folder).require_success()
 
 
 @pytest.mark.parametrize("value", ["0", "1", "-0.1", "nan", "1.5"])
@@ -333,6 +343,9 @@ def test_sets_say_if_labels_were_drawn_for_rows_to_accept(folder: Path) -> None:
     label(folder, 100)
     done = covcal("decide", "--set", 0.9, "-f", cwd=folder).require_success()
     assert "so the sets are only an estimate" in done.err
+    # Later rows cannot promise the sets either, so nobody labels them.
+    refused = covcal("pick", "-qn", 50, "--for", "decide.json", "-o", "t.csv", cwd=folder)
+    assert "extract the data to another file" in refused.error_line()
     assert (
         "too few of the rows with the highest confidence"
         in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
@@ -440,7 +453,8 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ('{"review": 1}', '"wrong": 10'),
+        ('{"review": 1}', "has no cost 'wrong'"),
+        ("[]", "has no cost 'review'"),
         ('{"review": -1, "wrong": 2}', "at least 0"),
         ('{"review": 1, "wrong": true}', "at least 0"),
         ('{"review": 1, "wrong": 1e308}', "at most 1e+100"),

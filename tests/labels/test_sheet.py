@@ -169,6 +169,17 @@ def test_encodings_and_separators(
     require_right(put_in(picked, sheet))
 
 
+def test_empty_columns_and_lines_are_left_out(picked: Path, tmp_path: Path, lines: Lines) -> None:
+    """A spreadsheet writes them beside and below a table."""
+    sheet, width = tmp_path / "x.csv", len(lines[0])
+    with sheet.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*lines[0], "", ""])
+        writer.writerows([*line.values(), "", ""] for line in lines)
+        writer.writerows([[""] * (width + 2)] * 3)
+    require_right(put_in(picked, sheet))
+
+
 def shuffled(lines: Lines, name: str) -> Lines:
     cells = [line[name] for line in lines]
     random.Random(0).shuffle(cells)

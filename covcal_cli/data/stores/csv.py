@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from covcal_cli.data.stores.store import (
     Piece,
     Store,
     is_compressed,
+    not_text,
     open_text,
     short_lines,
 )
@@ -54,14 +55,27 @@ class CSVStore(Store):
         # whether rows are paths of images; all other columns are then texts
         self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
+        self._n, self._one_line_each = 0, True
         self.with_commas: dict[str, str] = {}
         with self._reading() as (lines, reader, header):
             self._names = self._checked(header)
             kinds = self._scanned(lines, reader)
+        if as_texts:
+            self._drop_empty_rows()
         kinds_of = {"text": np.dtype(str), "bool": np.dtype(bool), "number": np.dtype(float)}
         self.entries = {
             name: Entry((self._n,), kinds_of[kinds.get(name, "number")]) for name in self._names
         }
+
+    def _drop_empty_rows(self) -> None:
+        """Leave out lines of empty cells, which a spreadsheet writes below a table."""
+        columns = self._texts.values()
+        kept = [any(map(str.strip, cells)) for cells in zip(*columns, strict=True)]
+        if not all(kept):
+            for name, texts in self._texts.items():
+                self._texts[name] = list(compress(texts, kept))
+            self._one_line_each &= all(kept[: sum(kept)])
+            self._n = sum(kept)
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole column, as texts if it is text, labels, ids or groups, else as numbers."""
@@ -251,7 +265,9 @@ class CSVStore(Store):
         if not names:
             raise self.error("the first line is empty: name the columns there")
         for index, name in enumerate(names):
-            if name in names[:index]:
+            if self._as_texts and not name:  # a spreadsheet writes empty columns beside a table
+                names[index] = f"column {index + 1}"
+            elif name in names[:index]:
                 raise self.error(f"two columns are called {name!r}: rename one of them")
         if all(_kind(name) == "number" for name in names):
             raise self.error(
@@ -272,7 +288,7 @@ class CSVStore(Store):
                 reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
                 yield lines, reader, next(reader, [])
         except UnicodeDecodeError as error:
-            raise self.error("it is neither UTF-8 nor UTF-16 text: save it as UTF-8") from error
+            raise self.error(not_text(self.path)) from error
         except (csv.Error, OSError, EOFError, zlib.error) as error:
             raise self.error(f"it is not a readable CSV file ({error}): save it again") from error
 

@@ -40,6 +40,7 @@ from covcal_cli.data.stores.store import (
     Piece,
     Store,
     cut_utf8,
+    not_text,
     open_text,
     short_lines,
     windows,
@@ -295,7 +296,7 @@ class JSONLinesStore(Store):
             with open_text(self.path) as file:
                 yield file
         except UnicodeDecodeError as error:
-            raise self.error("it is neither UTF-8 nor UTF-16 text: save it as UTF-8") from error
+            raise self.error(not_text(self.path)) from error
         except (OSError, EOFError, zlib.error) as error:
             raise self.error(f"it is not readable ({error}): copy it again") from error
 

@@ -215,6 +215,26 @@ def open_text(path: Path) -> IO[str]:
     return text
 
 
+def not_text(path: Path) -> str:
+    """Return why a file cannot be decoded, with the line, and what to do."""
+    open_file: Any = gzip.open if is_compressed(path) else open
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with open_file(path, "rb") as file:
+        head = file.read(4)
+        if head.startswith(b"PK"):
+            return "it is a workbook or a ZIP archive, not text: save it as CSV in UTF-8"
+        if _encoding(head[:2]) == "utf-8-sig":
+            file.seek(0)
+            while block := file.read(1 << 20):
+                try:
+                    decoder.decode(block)
+                except UnicodeDecodeError as error:
+                    line += error.object[: error.start].count(b"\n")
+                    return f"line {line} is neither UTF-8 nor UTF-16 text: save the file as UTF-8"
+                line += block.count(b"\n")
+    return "it is neither UTF-8 nor UTF-16 text: save it as UTF-8"
+
+
 def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
     """Yield the lines of a file; refuse a very long line, which takes few bytes if compressed."""
     while line := file.readline(LONGEST_LINE):
