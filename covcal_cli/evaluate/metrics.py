@@ -400,7 +400,7 @@ class LabelledRows:
     @cached_property
     def correct(self) -> Booleans:
         """Whether the predicted label is right."""
-        return self.predictions == self.labels
+        return np.asarray(self.predictions == self.labels)
 
     @cached_property
     def wrong(self) -> Rows:
