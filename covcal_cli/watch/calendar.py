@@ -107,7 +107,9 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
-    values, places = np.unique(texts, return_inverse=True)
+    # rows of one date mostly follow each other, so only the first text of each run is sorted
+    is_first = np.append(True, texts[1:] != texts[:-1])
+    values, places = np.unique(texts[is_first], return_inverse=True)
     days = []
     for value in values:
         try:
@@ -119,7 +121,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
                 f"{target.path}: column {by} holds {shown(text)}, which is not a date: write "
                 "dates such as 2026-11-28, or watch one file per period"
             ) from error
-    return np.array(days, dtype=np.int64)[places]
+    return np.array(days, dtype=np.int64)[places][np.cumsum(is_first) - 1]
 
 
 def _day(text: str) -> date:

@@ -399,14 +399,15 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     m = len(quantiles)
     # `left` is the place of a value; `right` ends a run of quantiles equal to it.
     left = np.searchsorted(quantiles, values, side="left")
-    place = np.minimum(left, m - 1)
-    above, below = quantiles[place].astype(np.float64), quantiles[np.maximum(left - 1, 0)]
-    ties = above == values
-    right = np.where(ties, np.searchsorted(quantiles, quantiles, side="right")[place], left)
-    gap = np.where(above > below, above - below, 1.0)
-    between = (left - 0.5 + (values - below) / gap) / m
-    between = np.where(left == 0, 0.25 / m, np.where(left == m, 1 - 0.25 / m, between))
-    return np.asarray(np.where(ties, (left + right) / (2 * m), between))
+    inside = np.minimum(np.maximum(left, 1), m - 1)
+    above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # equal quantiles; these values are ties
+        shares = (left - 0.5 + (values - below) / (above - below)) / m
+    shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m
+    ties = np.flatnonzero(quantiles.take(left, mode="clip") == values)
+    right = np.searchsorted(quantiles, values[ties], side="right")
+    shares[ties] = (left[ties] + right) / (2 * m)
+    return shares
 
 
 def quantiles(values: Floats) -> Packed:
