@@ -121,7 +121,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
                 f"{target.path}: column {by} holds {shown(text)}, which is not a date: write "
                 "dates such as 2026-11-28, or watch one file per period"
             ) from error
-    return np.array(days, dtype=np.int64)[places][np.cumsum(is_first) - 1]
+    return np.array(days, dtype=np.int64).take(places).take(np.cumsum(is_first) - 1)
 
 
 def _day(text: str) -> date:
