@@ -67,7 +67,7 @@ def confidences_of(
     blocks: Iterable[Float64s], temperature: float, labels: Labels | None = None
 ) -> Float64s:
     """Return `confidences` of blocks from `class_major`, which several temperatures can share."""
-    values, start = [], 0
+    values, start = [np.empty(0)], 0  # no rows have no block
     for logits in blocks:
         block = exp(logits / temperature)
         stop = start + block.shape[1]
