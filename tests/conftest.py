@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.browser import Browser, browser
 from tests.cli_runner import covcal
 from tests.forked import stop_server
 from tests.made_files import made_domain, write_adapted, write_features
@@ -136,3 +137,24 @@ def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 np.savez(folder / name, **{key: values[::5] for key, values in arrays.items()})
 
     return shared_folder(tmp_path_factory, "few_digits", fill)
+
+
+@pytest.fixture(scope="session")
+def running_chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all pages that this worker looks at, because its start takes seconds."""
+    with browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+@pytest.fixture
+def downloads(tmp_path: Path) -> Path:
+    """The folder in which `chromium` puts what a page offers."""
+    (tmp_path / "downloads").mkdir()
+    return tmp_path / "downloads"
+
+
+@pytest.fixture
+def chromium(running_chromium: Browser, downloads: Path) -> Browser:
+    """A browser that has forgotten all earlier pages."""
+    running_chromium.start_anew(downloads)
+    return running_chromium

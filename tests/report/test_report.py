@@ -4,9 +4,8 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
-from html import escape, unescape
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,7 @@ from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report
-from tests.browser import CHROMIUM, FLAGS, needs_browser
+from tests.browser import Browser, needs_browser
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import Arrays, clusters_domain, made_domain, write_adapted, write_features
 
@@ -450,15 +449,13 @@ class TestRefusals:
 
 
 # A window of its own is never narrower than 500 pixels, a frame is.
-FRAME = """<iframe width="{width}" height="900" style="border:0" srcdoc="{page}"></iframe>"""
-SCRIPT = """<script>
-const measured = (frame) => {
-  const inside = frame.contentDocument;
-  const every = (what) => [...inside.querySelectorAll(what)];
-  const size = (part) => parseFloat(inside.defaultView.getComputedStyle(part).fontSize);
+# What a reader of the page sees of its sizes, in JavaScript.
+SEEN = """(() => {
+  const every = (what) => [...document.querySelectorAll(what)];
+  const size = (part) => parseFloat(getComputedStyle(part).fontSize);
   return {
-    inner: inside.defaultView.innerWidth,
-    scroll: inside.documentElement.scrollWidth,
+    inner: innerWidth,
+    scroll: document.documentElement.scrollWidth,
     figures: every("svg.diagram").map((figure) => figure.getBoundingClientRect().toJSON()),
     cut: every("svg.diagram text").filter((part) => {
       const [text, figure] = [part, part.closest("svg")].map((one) => one.getBoundingClientRect());
@@ -466,12 +463,7 @@ const measured = (frame) => {
     }).map((part) => part.textContent),
     smallest: Math.min(...every("p, td, text").map(size)),
   };
-};
-addEventListener("load", () => {
-  document.title = JSON.stringify([...document.querySelectorAll("iframe")].map(measured));
-});
-</script>
-"""
+})()"""
 
 
 def test_files_may_be_named_by_strings(folder: Path) -> None:
@@ -485,35 +477,18 @@ def test_files_may_be_named_by_strings(folder: Path) -> None:
 
 @pytest.mark.browser
 @needs_browser
-def test_a_browser_shows_it_whole(folder: Path, tmp_path: Path) -> None:
+def test_a_browser_shows_it_whole(folder: Path, chromium: Browser) -> None:
     """No console error, no sideways scrolling, every figure within the window, no word cut off."""
     reported(
         folder, "-c", str(calibrated(folder, "auto")), "-c", str(calibrated(folder, name="t.json"))
     )
-    page = (folder / "report.html").read_text()
-    widths = (390, 1280)
-    frames = [FRAME.format(width=width, page=escape(page, quote=True)) for width in widths]
-    framed = "\n".join(["<!DOCTYPE html><title>-</title>", *frames, SCRIPT])
-    (folder / "framed.html").write_text(framed)
-    run = subprocess.run(
-        [
-            str(CHROMIUM),
-            *FLAGS,
-            *("--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=3000"),
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--window-size=1400,1000",
-            "--dump-dom",
-            (folder / "framed.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert "CONSOLE" not in run.stderr
-    found = re.search(r"<title>(\[.*?\])</title>", run.stdout)
-    assert found is not None, run.stdout[:500]
-    for width, seen in zip(widths, json.loads(found[1]), strict=True):
+    page = (folder / "report.html").as_uri()
+    for width in (390, 1280):
+        tab = chromium.tab(width, 900)
+        tab.open(page)
+        seen: dict[str, Any] = tab.value(SEEN)
+        assert tab.complaints() == []
+        assert tab.requests() == [page]
         assert seen["inner"] == width
         assert seen["scroll"] <= width
         assert seen["smallest"] >= 11

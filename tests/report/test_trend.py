@@ -2,7 +2,6 @@
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +13,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.records import line_text
 from covcal_cli.report.trend import Timeline, page, picture, write_trend
 from covcal_cli.watch.history import History
-from tests.browser import Browser, browser, needs_browser
+from tests.browser import Browser, needs_browser
 from tests.cli_runner import covcal
 from tests.report.made_history import half_a_year, period
 
@@ -214,13 +213,6 @@ def contrast(one: list[float], other: list[float]) -> float:
 
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as started:
-        started.start_anew(tmp_path_factory.mktemp("downloads"))
-        yield started
 
 
 @pytest.mark.browser
