@@ -321,6 +321,12 @@ def _of_schema(path: Path, schema: Any) -> Lines:
     return _DESCRIBERS[schema](path)
 
 
+def _model(calibration: Calibration) -> str:
+    """Return the name of the model and the start of its digest; a table has no digest."""
+    name, digest = calibration.model["name"], calibration.model["sha256"]
+    return f"{name} {digest[:12]}" if digest else f"not named, because a table held its {name}"
+
+
 def _calibration_lines(path: Path) -> Lines:
     read = read_calibration(path)
     aligned = read.aligned_temperature
@@ -333,7 +339,7 @@ def _calibration_lines(path: Path) -> Lines:
         *_offsets(read),
         *_confidence_offset(read),
         ("classes", _classes(read.classes)),
-        ("model", f"{read.model['name']} {read.model['sha256'][:12]}"),
+        ("model", _model(read)),
         *_inputs(read.inputs),
     ]
     if read.source_accuracy is not None:

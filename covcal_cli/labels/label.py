@@ -181,8 +181,12 @@ def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class of a label. If there is no such class, the error names the nearest one."""
-    for name in (text, plain_number(text)):
+    """Return the class of a label. If there is no such class, the error names the nearest one.
+
+    Upper and lower case count only if classes differ in nothing else.
+    """
+    same = [name for name in classes.names if name.casefold() == text.casefold()]
+    for name in (text, plain_number(text), *(same if len(same) == 1 else ())):
         if classes.index(name) is not None:
             return classes.require(path, name, what="label")
     names = {name.casefold(): name for name in classes.names}

@@ -119,15 +119,16 @@ def first_label(text: str) -> Callable[[Lines], Lines]:
 
 
 def test_classes_go_by_name_or_number(folder: Path) -> None:
-    """As data of class folders do; blanks around them are passed over."""
+    """As data of class folders do; blanks around them and their case do not matter."""
     sheet = folder / "first.csv"
     given = lines_of(sheet)[0]["label"]
     fill(sheet, folder / "adapted.h5", first_label(given.removeprefix("class ")))
     covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
     first = labelled(folder / "adapted.h5").labels.tolist()
-    fill(sheet, folder / "adapted.h5", first_label(f" {given} "))
-    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-    assert labelled(folder / "adapted.h5").labels.tolist() == first
+    for text in (f" {given} ", given.upper()):
+        fill(sheet, folder / "adapted.h5", first_label(text))
+        covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
+        assert labelled(folder / "adapted.h5").labels.tolist() == first
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
