@@ -269,7 +269,7 @@ def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
     early, one = read_history(folder / "w.jsonl").periods
     assert (early.measured.period, one.measured.period) == ("early", "noisy")
     assert one.alarm.log_evidence > early.alarm.log_evidence
-    assert f"{one.verdict}: {one.why}" in " ".join(done.out.split())
+    assert one.answer in " ".join(done.out.split())
     assert "the new rows have no labels" in done.out
     files = ("out/next/features.h5", "-c", "new=out/next/cal.json", "-c", "old=out/cal.json")
     content = json.loads(covcal("estimate", *files, "-o", "-", cwd=folder).require_success().out)
