@@ -105,6 +105,20 @@ def test_a_sheet_of_what_adapt_made_fits_its_features_file(folder: Path) -> None
     assert len(labelled(folder / "features.h5").rows) == N
 
 
+def test_the_hint_fits_what_the_labels_are_for(folder: Path) -> None:
+    """They replace a calibration of this folder; a file without a source is a period of watch."""
+    label = ("label", "features.h5", "first.csv")
+    done = covcal(*label, cwd=folder).require_success()
+    assert done.err.endswith("next: covcal calibrate features.h5\n")
+    (folder / "cal.json").touch()
+    done = covcal(*label, cwd=folder).require_success()
+    assert done.err.endswith("features.h5 --force, which replaces cal.json\n")
+    with h5py.File(folder / "features.h5", "r+") as file:
+        del file["source"]
+    done = covcal(*label, cwd=folder).require_success()
+    assert "next: covcal watch features.h5 -c cal.json" in done.err
+
+
 def test_another_file_can_be_written(folder: Path) -> None:
     before = (folder / "adapted.h5").read_bytes()
     arguments = ("label", "adapted.h5", "first.csv", "-o", "new.h5")
