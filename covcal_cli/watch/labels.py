@@ -87,7 +87,8 @@ class FileLabels:
         """Return accuracy and effective size from the labels of some rows and their weights only.
 
         A row with the largest weight in the file counts as one random row. Rows with smaller
-        weights count less.
+        weights count less. The interval at any time needs this: it is valid only if no row counts
+        as more than one.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
