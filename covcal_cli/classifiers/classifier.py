@@ -20,7 +20,7 @@ from covcal_cli.maths.output_form import (
     log_odds,
     log_probabilities,
 )
-from covcal_cli.maths.softmax import to_float32
+from covcal_cli.maths.softmax import extremes, to_float32
 
 # the largest number that votes, percentages, or scores of 8 or 16 bits can have
 _MOST_SHARE = 1 << 16
@@ -72,8 +72,7 @@ class Outputs:
         single = to_float32(outputs)
         if self.is_open:
             # in float64, because half precision cannot hold the limits
-            lows = outputs.min(axis=1).astype(np.float64)
-            highs = outputs.max(axis=1).astype(np.float64)
+            lows, highs = (values.astype(np.float64) for values in extremes(outputs))
             may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
             single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
         return single

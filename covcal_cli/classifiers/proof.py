@@ -85,11 +85,12 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """
     if values.shape != expected.shape or values.size == 0:
         return largest_difference(values, expected), 0.0
-    a, b = (array.reshape(len(array), -1).astype(np.float64) for array in (values, expected))
+    b = expected.reshape(len(expected), -1).astype(np.float64, copy=False)
+    a = b if values is expected else values.reshape(b.shape).astype(np.float64, copy=False)
     low, high = float(b.min()), float(b.max())
     # no logit is so much lower than others that it is a mask, and none is infinite
     if high - low <= DEPTH:
-        worst = 0.0 if values is expected else float(np.abs(a - b).max())
+        worst = 0.0 if a is b else float(np.abs(a - b).max())
         return worst, max(high, -low)
     out, sizes = masked(b), np.abs(b)
     with np.errstate(invalid="ignore"):

@@ -7,6 +7,7 @@ table together. Values are not changed. Their type is changed if this costs noth
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,12 @@ def fed(
     dtype = feed.wanted.dtype
     if feed.side_by_side:
         parts = [arrays[name] for name in feed.names]
-        block = np.stack(parts, axis=1, dtype=np.result_type(*parts), casting="unsafe")
+        if {"f"} == {dtype.kind, *(part.dtype.kind for part in parts)}:
+            # Usually all numbers fit the model's type. Then convert them without a copy between.
+            block = _beside(parts, dtype)
+            if np.isfinite(block).all():
+                return block
+        block = _beside(parts, np.result_type(*parts))
     else:
         block = arrays[feed.names[0]]
         if block.ndim == 1 and len(feed.wanted.shape) == 2:
@@ -140,6 +146,15 @@ def fed(
     elif block.dtype != dtype and (cast != block).any():
         raise _unfit(store, feed, cast != block, rows, ids, block)
     return cast
+
+
+def _beside(parts: Sequence[AnyArray], dtype: np.dtype[Any]) -> AnyArray:
+    """Return columns of shape (m,) as an array (m, width)."""
+    block = np.empty((len(parts[0]), len(parts)), dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column, part in enumerate(parts):
+            block[:, column] = part
+    return block
 
 
 def _check_columns(store: Store, feed: Feed) -> None:

@@ -50,12 +50,13 @@ def check_fractions(fractions: Fractions) -> None:
 
 def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
     """Return the first 8 bytes of the sha256 of `prefix` and each name, shape (n,)."""
-    hashes, sha256 = np.empty(len(names), dtype=np.uint64), hashlib.sha256
+    hashes, empty = np.empty(len(names), dtype=np.uint64), hashlib.sha256()
     for start in range(0, len(names), _BLOCK):
         block = names[start : start + _BLOCK]
-        digests = [sha256((prefix + name).encode()).digest() for name in block]
+        texts = map(str.encode, map(prefix.__add__, block))
+        digests = map(type(empty).digest, map(hashlib.sha256, texts))
         words = np.frombuffer(b"".join(digests), dtype=">u8")
-        hashes[start : start + len(block)] = words[:: sha256().digest_size // 8]
+        hashes[start : start + len(block)] = words[:: empty.digest_size // 8]
     return hashes
 
 

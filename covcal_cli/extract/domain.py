@@ -27,7 +27,7 @@ from covcal_cli.forecast import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.output_form import OutputEvidence
-from covcal_cli.maths.softmax import valid_rows
+from covcal_cli.maths.softmax import extremes, valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -272,6 +272,8 @@ class DomainExtraction:
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
         for what, values in arrays.items():
+            if np.isfinite(values).all():
+                continue
             # A logit of -inf excludes a class. At least one class must remain.
             is_valid = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
             if is_valid.all():
@@ -405,7 +407,7 @@ class OutputStatistics:
         self.predictions[self._seen : stop] = logits.argmax(axis=1)
         self._seen = stop
         exact = logits.astype(np.float64)
-        highest = exact.max(axis=1, keepdims=True)
+        highest = extremes(logits)[1].astype(np.float64)[:, None]
         computed = exact
         if self._head is not None and "features" in block:
             weight, bias = self._head

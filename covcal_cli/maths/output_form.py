@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
-from covcal_cli.maths.softmax import DEPTH
+from covcal_cli.maths.softmax import DEPTH, extremes
 
 # Three forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
 # sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but
@@ -87,7 +87,7 @@ class OutputEvidence:
 
     def _add_block(self, exact: Float64s) -> None:
         self.width = exact.shape[1]
-        lows, highs = exact.min(axis=1), exact.max(axis=1)
+        lows, highs = extremes(exact)
         with np.errstate(invalid="ignore"):  # a row may hold both infinities
             sums: Float64s = exact.sum(axis=1)
         self._add_extremes(exact, float(lows.min()), float(highs.max()))

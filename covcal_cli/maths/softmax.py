@@ -25,6 +25,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, La
 
 LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
 _BLOCK_VALUES = 1 << 16
+_SHORT = 64  # values
 _FAR = 1 << 12  # an offset that is this much larger than the logits' range costs half of the digits
 # The negative log-likelihood of a class whose probability is below the smallest normal float64,
 # such as a masked class. About 708.
@@ -225,8 +226,18 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
 
 def valid_rows(logits: Floats) -> Booleans:
     """Return which rows, shape (n,), of (n, K) hold no NaN or +inf and are not all -inf."""
+    if logits.size and np.isfinite(logits).all():  # cheaper than row by row
+        return np.ones(len(logits), dtype=bool)
     valid: Booleans = np.isfinite(logits.max(axis=1))
     return valid
+
+
+def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
+    """Return the least and the greatest value of each row of (n, K), both of shape (n,)."""
+    if rows.shape[1] > _SHORT:
+        return rows.min(axis=1), rows.max(axis=1)
+    columns = np.ascontiguousarray(rows.T)  # NumPy reduces short rows much slower than columns
+    return columns.min(axis=0), columns.max(axis=0)
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:

@@ -26,6 +26,7 @@ from covcal_cli.data.stores.store import (
     Entry,
     Piece,
     Store,
+    holds_returns,
     is_compressed,
     not_text,
     open_text,
@@ -56,6 +57,7 @@ class CSVStore(Store):
         self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
+        self._newline: str | None = None  # the only end of a line; "" if there may be others
         self.with_commas: dict[str, str] = {}
         with self._reading() as (lines, reader, header):
             self._names = self._checked(header)
@@ -280,7 +282,10 @@ class CSVStore(Store):
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
         """Yield the lines below the first, a CSV reader for them, and the first line's cells."""
         try:
-            with open_text(self.path) as file:
+            if self._newline is None:
+                is_simple = not is_compressed(self.path) and not holds_returns(self.path)
+                self._newline = "\n" if is_simple else ""
+            with open_text(self.path, self._newline) as file:
                 first = file.readline(LONGEST_LINE)
                 file.seek(0)
                 self._delimiter = next((char for char in first if char in _DELIMITERS), ",")

@@ -8,6 +8,7 @@ import codecs
 import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -206,13 +207,22 @@ def is_compressed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-def open_text(path: Path) -> IO[str]:
-    """Open a file of UTF-8 or UTF-16 text. Its line ends are not changed."""
+def open_text(path: Path, newline: str = "") -> IO[str]:
+    """Open a file of UTF-8 or UTF-16 text. Its line ends are not changed.
+
+    Python reads lines twice as fast if `newline` says that only a line feed ends them.
+    """
     open_file: Any = gzip.open if is_compressed(path) else open
     with open_file(path, "rb") as file:
-        encoding = _encoding(file.read(2))
-    text: IO[str] = open_file(path, "rt", encoding=encoding, newline="")
+        encoding = _encoding(file.read(3))
+    text: IO[str] = open_file(path, "rt", encoding=encoding, newline=newline)
     return text
+
+
+def holds_returns(path: Path) -> bool:
+    """Return whether a file has a carriage return, with which a line may end."""
+    with path.open("rb") as file:
+        return any(b"\r" in block for block in iter(partial(file.read, WINDOW_BYTES), b""))
 
 
 def not_text(path: Path) -> str:
@@ -223,7 +233,7 @@ def not_text(path: Path) -> str:
         head = file.read(4)
         if head.startswith(b"PK"):
             return "it is a workbook or a ZIP archive, not text: save it as CSV in UTF-8"
-        if _encoding(head[:2]) == "utf-8-sig":
+        if _encoding(head[:3]).startswith("utf-8"):
             file.seek(0)
             while block := file.read(1 << 20):
                 try:
@@ -247,9 +257,9 @@ def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
 
 
 def _encoding(head: bytes) -> str:
-    """Return the encoding, by the first two bytes; Excel's "Unicode text" is UTF-16."""
-    if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    """Return the encoding, by the first three bytes; Excel's "Unicode text" is UTF-16."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    if b"\0" not in head:
-        return "utf-8-sig"
+    if b"\0" not in head[:2]:  # Python decodes UTF-8 faster if it need not look for a mark
+        return "utf-8-sig" if head == codecs.BOM_UTF8 else "utf-8"
     return "utf-16-be" if head.startswith(b"\0") else "utf-16-le"
