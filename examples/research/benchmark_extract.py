@@ -1,25 +1,34 @@
-"""Compare the processor time of ``covcal extract``'s pipeline with that of its bare stages.
+"""Compare the processor time of ``covcal extract`` with that of bare loops on the same data.
 
     python examples/research/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
+                                           [--tables 500000x50 100000x512] [--formats parquet csv]
 
-The script makes images and classifiers: digits (PNG, 28x28, grey, a small LeNet) and photos (JPEG,
-320x240, cropped to 224, a small convolutional network). The bare stages are a plain loop of Pillow
-and NumPy that decodes every image, and ONNX Runtime on batches in memory. The pipeline decodes in
-threads while the classifier runs. Processor seconds count all threads; the lowest round counts.
+Images: digits (PNG, 28x28, grey) for a small LeNet, and photos (JPEG, 320x240, cropped to 224) for
+a small convolutional network. The bare stages are a plain loop of Pillow and NumPy that decodes
+every image, and ONNX Runtime on batches in memory. The pipeline decodes in threads while the
+classifier runs.
+
+Tables: two files of random numbers in columns, and a linear classifier. The bare loop reads the
+files with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids with
+h5py. It has no seeded splits, checks, checksums or ``--resume``. Both use one thread.
+
+Processor seconds count all threads; the lowest round counts.
 """
 
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+import h5py
 import numpy as np
 import onnx
 import onnxruntime
+from benchmark_extract_memory import write_classifier as write_linear
 from onnx import helper, numpy_helper
 from PIL import Image
 
@@ -27,6 +36,8 @@ from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.data.folder import FolderData
 from covcal_cli.data.preprocessing.pixels import Resize
 from covcal_cli.data.preprocessing.settings import Preprocessing
+from covcal_cli.extract.extract import extract
+from covcal_cli.extract.settings import ExtractSettings
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSES = 10
@@ -205,17 +216,100 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
     return ratio
 
 
+def write_tables(folder: Path, rows: int, width: int, suffix: str) -> None:
+    """Save a table of numbers and labels for each domain."""
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    rng = np.random.default_rng(0)
+    for name in ("source", "target"):
+        numbers = rng.normal(size=(rows, width)).astype(np.float32)
+        columns = {f"f{index}": numbers[:, index] for index in range(width)}
+        table = pyarrow.table(columns | {"label": rng.integers(CLASSES, size=rows)})
+        write = {"parquet": pyarrow.parquet.write_table, "csv": pyarrow.csv.write_csv}[suffix]
+        write(table, folder / f"{name}.{suffix}")
+
+
+def blocks_of(path: Path) -> Iterator[list[np.ndarray]]:
+    """Yield the columns of a table, some rows at a time."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if path.suffix == ".csv":
+        batches = pyarrow.csv.open_csv(path, pyarrow.csv.ReadOptions(use_threads=False))
+    else:
+        batches = pyarrow.parquet.ParquetFile(path).iter_batches(8192, use_threads=False)
+    return ([column.to_numpy() for column in batch.columns] for batch in batches)
+
+
+def extract_by_hand(model: Path, folder: Path, rows: int, width: int, suffix: str) -> Path:
+    """Write the arrays of features.h5 without covcal."""
+    session, output, size = bare_session(model, 1), folder / "bare.h5", 2048
+    with h5py.File(output, "w") as file:
+        for name in ("source", "target"):
+            features = file.create_dataset(f"{name}/features", (rows, width), "f4")
+            logits = file.create_dataset(f"{name}/logits", (rows, CLASSES), "f4")
+            labels, start = np.empty(rows, np.int64), 0
+            for columns in blocks_of(folder / f"{name}.{suffix}"):
+                block = np.stack(columns[:width], axis=1).astype(np.float32)
+                batches = [block[first : first + size] for first in range(0, len(block), size)]
+                part = slice(start, start + len(block))
+                features[part] = np.maximum(block, 0)  # the model's ReLU
+                logits[part] = np.concatenate([session.run(None, {"x": x})[0] for x in batches])
+                labels[part] = columns[width]
+                start = part.stop
+            file[f"{name}/labels"] = labels
+            file[f"{name}/split"] = np.zeros(rows, np.uint8)
+            file[f"{name}/ids"] = np.arange(rows).astype(f"S{len(str(rows - 1))}")
+    return output
+
+
+def compare_tables(folder: Path, rows: int, width: int, suffix: str, rounds: int) -> None:
+    """Print the seconds of ``covcal extract`` and of a bare loop, and their ratio."""
+    model, output = folder / "linear.onnx", folder / "features.h5"
+    write_linear(model, width)
+    write_tables(folder, rows, width, suffix)
+    tables = (folder / f"source.{suffix}", folder / f"target.{suffix}")
+    settings = ExtractSettings(threads=1)
+
+    def bare() -> None:
+        extract_by_hand(model, folder, rows, width, suffix)
+
+    def whole() -> None:
+        extract(model, *tables, output, settings, force=True)
+
+    seconds = [[processor_seconds(run) for run in (bare, whole)] for _ in range(rounds)]
+    with h5py.File(output) as ours, h5py.File(folder / "bare.h5") as theirs:
+        for name in ("source/features", "target/features", "source/ids", "target/labels"):
+            if not np.array_equal(ours[name][:], theirs[name][:]):
+                raise SystemExit(f"{suffix}: {name} differs from the bare loop's")
+        if not np.allclose(ours["target/logits"][:], theirs["target/logits"][:], atol=1e-4):
+            raise SystemExit(f"{suffix}: the logits are not those of the bare loop")
+    by_hand, by_covcal = np.min(seconds, axis=0)
+    name = f"{suffix} 2 x {rows} x {width}"
+    print(f"{name:28}{by_hand:10.3f}{by_covcal:10.3f}{by_covcal / by_hand:8.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tables", nargs="*", default=["500000x50", "100000x512"])
+    parser.add_argument("--formats", nargs="*", default=["parquet", "csv"])
     options = parser.parse_args()
     print(f"{options.images} images, {options.threads} thread(s) each, processor seconds")
     print(f"{'':8}{'decode':>10}{'run':>10}{'pipeline':>12}{'ratio':>8}")
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             compare(case, Path(folder), options.images, options.threads, options.rounds)
+    print(f"{'':28}{'bare loop':>10}{'extract':>10}{'ratio':>8}")
+    for size in options.tables:
+        rows, width = map(int, size.split("x"))
+        for suffix in options.formats:
+            with tempfile.TemporaryDirectory() as folder:
+                compare_tables(Path(folder), rows, width, suffix, options.rounds)
 
 
 if __name__ == "__main__":

@@ -72,11 +72,13 @@ def test_it_measures_processes_of_its_own() -> None:
 
 
 def test_extract_beside_its_bare_stages() -> None:
-    options = ("--images", "24", "--rounds", "1", "--threads", "2")
+    options = ("--images", "24", "--rounds", "1", "--threads", "2", "--tables", "300x4")
     lines = printed("benchmark_extract.py", *options)
     assert lines[0] == "24 images, 2 thread(s) each, processor seconds"
-    for line, name in zip(lines[2:], ("digits", "photos"), strict=True):
+    for line, name in zip(lines[2:4], ("digits", "photos"), strict=True):
         assert re.fullmatch(rf"{name}( +\d+\.\d+){{4}}", line)
+    for line, name in zip(lines[5:], ("parquet", "csv"), strict=True):
+        assert re.fullmatch(rf"{name} 2 x 300 x 4( +\d+\.\d+){{3}}", line)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to read the peak")
