@@ -60,15 +60,36 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
     return hashes
 
 
-def hashed_split(names: Sequence[str], fractions: Fractions, seed: int) -> Splits:
+class SplitHashes:
+    """The hashes that decide splits. The row numbers of two domains are hashed only once."""
+
+    def __init__(self, seed: int) -> None:
+        self._prefix = f"{seed}:"
+        self._names: Sequence[str] = []
+        self._hashes = hashes_of([], self._prefix)
+
+    def of(self, names: Sequence[str]) -> NDArray[np.uint64]:
+        """Return the hash of each name, shape (n,)."""
+        equal = min(len(names), len(self._names))
+        if names[:equal] != self._names[:equal]:
+            return hashes_of(names, self._prefix)
+        if len(names) > equal:
+            more = hashes_of(names[equal:], self._prefix)
+            self._names, self._hashes = names, np.concatenate([self._hashes, more])
+        return self._hashes[: len(names)]
+
+
+def hashed_split(
+    names: Sequence[str], fractions: Fractions, seed: int, hashes: SplitHashes | None = None
+) -> Splits:
     """Assign each name to train (0), validation (1) or test (2); uint8, shape (n,).
 
     A name is a file's path below its class folder, or a row's id. Another seed gives another,
-    independent assignment.
+    independent assignment. `hashes` are those of the same seed, if there are several domains.
     """
     if 1 in fractions:
         return np.full(len(names), fractions.index(1), dtype=np.uint8)
-    positions = hashes_of(names, f"{seed}:").astype(np.float64) / 2.0**64
+    positions = (hashes or SplitHashes(seed)).of(names).astype(np.float64) / 2.0**64
     train, validation, _ = fractions
     bounds = np.array([train, train + validation])
     split = np.searchsorted(bounds, positions, side="right")

@@ -33,7 +33,13 @@ from covcal_cli.data.domain import DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
-from covcal_cli.data.rows import GROUP_PREFIX, Fractions, check_fractions, hashed_split
+from covcal_cli.data.rows import (
+    GROUP_PREFIX,
+    Fractions,
+    SplitHashes,
+    check_fractions,
+    hashed_split,
+)
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.parts import Config
@@ -257,7 +263,7 @@ def prepare(
     _require_fitting(size, pipeline)
 
     # Choose the rows of each domain, compare their labels with the classes, and choose splits.
-    domains = {}
+    domains, hashes = {}, SplitHashes(settings.seed)
     for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
         labels = domain.labels(classes)
@@ -266,7 +272,7 @@ def prepare(
         split = domain.given_split
         if split is None:
             fractions = settings.fractions_of(name, trained=_is_trained(settings, opened))
-            split = hashed_split(domain.split_names, fractions, settings.seed)
+            split = hashed_split(domain.split_names, fractions, settings.seed, hashes)
         domains[name] = DomainExtraction(
             name,
             domain,

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.data.classes import ClassMap, classes_from_folders, numbered_classes
-from covcal_cli.data.rows import check_fractions, hashed_split
+from covcal_cli.data.rows import SplitHashes, check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
 from tests.made_rows import opened
 
@@ -193,6 +193,17 @@ def test_the_seed_and_the_fractions_decide_the_split() -> None:
     assert not hashed_split(names, (1.0, 0.0, 0.0), 0).any()
     assert set(hashed_split(names, (0.7, 0.3, 0.0), 0)) == {0, 1}
     assert set(hashed_split(names, (0.0, 0.0, 1.0), 0)) == {2}
+
+
+@pytest.mark.parametrize("sizes", [(50, 80), (80, 50), (80, 80)])
+def test_domains_with_the_same_row_numbers_share_hashes(sizes: tuple[int, int]) -> None:
+    hashes = SplitHashes(3)
+    for names in ([str(row) for row in range(size)] for size in sizes):
+        shared = hashed_split(names, THIRDS, 3, hashes)
+        np.testing.assert_array_equal(shared, hashed_split(names, THIRDS, 3))
+    others = [f"r{row}" for row in range(60)]
+    shared = hashed_split(others, THIRDS, 3, hashes)
+    np.testing.assert_array_equal(shared, hashed_split(others, THIRDS, 3))
 
 
 def test_the_split_is_the_documented_hash() -> None:
