@@ -28,6 +28,8 @@ if sys.platform != "win32":
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HASH_BLOCK = 1 << 20
+# endings of names that promise another format than HDF5
+_OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
 # The largest plausible ratio of size in memory to size in the file. Compression by Deflate reaches
 # 1030 for zeros, and about 20 for real data.
@@ -56,6 +58,13 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
         raise CovcalError(f"{path} is an input of this command: pass another -o")
     if not path.parent.is_dir():
         raise CovcalError(f"the folder {path.parent} does not exist: create it, or pass another -o")
+
+
+def require_hdf5_name(path: Path) -> None:
+    """Refuse an output whose name promises another format than HDF5."""
+    if path.suffix.lower() in _OTHER_FORMATS:
+        name = path.with_suffix(".h5").name
+        raise CovcalError(f"{path} would hold HDF5, not {path.suffix}: name it {name}")
 
 
 @dataclass(frozen=True)

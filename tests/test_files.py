@@ -23,6 +23,7 @@ from covcal_cli.files import (
     moved_together,
     relative_to_folder_of,
     require_file,
+    require_hdf5_name,
     sha256_of,
     write_text,
 )
@@ -128,6 +129,12 @@ class TestOverwritePolicy:
         assert str(caught.value) == (
             f"the folder {path.parent} does not exist: create it, or pass another -o"
         )
+
+    def test_hdf5_under_the_name_of_a_table_is_refused(self) -> None:
+        require_hdf5_name(Path("features.h5"))
+        require_hdf5_name(Path("features"))
+        with pytest.raises(CovcalError, match=r"x\.csv would hold HDF5, not \.csv: name it x\.h5"):
+            require_hdf5_name(Path("x.csv"))
 
     def test_a_pipe_or_device_is_never_replaced(self, tmp_path: Path) -> None:
         """--force on a FIFO or on /dev/null must not put a plain file in its place."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import atomic_output, check_output
+from covcal_cli.files import atomic_output, check_output, require_hdf5_name
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.progress import ProgressCallback, silent
 
@@ -69,6 +69,7 @@ def adapt(
     tell, output = progress or silent, Path(output)
     with FeatureFile(Path(features_path)) as file:
         n_features = _require_adaptable(file)
+        require_hdf5_name(output)
         check_output(output, force=force, inputs=[file.path])
         numbers, seed = settings.training(n_features), settings.seed
         with _torch_threads(settings.threads):

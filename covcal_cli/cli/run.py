@@ -356,6 +356,7 @@ def _summary(report: "RunReport", *, verbose: bool) -> str:
             report.evaluation, list(metrics)[-1]
         )
     else:
+        lines.append("Measured          nothing, because no target test row has a label")
         tone, verdict = unmeasured_action(report.calibration)
     lines.insert(0, f"Verdict           {printable(verdict)}")
     use = f"use {report.model}; {report.page} shows the measurements"

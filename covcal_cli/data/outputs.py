@@ -442,7 +442,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
     """Refuse two tables whose classes or features differ."""
     first, last = columns[0], columns[-1]
     for noun, ours, theirs in (
-        ("class names", first.names, last.names),
+        ("class names", first.names or ("no names",), last.names or ("no names",)),
         ("classes", len(first.order), len(last.order)),
         ("features", first.n_features, last.n_features),
     ):
@@ -619,4 +619,4 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
 
 
 def _in_words(value: int | tuple[str, ...] | None) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value or "no names")
+    return ", ".join(value) if isinstance(value, tuple) else str(value or "none")

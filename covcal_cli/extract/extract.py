@@ -38,7 +38,7 @@ from covcal_cli.extract.domain import DomainExtraction, DomainReport, proof_attr
 from covcal_cli.extract.parts import DomainSpool, content_sha256, open_spool, require_same_settings
 from covcal_cli.extract.plan import NO_SHIFT, ExtractPlan, class_list, is_one_place, once, prepare
 from covcal_cli.extract.settings import ExtractSettings
-from covcal_cli.files import atomic_output, check_output
+from covcal_cli.files import atomic_output, check_output, require_hdf5_name
 from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import Attribute, HDF5Writer
 from covcal_cli.maths.output_form import OutputEvidence
@@ -132,6 +132,7 @@ def extract(
     source, target = (None if path is None else Path(path) for path in (source, target))
     inputs = [Path(path) for path in (model, source, target) if path is not None]
     output = Path(output)
+    require_hdf5_name(output)
     check_output(output, force=force, inputs=inputs)
     plan = prepare(model, source, target, settings)
     if beside is not None:

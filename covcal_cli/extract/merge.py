@@ -28,7 +28,7 @@ from covcal_cli.extract.parts import (
     require_same_run,
 )
 from covcal_cli.extract.settings import Shard
-from covcal_cli.files import atomic_output, check_output
+from covcal_cli.files import atomic_output, check_output, require_hdf5_name
 from covcal_cli.formats.features import (
     CONTENT,
     DOMAINS,
@@ -63,6 +63,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
     """
     if not paths:
         raise CovcalError("there is nothing to merge: give the features files of the parts")
+    require_hdf5_name(output)
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
         # The files must be of one run, or of equal runs on different domains.

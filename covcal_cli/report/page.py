@@ -204,6 +204,8 @@ def page(content: ReportContent) -> str:
 def _origin(content: ReportContent) -> str:
     classes = len(content.calibration.classes)
     model = content.attributes.get("model_name") or "a classifier without a recorded name"
+    if not content.calibration.model["sha256"]:
+        model = "A table of outputs"
     rows = "; ".join(f"{name}: {text}" for name, text in content.rows.items())
     return f"{model}, {classes} classes. Rows of the {rows}."
 
@@ -262,7 +264,8 @@ def _measured(content: ReportContent) -> Iterable[str]:
         table, left_out = class_table(groups)
         more = f" The {left_out} least over-confident classes are not shown."
         small = f"* fewer than {SMALL_GROUP} rows: its ECE is mostly noise."
-        note = f"<p>{small}{more if left_out else ''}</p>"
+        is_small = any(group.small and group.n for group in groups)
+        note = f"<p>{small if is_small else ''}{more if left_out else ''}</p>"
         yield section(f"By predicted class, with {content.name}", table + note)
 
 

@@ -185,6 +185,8 @@ def page(trend: Timeline) -> str:
         f"{_counted(len({period.measured.period for period in trend.periods}), 'period')}, "
         f"{_counted(len(trend.calibrations), 'calibration')}: {told}; {changed} with changed rows."
     )
+    reason = last.answer.removeprefix(f"{last.verdict}: ")
+    reason = reason[:1].upper() + reason[1:]
     left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""
     parts = [
         "<!DOCTYPE html>",
@@ -195,7 +197,7 @@ def page(trend: Timeline) -> str:
         f"<h1>{safe(title)}</h1>",
         f'<p class="origin">{safe(counts + left_out)}</p>',
         f'<div class="verdict {_TONES[last.verdict]}"><strong>'
-        f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(last.answer)}.</p>"
+        f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(reason)}.</p>"
         f"<p>Rows: {safe(trend.history.change_of(last))}.</p>{_of_decision(last)}</div>",
         section("Confidence and accuracy", f'<p class="key">{_key()}</p>{_accuracy(trend).figure}'),
         section(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
 from covcal_cli.estimators.metrics import Wanted
-from covcal_cli.files import leaves_folder_of
+from covcal_cli.files import as_word, leaves_folder_of
 from covcal_cli.forecast import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.multilabel import current_label
@@ -415,7 +415,7 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     if not unknown:
         return []
     measured = [period.measured for period in unknown]
-    remedy = "label some rows: covcal pick FILE -n 50"
+    remedy = f"label some rows: covcal pick {as_word(measured[-1].file)} -n 50"
     if current_label() is not None:  # pick and label work on a single label
         remedy = "extract rows whose labels you know, and run covcal evaluate on them"
     if all(entry.labels and entry.labels.rows == entry.rows for entry in measured):

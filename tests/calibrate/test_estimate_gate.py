@@ -157,7 +157,7 @@ def test_metrics_by_a_column(tmp_path: Path) -> None:
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     asked = ("estimate", path, "--metrics", "accuracy,recall", "--by", "site")
     out = covcal(*asked).require_success().out
-    assert [line.split()[0] for line in out.splitlines() if "all classes" in line] == [
+    assert [line.split()[0] for line in out.splitlines() if "all classes  " in line] == [
         "all",
         "Bern",
         "Rome",

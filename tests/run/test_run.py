@@ -339,6 +339,7 @@ def test_a_target_without_test_rows(labelled: bool, folder: Path) -> None:
     else:
         assert not (folder / "out" / "metrics.json").exists()
         assert "nothing here is measured" in page
+        assert "Measured          nothing, because no target test row has a label" in done.out
     assert "wrote out/report.html" in done.err
 
 

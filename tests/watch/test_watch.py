@@ -220,7 +220,7 @@ class TestVerdicts:
         (warning,) = watched(folder, "few0.h5", "few1.h5", "few2.h5")["warnings"]
         assert warning == (
             "whether the confidence is right is not known on 3 of 3 periods (few0 to few2): label "
-            "some rows: covcal pick FILE -n 50"
+            "some rows: covcal pick few2.h5 -n 50"
         )
 
     def test_a_period_whose_rows_all_have_labels_needs_no_labels(self) -> None:
