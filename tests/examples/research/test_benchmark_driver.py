@@ -25,7 +25,7 @@ from benchmark.families import (
 )
 from benchmark.harm import cause_of_harm
 from benchmark.kinds import by_kind
-from benchmark.labels import CEILINGS, Results, Truth
+from benchmark.labels import CEILINGS, Results, Truth, read_truth
 from benchmark.run import main
 from benchmark.table import markdown_text
 
@@ -204,6 +204,21 @@ def test_no_method_on_the_classifiers_logits_beats_the_oracle(finished: tuple[Pa
         metrics = result["found"]["metrics"]
         others = [metrics[name]["ece"] for name in ("none", "temp", "iw+temp")]
         assert result["truth"]["oracle_ece"] <= min(*others, result["truth"]["matched_ece"]) + 1e-12
+
+
+def test_the_oracle_tries_the_temperatures_of_methods_and_the_true_accuracy_is_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a grid of two extreme temperatures, that of a method is the best one."""
+    monkeypatch.setattr("benchmark.labels._POINTS", 2)
+    write_made(0.4, tmp_path / "f.h5", 0)
+    truth = read_truth(tmp_path / "f.h5", [1.5])
+    assert truth.oracle_temperature == 1.5
+    with h5py.File(tmp_path / "f.h5") as file:
+        logits = file["target/logits"][file["target/split"][:] != 2].astype(float)
+    chances = np.exp((logits - logits.max(axis=1, keepdims=True)) / truth.matched_temperature)
+    confidence = (1 / chances.sum(axis=1)).mean()
+    assert confidence == pytest.approx(truth.accuracy, abs=1e-3)
 
 
 GUARD = Guard("estimators disagree", 0.3, 0.1, False, "they differ")
