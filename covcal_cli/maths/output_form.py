@@ -35,6 +35,7 @@ EXACT = 1e-3  # a sum this near to 1 needs no note about rounding
 _SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1; enough for half precision
 _WIDEST_TOLERANCE = 0.5  # the widest tolerance, however many values were rounded
 _LOG_TOLERANCE = 6e-3  # tolerance of a sum of p if the values -log p have two decimals
+_LARGEST_LOG = 746.0  # -log p of the least positive float64; larger values are logits
 _EXACT_SUM = 1e-4  # tolerance of a sum of values that have all their digits
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5  # a share of the rows that counts as most rows; a classifier may fail on the others
@@ -145,7 +146,8 @@ class OutputEvidence:
         if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
             return
         sums = np.exp(-exact).sum(axis=1)
-        self._logarithms += int((np.abs(sums - 1) <= _LOG_TOLERANCE).sum())
+        are_logarithms = (np.abs(sums - 1) <= _LOG_TOLERANCE) & (exact.max(axis=1) <= _LARGEST_LOG)
+        self._logarithms += int(are_logarithms.sum())
         if self.are_whole and self.low <= 1:
             ranks = np.arange(self.width) + self.low
             self._ranks += int((np.sort(exact, axis=1) == ranks).all(axis=1).sum())
