@@ -27,7 +27,6 @@ if sys.platform != "win32":
     import fcntl
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_HASH_BLOCK = 1 << 20
 # endings of names that promise another format than HDF5
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
@@ -302,11 +301,8 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the hexadecimal sha256 of a file's bytes."""
-    digest = hashlib.sha256()
     with path.open("rb") as handle:
-        while block := handle.read(_HASH_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def open_plain(path: str | Path) -> FileIO:

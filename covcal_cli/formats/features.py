@@ -103,7 +103,7 @@ class Domain:
         """Return the row numbers of a split or of ``all``, ascending."""
         if split == ALL:
             return np.arange(self.n, dtype=np.int64)
-        return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64)
+        return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64, copy=False)
 
     def count(self, *splits: str) -> int:
         """Return the number of rows in some splits together."""
@@ -259,6 +259,8 @@ class Domain:
         for part in _cut(rows, math.prod(shape)):
             taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
+            if len(part) == len(rows) and taken.dtype == np.float32:
+                return taken  # all rows are in one part, which needs no copy
             stop = start + len(part)
             values[(slice(None),) * axis + (slice(start, stop),)] = taken
             start = stop
