@@ -193,7 +193,14 @@ def decide(
 
 
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
-    """Return the estimated accuracy without labels, or None if no estimate is possible."""
+    """Return the estimated accuracy, or None if no estimate is possible.
+
+    It uses labels only if the calibration does, because probabilities and estimate must agree.
+    """
+    fitted = calibration.labelled_rows
+    if fitted is not None and fitted.design == "random":
+        console.note("the expected error has no range: the calibration was fitted to random labels")
+        return None
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import TooFewRowsError
@@ -203,7 +210,7 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
         return estimate(
             path,
             EstimateSettings(
-                labels="none",
+                labels="none" if fitted is None else "auto",
                 seed=calibration.seed,
                 max_weight=calibration.max_weight,
                 target_prior=prior.name,

@@ -417,7 +417,7 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     measured = [period.measured for period in unknown]
     remedy = f"label some rows: covcal pick {as_word(measured[-1].file)} -n 50"
     if current_label() is not None:  # pick and label work on a single label
-        remedy = "extract rows whose labels you know, and run covcal evaluate on them"
+        remedy = "watch rows with labels, and pass --target-labels"
     if all(entry.labels and entry.labels.rows == entry.rows for entry in measured):
         remedy = "all rows have labels: watch longer periods, or raise --tolerance"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]

@@ -103,6 +103,10 @@ def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Pat
     done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
     assert "was fitted to labelled rows" in done.err
     assert "not a promise" in done.out
+    # Sets follow the labels too: the estimate without labels may contradict this calibration.
+    covcal("calibrate", "--labels", 60, "-qo", "random.json", cwd=folder).require_success()
+    done = covcal("decide", "-c", "random.json", "--set", 0.9, "-f", cwd=folder).require_success()
+    assert "fitted to random labels" in done.err
     refused = covcal("decide", "--error", 0.15, "--labels", "marked", "-fq", cwd=folder)
     assert "covcal calibrate --labels none" in refused.error_line()
 
@@ -161,6 +165,25 @@ def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
     done = covcal("decide", "--error", 0.15, "-fq", cwd=folder)
     assert "were picked for another calibration" in done.error_line()
     covcal("decide", "--error", 0.15, "-f", "--labels", "none", cwd=folder).require_success()
+
+
+def test_sets_agree_with_labels_that_contradict_the_estimate(tmp_path: Path) -> None:
+    """The classifier is wrong on 40 % more rows than its logits show; only labels tell this."""
+    target = made_domain("target", sizes=SIZES, shift=0.3)
+    moved = np.random.default_rng(0).random(len(target["labels"])) < 0.4
+    target["labels"] = np.where(moved, (target["labels"] + 1) % 3, target["labels"])
+    source = made_domain("source", sizes=SIZES)
+    write_features(tmp_path / "features.h5", source=source, target=target)
+    covcal("calibrate", "-q", cwd=tmp_path).require_success()
+    covcal("decide", "--error", 0.6, "-q", cwd=tmp_path).require_success()
+    label(tmp_path, 300)
+    covcal("calibrate", "-qf", cwd=tmp_path).require_success()
+    covcal("decide", "--set", 0.9, "-qf", cwd=tmp_path).require_success()
+    covcal("apply", "--decide", "decide.json", "-qo", "p.npz", cwd=tmp_path).require_success()
+    with np.load(tmp_path / "p.npz") as rows:
+        sets = rows["set"]
+        covered = sets[np.arange(len(sets)), target["labels"]].mean()
+    assert covered > 0.85
 
 
 def test_the_next_step_names_the_file_and_the_calibration(folder: Path) -> None:
