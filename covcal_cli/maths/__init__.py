@@ -1,1 +1,1 @@
-"""Mathematics: arrays in, numbers out. It imports nothing of covcal except the array types."""
+"""Mathematics: arrays in, numbers out. It imports nothing of covcal but the array types."""

@@ -1,12 +1,12 @@
-"""Metrics of one class against all others, from the probability that each row belongs to it.
+"""Metrics of one class against all others, from each row's probability of the class.
 
-A row stands for m_i rows, of which t_i belong to the class. With known labels, t_i is 0 or 1.
-Without labels, t_i is the calibrated probability of the class. Then the sums below are the expected
-confusion matrix of the class, as in NannyML's CBPE (Białek et al. 2023).
+A row stands for m_i rows, of which t_i are of the class. If labels are known, t_i is 0 or 1. If
+not, t_i is the calibrated probability of the class. Then the sums below are the expected confusion
+matrix of the class, as in NannyML's CBPE (Białek et al. 2023).
 
-A metric is one entry of `CLASS_METRICS` and one function. The function returns the value, and its
-derivative by every t_i. The derivative turns errors of t into an error of the metric: the delta
-method (Särndal, Swensson & Wretman 1992, section 5.5).
+A metric is one entry of `CLASS_METRICS` and one function. The function returns the value of the
+metric, and its derivative by each t_i. By the derivative, errors of t become an error of the
+metric. This is the delta method (Särndal, Swensson & Wretman 1992, section 5.5).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,59 +21,60 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 
 @dataclass(frozen=True)
 class ClassRows:
-    """n rows for the metrics of one class against all others."""
+    """n rows, from which metrics of one class against all others are computed."""
 
-    is_predicted: Booleans  # q, (n,), whether the classifier predicts the class
-    ranks: Integers  # (n,), rank of each row by the probability of the class; ties share a rank
+    is_predicted: Booleans  # q, (n,), whether the classifier predicts this class
+    # (n,), the ranks of rows by the probability of the class; equal ones have the same rank
+    ranks: Integers
     members: Float64s  # t, (n,)
     mass: Float64s  # m, (n,)
 
     @cached_property
     def predicted(self) -> float:
-        """Rows that are predicted as the class."""
+        """Number of rows that are predicted as the class."""
         return positive(self.mass[self.is_predicted].sum())
 
     @cached_property
     def positives(self) -> float:
-        """Rows of the class."""
+        """Number of rows of the class."""
         return positive(self.members.sum())
 
     @cached_property
     def negatives(self) -> float:
-        """Rows of other classes."""
+        """Number of rows of other classes."""
         return positive(self.mass.sum() - self.members.sum())
 
     @cached_property
     def hits(self) -> float:
-        """Rows of the class that are predicted as the class."""
+        """Number of rows of the class that are predicted as it."""
         return float(self.members[self.is_predicted].sum())
 
     def by_rank(self, values: Float64s) -> Float64s:
-        """Return the sum of the values of every rank, lowest rank first."""
+        """Return the sums of values by rank, the lowest rank first."""
         return np.asarray(np.bincount(self.ranks, values))
 
 
 def positive(count: float) -> float:
-    """Return a number of rows as a divisor: 0 or less becomes the smallest positive number."""
+    """Return a number of rows to divide by: 0 or less becomes the smallest positive number."""
     return max(float(count), float(np.finfo(np.float64).tiny))
 
 
-Derivative = tuple[float, Float64s]  # a value, and its derivative by every t_i, shape (n,)
+Derivative = tuple[float, Float64s]  # a value, and its derivative by each t_i, shape (n,)
 
 
 @dataclass(frozen=True)
 class ClassMetric:
-    """One metric of a class: its function, and the kinds of rows that it needs."""
+    """One metric of a class: its function, and which rows it needs."""
 
     function: Callable[[ClassRows], Derivative]
-    # The kinds of rows of which a metric needs some; their number says how precise it is.
+    # The kinds of rows that it needs; how many there are says how precise it is.
     needs: tuple[str, ...]  # names of properties of `ClassRows`
 
 
 def class_odds(logits: Floats) -> Float64s:
-    """Return the log odds of every class by the classifier's own probabilities, shape (K, n).
+    """Return the log odds of each class by the classifier's own probabilities, shape (K, n).
 
-    They rank rows like the probabilities, and also distinguish rows whose probability rounds to 1.
+    They have the order of the probabilities, but differ even where probabilities are rounded to 1.
     """
     chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
     odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))
@@ -82,7 +83,7 @@ def class_odds(logits: Floats) -> Float64s:
 
 
 def ranks_of(values: Float64s) -> Integers:
-    """Return the rank of every value, shape (n,); ties share a rank."""
+    """Return the rank of each value, (n,). Equal values have the same rank."""
     ranks: Integers = np.unique(values, return_inverse=True)[1]
     return ranks
 
@@ -108,7 +109,7 @@ def _specificity(rows: ClassRows) -> Derivative:
 
 
 def _auroc(rows: ClassRows) -> Derivative:
-    """Share of the pairs of a row of the class and another row that are ranked right."""
+    """Share of pairs of a row of the class and another row in which the former ranks higher."""
     positives = rows.by_rank(rows.members) / rows.positives
     negatives = rows.by_rank(rows.mass - rows.members) / rows.negatives
     below = np.cumsum(negatives) - negatives / 2

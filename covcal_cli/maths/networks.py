@@ -1,10 +1,10 @@
-"""The networks of an adapted file in NumPy: from features to logits, without torch.
+"""Compute the networks of an adapted file with NumPy, from features to logits.
 
-``/networks`` holds ``projection`` (mean, scale and, if used, components). It also holds ``psi``,
-``head`` and ``aligned_discriminator`` with a first axis of M members, and ``discriminator`` (on the
-projected features) with a first axis of 1. Layers are ``weight_0``, ``bias_0``, ``weight_1`` and so
-on, of shapes (M, inputs, outputs) and (M, outputs). There is a ReLU between layers. If
-``psi/output_relu`` is 1, there is another after psi's last layer.
+``/networks`` holds ``projection`` (mean, scale and, if used, components). The first axis of
+``psi``, ``head`` and ``aligned_discriminator`` is the M members. ``discriminator``, on the
+projected features, has a first axis of length 1. Layers are ``weight_0``, ``bias_0``, ``weight_1``
+and so on, of shapes (M, inputs, outputs) and (M, outputs). There is a ReLU between layers. If
+``psi/output_relu`` is 1, another one follows psi's last layer.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s
 
 Networks = Mapping[str, AnyArray]  # the arrays of ``/networks``, named like ``psi/weight_0``
-_NONE = np.empty(0)  # the value for a missing array
+_NONE = np.empty(0)  # stands for a missing array
 
 
 def networks_sha256(networks: Networks) -> str:
-    """Return the sha256 over the names, in sorted order, each followed by its array's bytes."""
+    """Return the sha256 of all arrays, each after its name, in the order of names."""
     digest = hashlib.sha256()
     for name in sorted(networks):
         digest.update(name.encode("utf-8"))
@@ -34,7 +34,7 @@ def read_networks(group: Any) -> dict[str, AnyArray]:
 
 
 def unfit(networks: Networks) -> str | None:
-    """Return the first array that is missing, not finite or of a wrong shape; None if all fit."""
+    """Return the first array that is missing, not finite or of a wrong shape; else None."""
     for name, values in networks.items():
         if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
             return name
@@ -53,7 +53,7 @@ def unfit(networks: Networks) -> str | None:
     if networks.get("psi/output_relu", _NONE).shape != (1,):
         return "psi/output_relu"
     members = networks.get("psi/weight_0", _NONE).shape[:1]
-    # The inputs of each perceptron are the outputs of the previous one.
+    # the inputs of each network are the outputs of the one before
     for name in ("psi", "head"):
         parts = ("weight", "bias")
         counts = [sum(key.startswith(f"{name}/{part}_") for key in networks) for part in parts]
@@ -74,18 +74,18 @@ def aligned_features(networks: Networks, features: Float32s) -> Float32s:
 
 
 def aligned_logits(networks: Networks, features: Float32s) -> Float32s:
-    """Return every member's forecaster logits, shape (M, n, K), of `features`, shape (n, d)."""
+    """Return the forecaster's logits of each member, (M, n, K), for `features`, (n, d)."""
     return perceptron(networks, "head", aligned_features(networks, features))
 
 
 def aligned_domain_logits(networks: Networks, features: Float32s) -> Float32s:
-    """Return the logits of every member's discriminator on psi(phi), shape (M, n)."""
+    """Return the logits of each member's discriminator on psi(phi), shape (M, n)."""
     aligned = aligned_features(networks, features)
     return perceptron(networks, "aligned_discriminator", aligned)[:, :, 0]
 
 
 def projected(networks: Networks, features: Float32s) -> Float32s:
-    """Return the projected features, the inputs of psi and of the discriminator on phi, (n, k)."""
+    """Return the projected features, (n, k), which psi and the discriminator on phi read."""
     values = features.astype(np.float32) - networks["projection/mean"]
     if "projection/components" in networks:
         values = values @ networks["projection/components"]
@@ -95,7 +95,7 @@ def projected(networks: Networks, features: Float32s) -> Float32s:
 def perceptron(
     networks: Networks, name: str, inputs: Float32s, *, output_relu: bool = False
 ) -> Float32s:
-    """Return the outputs, shape (M, n, o), of the perceptrons `name` on inputs (M or 1, n, k)."""
+    """Return the outputs, (M, n, o), of the network `name` for inputs (M or 1, n, k)."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     values = inputs
     for layer in range(layers):

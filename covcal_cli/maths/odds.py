@@ -3,18 +3,18 @@
 The log odds of a probability p are log(p / (1 - p)). They distinguish probabilities that a float
 rounds to 1.
 
-`anytime_interval` is valid at every look, however often and whenever you look. Each draw is right
-with probability a. So far, S draws are right and F are wrong. Compare a mixture of other
-probabilities with a by their likelihood ratio,
+`anytime_interval` is valid however often, and whenever, you look at it. Every draw is right with
+probability a. So far, S draws were right and F were wrong. The likelihood ratio of a mixture of
+other probabilities to a,
 
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
-is a martingale with mean 1 if a is true, for any prior Beta(p, q) that was fixed before the draws.
-So by Ville's inequality, the probability that it ever reaches 1/e is at most e. With probability 1
-- e, the true a is therefore at all times among the values with E(a) below 1/e (Robbins 1970; Howard
-et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences"). These values are an
-interval, because log E is convex in a. S and F may be fractions, if a weighted draw is as precise
-as a random draw of a fractional size.
+is a martingale with mean 1 if a is true. This is so for every prior Beta(p, q) that was fixed
+before the draws. So by Ville's inequality, the probability that it ever reaches 1/e is at most e.
+With probability 1 - e, the true a is therefore at all times among the values with E(a) below 1/e
+(Robbins 1970; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence
+sequences"). These values are an interval, because log E is a convex function of a. S and F need not
+be whole numbers, if a weighted draw counts as a fraction of a random draw.
 """
 
 import math
@@ -26,29 +26,30 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-# p + q; with this value, the interval is best if the truth is 5 to 10 points from `expected`
+# p + q; with this value, the interval is shortest if the truth is 5 to 10 points from `expected`
 _CONCENTRATION = 20.0
-_NEAREST = 0.02  # the least distance of the prior's mean from 0 and 1
+_NEAREST = 0.02  # the mean of the prior is at least this far from 0 and 1
 _HALVINGS = 50
 _ROUNDING = 1e-12
 
 
 def sigmoid(log_odds: Float64s) -> Float64s:
-    """Return probabilities of any log odds, without overflow."""
+    """Return probabilities from log odds of any size, without overflow."""
     return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
 
 
 def logit(probability: Float64s, nearest: float) -> Float64s:
-    """Return log odds; probabilities are clipped to `nearest` and 1 - `nearest` first."""
+    """Return log odds. Probabilities are first limited to `nearest` and 1 - `nearest`."""
     clipped = np.clip(probability, nearest, 1 - nearest)
     return np.asarray(np.log(clipped) - np.log1p(-clipped))
 
 
-# Functions of logits (n, K) and a temperature, computed in blocks that fit the cache.
+# Functions of logits (n, K) and a temperature, computed in blocks that fit in the processor's
+# cache.
 
 
 def probabilities(logits: Floats, temperature: float) -> Float64s:
-    """Return softmax(z / T), classes first, shape (K, n), of logits (n, K)."""
+    """Return softmax(z / T) of logits (n, K), with classes first, shape (K, n)."""
     shares = np.empty(logits.shape[::-1])
     for rows, scaled in _scaled(logits, temperature):
         block = exp(scaled)
@@ -58,7 +59,7 @@ def probabilities(logits: Floats, temperature: float) -> Float64s:
 
 
 def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability of every row's label at T, shape (n,); of its top class by default."""
+    """Return the probability, at T, of each row's label; by default, of its top class."""
     blocks = (class_major(block) for block in blocks_of(logits)())
     return confidences_of(blocks, temperature, labels)
 
@@ -71,7 +72,7 @@ def confidences_of(
     for logits in blocks:
         block = exp(logits / temperature)
         stop = start + block.shape[1]
-        # Every row's maximum is shifted to 0, so the term of the top class is 1.
+        # the maximum of each row is moved to 0, so the most probable class contributes 1
         term = 1.0 if labels is None else block[labels[start:stop], np.arange(stop - start)]
         values.append(term / block.sum(axis=0))
         start = stop
@@ -79,14 +80,14 @@ def confidences_of(
 
 
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
-    """Return the log odds of the top class's probability at T, shape (n,).
+    """Return the log odds of the most probable class at T, shape (n,).
 
-    They rank rows like the probabilities, and also distinguish rows whose probability rounds to 1.
+    They have the order of the probabilities, but differ even where probabilities are rounded to 1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
         scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
-        second = scaled.max(axis=0)  # -inf if only a single class is possible
+        second = scaled.max(axis=0)  # -inf if only one class is possible
         scaled -= np.where(second > -np.inf, second, 0.0)
         rest = np.exp(scaled).sum(axis=0)
         values[rows] = -(second + np.log(np.maximum(rest, np.finfo(np.float64).tiny)))
@@ -94,7 +95,7 @@ def top_log_odds(logits: Floats, temperature: float) -> Float64s:
 
 
 def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64s]]:
-    """Yield the rows of each block with their z / T, classes first."""
+    """Yield the rows of each block, with their z / T, classes first."""
     start = 0
     for block in blocks_of(logits)():
         stop = start + len(block)
@@ -106,14 +107,14 @@ def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64
 
 
 def quantile(level: float) -> float:
-    """Return the half-width of an interval of this level, in standard deviations."""
+    """Return half the width of an interval of this level, in standard deviations."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     """Return Wilson's (1927) interval of a share of n rows.
 
-    `n` may be an effective sample size.
+    `n` may be an effective number of rows.
     """
     z = quantile(level)
     pull = z**2 / n
@@ -128,11 +129,11 @@ def anytime_interval(
     expected: Float64s | float,
     error: Float64s | float,
 ) -> tuple[Float64s, Float64s]:
-    """Return the intervals of the probability of being right; all arrays have one shape.
+    """Return intervals of the probability of being right. All arrays have the same shape.
 
     - `right`, `wrong`: S and F, at least 0.
-    - `expected`: the mean of the prior, known before the draws.
-    - `error`: the probability that the interval ever misses the truth.
+    - `expected`: the mean of the prior, fixed before the draws.
+    - `error`: the probability that the interval is ever wrong.
     """
     s, f, mean, level = np.broadcast_arrays(right, wrong, expected, error)
     mean = np.clip(mean, _NEAREST, 1 - _NEAREST)
@@ -140,7 +141,7 @@ def anytime_interval(
     limit = -np.log(level) - _log_beta(p + s, q + f) + _log_beta(p, q)
 
     def edge(outside: float) -> Float64s:
-        """Return the edge of every interval, between a value inside and a value outside."""
+        """Return for each interval its end, between a value inside and a value outside."""
         total = s + f
         inside = np.where(total > 0, s / np.where(total > 0, total, 1.0), 0.5)
         beyond = np.full_like(inside, outside)

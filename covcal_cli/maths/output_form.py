@@ -1,13 +1,12 @@
-"""Decide whether a classifier's outputs are logits, or probabilities and in which form.
+"""Decide whether a classifier's outputs are logits or probabilities, and how these are written.
 
-`OutputEvidence` counts facts over all rows. The `Form` that follows does not depend on the order of
-the rows, the size of the batches or any names. Tables, arrays, models and the Python API all use
-it.
+`OutputEvidence` counts facts about all rows. Its result, a `Form`, depends neither on the order of
+rows, nor on batches, nor on names. Tables, arrays, models and the Python API all use it.
 
-Rows of K numbers in [0, 1] that sum to 1, up to rounding, are probabilities. Rows that all sum to
-another constant are probabilities times that constant: votes of n trees, percentages, or scores
-from 0 to 255. A constant below 0 means that the probabilities were shifted (p - 1) or negated (-p).
-The rows of logits do not have equal sums, except a few rows by chance.
+K numbers in [0, 1] whose sum is 1, up to rounding, are probabilities. If all rows have another
+constant sum, they are probabilities times this constant: votes of n trees, percentages, or scores
+from 0 to 255. If the constant is negative, probabilities were shifted (p - 1) or negated (-p).
+Logits do not have equal sums, except in a few rows by chance.
 """
 
 import math
@@ -18,14 +17,13 @@ import numpy as np
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
 from covcal_cli.maths.softmax import DEPTH, extremes
 
-# Three forms need the user's decision. "bounded" outputs are in [0, 1] but do not sum to 1, such as
-# sigmoids or a single column of probabilities. In "mixed" outputs, most rows are probabilities but
-# not all. In "reversed" outputs, the lowest value is the most probable class: -p, 1 - p, -log p, or
-# ranks.
+# In three cases the user must decide. "bounded": numbers in [0, 1] whose sum is not 1, such as
+# sigmoids, or a single column of probabilities. "mixed": most rows are probabilities, but not all.
+# "reversed": the lowest number is the most probable class, as in -p, 1 - p, -log p, or ranks.
 Form = Literal[
     "logits", "bounded", "mixed", "reversed", "probabilities", "clipped", "percentages", "shares"
 ]
-# How probabilities became outputs whose lowest value is the most probable class.
+# How probabilities were changed, so that the lowest number is the most probable class.
 Reversal = Literal["negated", "complements", "logarithms", "ranks"]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
@@ -38,45 +36,46 @@ _LOG_TOLERANCE = 6e-3  # tolerance of a sum of p if the values -log p have two d
 _LARGEST_LOG = 746.0  # -log p of the least positive float64; larger values are logits
 _EXACT_SUM = 1e-4  # tolerance of a sum of values that have all their digits
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # a share of the rows that counts as most rows; a classifier may fail on the others
-_TIED = 0.1  # a share: if more values equal the least or the greatest, values were clipped
+_MOST = 0.5  # if more rows than this share are probabilities, the others count as damaged
+_TIED = 0.1  # if more values than this share equal the smallest or the largest, values were clipped
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # fewer rows may show a pattern by chance
-_FEWEST_ROWS = 4  # fewer rows may have equal sums by chance
+_FEW_ROWS = 50  # in fewer rows, a pattern may be chance
+_FEWEST_ROWS = 4  # in fewer rows, equal sums may be chance
 _BLOCK_VALUES = 1 << 16
-_NEAR = 0.9  # a share of the highest value that a softmax of probabilities can reach
-# The quantised score of probability 0 is 0, or the least number of the type.
+_NEAR = 0.9  # of the largest value that a softmax of probabilities can have, this share
+# in quantised scores, probability 0 is 0 or the smallest number of the type
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Shares reach so far below and above 1/K; logits plus a large constant do not.
+# probabilities are this far from 1/K, relatively; logits plus a large constant are not
 _UNLIKE_UNIFORM = 0.25
-_CERTAIN = 0.05  # of 1 - p, some p is below this
+_CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller than this
 
 
 class OutputEvidence:
-    """Counts over rows of outputs from which their form follows.
+    """Counts over rows of outputs, from which follows what the outputs are.
 
-    Rows come in arrays of shape (m, w). One column, w = 1, means two classes. A row with a value
-    that is not finite is not a probability.
+    Rows come in arrays of shape (m, w). One column (w = 1) is about two classes. If a value of a
+    row is not finite, the row is not probabilities.
     """
 
     def __init__(self) -> None:
         self.rows = self.width = 0
-        self.low, self.high = math.inf, -math.inf  # the least and the greatest value
-        self.sums = (math.inf, -math.inf)  # the least and the greatest sum of a row
-        self.bounded = 0  # rows whose values are all in [0, 1]
-        # The first row with a value outside, and that value.
+        self.low, self.high = math.inf, -math.inf  # the smallest and the largest value
+        self.sums = (math.inf, -math.inf)  # the smallest and the largest sum of a row
+        self.bounded = 0  # number of rows whose values are all in [0, 1]
+        # the first row with another value, and this value
         self.first_outside: tuple[int, float] | None = None
         self.are_whole = True  # whether all values are whole numbers
-        self._at_low = self._at_high = 0  # values equal to the least and the greatest
-        self._below_half = 0  # rows of one column below 1/2
+        # number of values that equal the smallest, and the largest
+        self._at_low = self._at_high = 0
+        self._below_half = 0  # number of rows of a single column below 1/2
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
         self._sum = 0.0  # sum over all rows
-        self._logarithms = self._ranks = 0  # rows of -log p, and rows of ranks
-        # Rounding to few decimals moves each value by up to half a unit, so sums need a tolerance.
-        # The number of decimals of all values is known only at the end. So rows are counted for
-        # each number of decimals that is still possible, and for None, which means any number of
-        # digits.
+        # number of rows that may be -log p, and of rows that may be ranks
+        self._logarithms = self._ranks = 0
+        # Rounding to few decimals changes each value by up to half a unit, so sums need a
+        # tolerance. How many decimals all values have is known only at the end. So rows are counted
+        # for each number of decimals that is still possible, and for None: any number.
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
@@ -132,17 +131,17 @@ class OutputEvidence:
                 self._first_off[decimals] = self.rows + row, float(sums[row])
 
     def _add_order(self, exact: Float64s) -> None:
-        # The first rows usually show that outputs are not in order; then nothing more is counted.
+        # If already the first rows are not sorted, counting stops.
         if self.width < 2 or max(self._falling, self._rising) < self.rows:
             return
-        with np.errstate(invalid="ignore"):  # the difference of two infinities
+        with np.errstate(invalid="ignore"):  # two infinities may be subtracted
             steps = np.diff(exact, axis=1)
         self._falling += int((steps <= 0).all(axis=1).sum())
         self._rising += int((steps >= 0).all(axis=1).sum())
         self._uneven += int((steps != 0).any(axis=1).sum())
 
     def _add_reversed(self, exact: Float64s) -> None:
-        # The first rows usually show that outputs are neither; then nothing more is counted.
+        # If already the first rows are neither, counting stops.
         if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
             return
         sums = np.exp(-exact).sum(axis=1)
@@ -154,7 +153,7 @@ class OutputEvidence:
 
     @property
     def form(self) -> Form:
-        """The form of all rows so far."""
+        """What all rows so far are."""
         if self.width > 1:
             if self.summing == self.rows:
                 return "probabilities"
@@ -173,7 +172,7 @@ class OutputEvidence:
 
     @property
     def reversal(self) -> Reversal | None:
-        """How the most probable class got the lowest value; None if it did not."""
+        """Why the lowest value is the most probable class; None if it is not."""
         if self.width < 2 or not _FEWEST_ROWS <= self._finite == self.rows:
             return None
         if self.rows == self._logarithms and self.low < self.high:
@@ -188,9 +187,9 @@ class OutputEvidence:
 
     @property
     def _complement_of(self) -> float | None:
-        """Return A if the outputs are A - p with p from 0 to A, such as 1 - p; None otherwise.
+        """Return A if the outputs are A - p with p from 0 to A, such as 1 - p; else None.
 
-        Then rows sum to A (K - 1). With two classes this is the sum of probabilities too.
+        Then the sum of a row is A (K - 1). With two classes, the sum of probabilities is the same.
         """
         if self.width < 3:
             return None
@@ -204,13 +203,13 @@ class OutputEvidence:
             return None
         low, high = 1 - self.high / size, 1 - self.low / size  # of p / A
         is_complement = -ABOVE <= low <= min(_CERTAIN, (1 - _UNLIKE_UNIFORM) * uniform)
-        # Shares would differ more from 1/K above it than below it.
+        # Probabilities would be further from 1/K above it than below it.
         is_complement &= high - uniform > max(uniform - low, _UNLIKE_UNIFORM * uniform)
         return size if is_complement and self.low >= -BELOW * size else None
 
     @property
     def remedy(self) -> str:
-        """What turns reversed outputs into probabilities, log-probabilities or scores."""
+        """In words, how reversed outputs become probabilities, their logarithms, or scores."""
         if self.reversal == "complements":
             return f"subtract every value from {_short(self._complement_of or 1.0)}"
         if self.reversal == "ranks":
@@ -219,27 +218,27 @@ class OutputEvidence:
 
     @property
     def tolerance(self) -> float:
-        """The largest distance of a sum from 1 that rounding of the values explains."""
+        """The largest distance of a sum from 1 that rounding of values can cause."""
         return self._tolerance(self._decimals)
 
     @property
     def summing(self) -> int:
-        """The number of rows that are probabilities and sum to 1 within the tolerance."""
+        """The number of rows that are probabilities whose sum is 1, within the tolerance."""
         return self._summing[self._decimals]
 
     @property
     def first_off(self) -> tuple[int, float] | None:
-        """The first row that does not sum to 1, and its sum."""
+        """The first row whose sum is not 1, and its sum."""
         return self._first_off.get(self._decimals)
 
     @property
     def lowest(self) -> float:
-        """The score of probability 0: 0, the least integer of a signed type, or a shifted score.
+        """The score of probability 0: 0, the smallest integer of a type, or a shifted score.
 
-        Scores a p - a have the lowest score -a, and scores from -a/2 to a/2 have -a/2.
+        It is -a for scores a p - a, and -a/2 for scores from -a/2 to a/2.
         """
         if self.are_whole and self.low < 0:
-            for least in _LEAST_INTEGERS:  # signed scores of 8 bits sum to 256
+            for least in _LEAST_INTEGERS:  # signed scores of 8 bits have the sum 256
                 tolerance = max(2.0, min(self.width, -least))
                 total = self._total_from(least)
                 if total is not None and abs(total + 2 * least) <= tolerance:
@@ -248,16 +247,17 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # A share above 1/2 must occur. Logits with an offset below 0 would be more equal.
+                # Some probability must be above 1/2. Logits with a negative offset would be more
+                # equal than that.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0
 
     @property
     def _may_be_masked(self) -> bool:
-        """Whether values lie so far apart that the lowest may be the mask of a class.
+        """Whether values are so far apart that the lowest may be the mask of a class.
 
-        The rows of logits with a mask have nearly equal sums, because the mask dominates the sum.
+        Masked logits have nearly equal sums, because the mask is most of the sum.
         """
         return self.high - self.low > DEPTH
 
@@ -272,7 +272,7 @@ class OutputEvidence:
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
         """Return the constant sum of rows, counted from `lowest` and multiplied by `sign`.
 
-        It is None if sums differ, or if a value is below `lowest`.
+        None if sums differ, or if a value is below `lowest`.
         """
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
@@ -285,7 +285,7 @@ class OutputEvidence:
         return middle if is_constant and least > 0 and low >= -BELOW * middle else None
 
     def _are_shares(self, lowest: float, sign: int = 1) -> bool:
-        """Return whether rows have a constant sum and are as unequal as shares."""
+        """Return whether rows have a constant sum, and are as unequal as probabilities."""
         total = self._total_from(lowest, sign)
         if total is None or self.rows < _FEWEST_ROWS:
             return False
@@ -294,10 +294,9 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Return the size of shares as a whole number if rounding can explain the difference.
+        """Return the constant sum as a whole number, if rounding explains the difference.
 
-        None if values have few digits and the size is not whole, because rounded logits may have
-        equal sums.
+        None if values have few digits and the sum is not whole: rounded logits may have equal sums.
         """
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
@@ -306,10 +305,10 @@ class OutputEvidence:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether every row sums to less than 1, because some probability is on other answers.
+        """Whether the sum of every row is below 1, because other answers have some probability.
 
-        The token probabilities of a language model are an example. But if most rows sum to exactly
-        1, another row with a lower sum is damaged.
+        The token probabilities of a language model are like this. But if the sum of most rows is
+        exactly 1, a row with a lower sum is damaged.
         """
         whole = self._exact if self._decimals is None else self.summing
         most = 1 + (_EXACT_SUM if self._decimals is None else self.tolerance)
@@ -323,17 +322,17 @@ class OutputEvidence:
 
     @property
     def mean_sum(self) -> float:
-        """The mean of the rows' sums."""
+        """The mean of the sums of rows."""
         return self._sum / max(1, self.rows)
 
     @property
     def may_be_distributions(self) -> bool:
-        """Whether no value is below 0, as in probabilities of any scale."""
+        """Whether no value is below 0."""
         return self._finite == self.rows and self.low >= -BELOW * max(1.0, self.high)
 
     @property
     def fact(self) -> str:
-        """The fact that shows that the outputs are not logits, as a clause."""
+        """What shows that the outputs are not logits, as a part of a sentence."""
         form = self.form
         if form == "mixed":
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
@@ -394,7 +393,7 @@ class OutputEvidence:
         return f"every row sums to about {_short(total)}, as shares of that number do"
 
     def doubts(self) -> tuple[str, ...]:
-        """Return suspicious facts for the user, one sentence each."""
+        """Return what looks wrong, one sentence for each fact."""
         return tuple(
             doubt
             for doubt in (self._doubt_on_order(), self._doubt_on_values(), self._doubt_on_scale())
@@ -435,9 +434,9 @@ class OutputEvidence:
         return None
 
     def _doubt_on_scale(self) -> str | None:
-        """Return a doubt if the probabilities look like a softmax of probabilities.
+        """Return a warning if the probabilities look like the softmax of probabilities.
 
-        With K classes, such values range from 1/(e + K - 1) to e/(e + K - 1).
+        With K classes, such numbers are between 1/(e + K - 1) and e/(e + K - 1).
         """
         if self.width < 3 or self.rows < _FEW_ROWS or self.form != "probabilities":
             return None
@@ -452,10 +451,9 @@ class OutputEvidence:
         )
 
     def _are_clipped(self) -> bool:
-        """Return whether probabilities were clipped at a least or greatest value.
+        """Return whether probabilities were clipped at a smallest or largest value.
 
-        Then many values are equal to this value, and a sum differs from 1 by at most the clipped
-        part.
+        Then many of them equal this value, and a sum differs from 1 by at most what was clipped.
         """
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties
@@ -473,7 +471,7 @@ class OutputEvidence:
 
     @property
     def _decimals(self) -> int | None:
-        return next(iter(self._summing))  # the fewest decimals that are still possible
+        return next(iter(self._summing))  # the smallest number of decimals that is still possible
 
     def _tolerance(self, decimals: int | None) -> float:
         if decimals is None:
@@ -487,11 +485,11 @@ def _short(number: float) -> str:
 
 
 def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
-    """Return the logarithms of probabilities in any unit, shape (m, K), each row summing to 1.
+    """Return the logarithms of probabilities, (m, K), after dividing each row by its sum.
 
     `values` has shape (m, K), or (m, 1) for the probability of the second of two classes. `lowest`
-    is the score of probability 0 (`OutputEvidence.lowest`). A value of 0, or below it by rounding,
-    counts as the smallest float32.
+    is the number for probability 0 (`OutputEvidence.lowest`). 0, or less by rounding, becomes the
+    smallest float32.
     """
     parts = np.maximum(values.astype(np.float64) - lowest, 0)
     if parts.shape[1] == 1:
@@ -502,9 +500,9 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
 
 
 def log_odds(values: Floats) -> Float64s:
-    """Return the log odds of independent probabilities, shape (m, L).
+    """Return the log odds of the probabilities of several labels, shape (m, L).
 
-    A probability or its complement below the smallest float32 counts as the smallest float32.
+    A probability below the smallest float32 counts as the smallest float32, and so does 1 minus it.
     """
     parts = np.clip(values.astype(np.float64), 0, 1)
     present, absent = (np.log(np.maximum(part, SMALLEST_FLOAT32)) for part in (parts, 1 - parts))

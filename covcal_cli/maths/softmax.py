@@ -1,18 +1,19 @@
 """Softmax on blocks of logits, masked classes, and the scaling of logits by a calibration.
 
-A class-major block has shape (K, m), classes first, float64. NumPy then reduces over classes with
-vectors of rows, several times faster than row by row.
+A class-major block has shape (K, m): its first axis is the classes. It is float64. NumPy then sums
+over classes for many rows at once, which is several times faster than row by row.
 
-A masked class has a logit that means a probability of zero, at every temperature. This mask is -inf
-or a number far below every real logit: -1e9, -65504 (half precision), the lowest number of a float
-type. A row that overflowed looks the same: all classes except one are far below the highest. Code
-that measures the scale of logits must leave masks out.
+A masked class has a logit that means probability 0 at every temperature. This logit, the mask, is
+-inf, or a number far below all real logits: -1e9, -65504 (half precision), or the lowest number of
+a type. If a row overflowed, it looks the same: all classes but one are far below the highest. If
+the scale of logits is measured, masks must be left out.
 
-A calibration is a function of logits (`Scaling`): temperatures, and offsets added after them. Most
-calibrations scale one forecaster: softmax(z / T + b + a 1[k = f]), with an offset b for every class
-and an offset a for the label f. A blend is the mean of two distributions without offsets: softmax(z
-/ T_f) of the classifier's logits and softmax(z / T_a) of the aligned logits. All readers handle one
-T and one set of logits, so they get the logarithm of this mean as logits at T = 1.
+What a calibration does to logits is a `Scaling`: temperatures, and offsets that are added
+afterwards. Most calibrations scale the logits of one forecaster: softmax(z / T + b + a 1[k = f]),
+with an offset b for each class and an offset a for the predicted class f. A blend is the mean of
+two softmaxes: softmax(z / T_f) of the classifier's logits, and softmax(z / T_a) of the aligned
+logits. All code works with one T and one set of logits. So a blend has the logarithm of this mean
+as logits, and T = 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,25 +24,26 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, Labels
 
-LogitBlocks = Callable[[], Iterator[Floats]]  # logits (m, K) in row order; can be called again
+# yields logits (m, K) in the order of rows; can be called several times
+LogitBlocks = Callable[[], Iterator[Floats]]
 _BLOCK_VALUES = 1 << 16
 _SHORT = 64  # values
 _FAR = 1 << 12  # an offset that is this much larger than the logits' range costs half of the digits
 # The negative log-likelihood of a class whose probability is below the smallest normal float64,
 # such as a masked class. About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# The distance of a mask from its row's highest logit is at least this, and at least this many times
-# the usual margin between the two highest logits. Margins of naive Bayes are smaller. The smallest
-# mask in use is -10 000.
+# A mask is at least this far below the highest logit of its row, and at least this many times the
+# usual distance between the two highest logits. In naive Bayes these distances are smaller. The
+# smallest mask that people use is -10 000.
 DEPTH = 5e3
-_DEEPEST = 1e30  # the largest depth that is required of a mask
-# The usual margin is this quantile of all margins; it is low, because most rows may have masks.
+_DEEPEST = 1e30  # no mask needs to be further below
+# The usual distance is this quantile of the distances; it is low, because most rows may have masks.
 _USUAL = 0.25
-_LEAST_SHARE = 1e-6  # the least share of a class on the target
+_LEAST_SHARE = 1e-6  # the smallest class frequency on the target
 
 
 def blocks_of(logits: Floats) -> LogitBlocks:
-    """Return logits of shape (n, K), held in memory, as blocks small enough for the CPU's cache."""
+    """Return logits, (n, K), as blocks that fit in the processor's cache."""
     rows = max(1, _BLOCK_VALUES // max(1, logits.shape[1]))
 
     def blocks() -> Iterator[Floats]:
@@ -52,10 +54,10 @@ def blocks_of(logits: Floats) -> LogitBlocks:
 
 
 def class_major(logits: Floats) -> Float64s:
-    """Copy logits of shape (m, K) to float64 of shape (K, m), each row shifted to a maximum of 0.
+    """Copy logits, (m, K), to float64, (K, m), and move the highest of each row to 0.
 
-    The shift does not change the softmax, and no exponential overflows after it. A logit of -inf
-    gives a class the probability 0.
+    This does not change the softmax, and no exponential can overflow. A class with the logit -inf
+    gets probability 0.
     """
     block = np.array(logits.T, dtype=np.float64, order="C")
     block -= block.max(axis=0)
@@ -63,13 +65,13 @@ def class_major(logits: Floats) -> Float64s:
 
 
 def to_float32(logits: AnyArray) -> Float32s:
-    """Return logits, shape (m, K), as float32, without losing digits to a large common offset.
+    """Return logits, (m, K), as float32, without losing digits to a large offset.
 
-    A number added to all logits of a row does not change the softmax. But if that number is large,
-    float32 has too few digits left for the logits. In such rows the highest logit is subtracted
-    first, in float64.
+    A number added to all logits of a row does not change the softmax. But a large number leaves
+    float32 too few digits for the logits. In such rows, the highest logit is subtracted first, in
+    float64.
     """
-    # Masks too low for float32, and infinite logits, which the caller refuses.
+    # masks may be too low for float32; infinite logits are refused by the caller
     with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)
         if logits.dtype in (np.float16, np.float32):
@@ -91,8 +93,8 @@ def with_offsets(
 ) -> Floats:
     """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b + a 1[k = f]).
 
-    `offsets` is b, shape (K,), and `of_label` is a. f is the first class with the highest logit of
-    its row. Without offsets the logits are returned unchanged.
+    `offsets` is b, (K,), and `of_label` is a. f is the first class with the highest logit in its
+    row. Without offsets the logits are returned unchanged.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:
@@ -102,28 +104,28 @@ def with_offsets(
 
 
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
-    """Return the log of target over source frequency of every class, shape (K,).
+    """Return for each class the log of its target frequency divided by its source frequency, (K,).
 
-    Each source class gets half a row more. A target class gets at least one row in a million,
-    because a probability of exactly 0 has no logarithm.
+    On the source, each class gets half a row more. On the target, it has at least one row in a
+    million, because 0 has no logarithm.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))
 
 
 def exp(block: Float64s) -> Float64s:
-    """Return e^x of non-positive x to 1e-7 relative, in float64.
+    """Return e^x of numbers up to 0, as float64, to a relative error of 1e-7.
 
-    NumPy's float64 exponential is not vectorised on most machines, and would dominate the time of
-    every fit. The float32 exponential is six times faster; sums are still float64.
+    On most machines, NumPy's exponential in float64 is slow, and would take most of the time of a
+    fit. In float32 it is six times faster. Sums are still in float64.
     """
-    with np.errstate(over="ignore"):  # masks can be near the lowest float32
+    with np.errstate(over="ignore"):  # masks may be near the lowest float32
         powers = block.astype(np.float32)
     return np.exp(powers, out=np.empty(block.shape))
 
 
 def log_softmax(block: Float64s, temperature: float) -> Float64s:
-    """Return log softmax(z / T), shape (K, m), of a block from `class_major`: T > 1 softens."""
+    """Return log softmax(z / T), (K, m), of a block from `class_major`."""
     scaled = block / temperature
     scaled -= np.log(exp(scaled).sum(axis=0))
     return scaled
@@ -131,25 +133,25 @@ def log_softmax(block: Float64s, temperature: float) -> Float64s:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax(z / T) of a block, with methods for its logarithm at chosen classes."""
+    """The softmax(z / T) of a block, and its logarithm at chosen classes."""
 
-    logits: Float64s  # (K, m), each row's highest is 0
+    logits: Float64s  # (K, m), the highest of each row is 0
     temperature: float
     log_sums: Float64s  # (m,): log sum_k e^(z_k / T)
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
-        """Return one log probability per row; the place of class k in row j is k m + j."""
+        """Return one log probability per row. The place of class k in row j is k m + j."""
         logs: Float64s = self.logits.take(places)
         logs /= self.temperature
         logs -= self.log_sums
         return logs
 
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
-        """Return log(1 - p) of r rows, where p is the probability of the row's label.
+        """Return log(1 - p) of r rows, where p is the probability of a row's label.
 
-        The sum over the other classes is exact even if p rounds to 1. The result is -inf if all
-        other classes are masked.
+        It is computed as the sum over the other classes, which is exact even if p is rounded to 1.
+        It is -inf if all other classes are masked.
         """
         others = self.logits[:, rows] / self.temperature
         others[labels, np.arange(len(rows))] = -np.inf
@@ -163,7 +165,7 @@ class Softmax:
 
 
 def softmax(block: Float64s, temperature: float) -> Softmax:
-    """Return the `Softmax` of a block from `class_major`; its values agree with `log_softmax`."""
+    """Return the `Softmax` of a block from `class_major`, with the values of `log_softmax`."""
     scaled = block if temperature == 1 else block / temperature
     probabilities = exp(scaled)
     sums = probabilities.sum(axis=0)
@@ -174,13 +176,13 @@ def softmax(block: Float64s, temperature: float) -> Softmax:
 def log_mean_softmax(members: Floats) -> Float64s:
     """Return log mean_m softmax(z_m), shape (K, n), of members' logits (M, n, K).
 
-    A forecaster with M members has these logits.
+    These are the logits of a forecaster with M members.
     """
     return log_mean([log_softmax(class_major(member), 1.0) for member in members])
 
 
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
-    """Return log mean_m e^(l_m) of arrays of one shape; at each place, one must be finite."""
+    """Return log mean_m e^(l_m) of arrays of the same shape. At each place, one must be finite."""
     every = np.stack(logs)
     highest = every.max(axis=0)
     combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))
@@ -188,16 +190,16 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return how far below its row's highest logit a mask is.
+    """Return how far below the highest logit of its row a logit must be to count as a mask.
 
-    `logits` have shape (n, K), `weights` (n,). Rows with weight 0, equal logits, one finite logit,
-    NaN or +inf are ignored.
+    `logits` have shape (n, K), `weights` (n,). Rows are ignored if their weight is 0, their logits
+    are equal, only one logit is finite, or one is NaN or +inf.
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.shape[1] < 2 or len(values) == 0:
         return DEPTH
     highest = np.partition(values, -2, axis=1)[:, -2:]
-    with np.errstate(over="ignore", invalid="ignore"):  # invalid rows are ignored
+    with np.errstate(over="ignore", invalid="ignore"):  # rows that are not valid are ignored
         margins = np.subtract(highest[:, 1], highest[:, 0])
     masses = np.ones(len(values)) if weights is None else weights
     counted = (margins > 0) & (margins < np.inf) & (masses > 0)
@@ -211,12 +213,12 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
-    """Return which logits, shape (n, K), are masks; `depth` is by default that of these rows."""
-    # Cheap tests first: most blocks have no mask.
+    """Return which logits, (n, K), are masks. By default, `depth` is that of these rows."""
+    # the cheap test first: most blocks have no mask
     if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
         return np.zeros(logits.shape, dtype=bool)
     highest = logits.max(axis=1, keepdims=True)
-    with np.errstate(over="ignore", invalid="ignore"):  # deeper than any depth; rows of NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # logits below any depth, and rows of NaN
         if depth is None and not (highest[:, 0] - logits.min(axis=1) > DEPTH).any():
             return np.zeros(logits.shape, dtype=bool)
         gaps = highest - logits
@@ -241,7 +243,7 @@ def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
-    """Return the root mean square of row-centred logits, (n, K), without the masks `out`."""
+    """Return the root mean square of logits, (n, K), minus their row's mean, without `out`."""
     unmasked = ~out
     counts = unmasked.sum(axis=1)
     values = np.where(unmasked, logits, 0.0).astype(np.float64)
@@ -251,26 +253,27 @@ def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> fl
     return float(np.sqrt((masses * squares).sum() / (masses * counts).sum()))
 
 
-ForecasterName = Literal["original", "aligned"]  # the classifier, or the forecaster of adapt
-# The forecasters that a calibration scales; a blend scales both.
+# the classifier, or the network that covcal adapt trained
+ForecasterName = Literal["original", "aligned"]
+# Whose logits a calibration scales; a blend scales both.
 Forecasters = Literal["original", "aligned", "blend"]
 
 
 def scaled_by(forecasters: Forecasters) -> tuple[ForecasterName, ...]:
-    """Return the names of the forecasters that a calibration scales."""
+    """Return the names of the forecasters whose logits are scaled."""
     return ("original", "aligned") if forecasters == "blend" else (forecasters,)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The temperatures and offsets of one calibration."""
+    """The temperatures and offsets of a calibration."""
 
     forecaster: Forecasters
-    temperature: float  # T_f; in a blend, for the classifier's logits
-    aligned_temperature: float | None = None  # T_a, in a blend
-    # b, shape (K,), added after T_f; None in a blend.
+    temperature: float  # T_f; in a blend, the one for the classifier's logits
+    aligned_temperature: float | None = None  # in a blend, T_a, for the aligned logits
+    # b, (K,), added after the division by T_f; None in a blend
     offsets: Float64s | None = field(default=None, kw_only=True)
-    # a, added for the classifier's label; 0 in a blend.
+    # a, added for the class that the classifier predicts; 0 in a blend
     of_label: float = field(default=0.0, kw_only=True)
 
     @property
@@ -280,26 +283,26 @@ class Scaling:
 
     @property
     def can_move_the_top(self) -> bool:
-        """Whether another class can become more probable than the classifier's label."""
+        """Whether another class can become more probable than the predicted one."""
         return self.is_moved or self.reads_aligned
 
     @property
     def temperatures(self) -> dict[ForecasterName, float]:
-        """The temperature of every forecaster that the calibration scales."""
+        """For each forecaster whose logits are scaled, the temperature."""
         values = (self.temperature, self.aligned_temperature)
         named = zip(scaled_by(self.forecaster), values, strict=False)
         return {name: value for name, value in named if value is not None}
 
     @property
     def reads_aligned(self) -> bool:
-        """Whether the calibration reads aligned logits, which ``covcal adapt`` makes."""
+        """Whether aligned logits are needed, which ``covcal adapt`` makes."""
         return "aligned" in self.temperatures
 
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
-        """Return logits and a T whose softmax is the calibrated distribution.
+        """Return logits and a T, of which the softmax is the calibrated probabilities.
 
-        `blocks` are the logits of each forecaster in `temperatures`, in that order. They and the
-        returned logits have shape (K, m), as `covcal_cli.maths.softmax.class_major` makes them.
+        `blocks` are the logits of each forecaster in `temperatures`, in the same order. They, and
+        the result, have shape (K, m), as `class_major` makes them.
         """
         logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:
@@ -312,7 +315,7 @@ class Scaling:
         return logits, temperature
 
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
-        """Return the calibrated distribution of `blocks`; their form is that of `prepared`."""
+        """Return the calibrated probabilities of `blocks`, which are as in `prepared`."""
         return softmax(*self.prepared(blocks))
 
     def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
@@ -321,11 +324,11 @@ class Scaling:
         return np.asarray(probabilities[labels, np.arange(len(labels))])
 
     def shown(self, digits: int) -> str:
-        """Return the temperatures as text with `digits` significant digits."""
+        """Return the temperatures as text, with this number of significant digits."""
         return shown_temperatures(self.temperature, self.aligned_temperature, digits)
 
 
 def shown_temperatures(temperature: float, aligned: float | None, digits: int) -> str:
-    """Return T_f, and in a blend T_a, as text with `digits` significant digits."""
+    """Return T_f, and in a blend T_a, as text with this number of significant digits."""
     values = (temperature,) if aligned is None else (temperature, aligned)
     return ", ".join(f"{value:.{digits}g}" for value in values)

@@ -1,10 +1,11 @@
 """The classifier's accuracy on source rows that it was not trained on.
 
-Wrong preprocessing, a wrong class order or a wrong output is first seen in this accuracy. Only
-labelled validation and test rows count, because the classifier may have been trained on the others.
+Wrong preprocessing, a wrong order of classes, or a wrong output shows first in this accuracy. Only
+labelled validation and test rows count, because the classifier may have been trained on training
+rows.
 
-If this accuracy is suspicious, every command repeats the sentence `SourceAccuracy.doubt`. If
-classes seem exchanged, the sentence is `SourceAccuracy.class_order`.
+If the accuracy looks wrong, every command repeats the sentence `SourceAccuracy.doubt`. If classes
+seem to be exchanged, this sentence is `SourceAccuracy.class_order`.
 """
 
 import math
@@ -16,20 +17,22 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
 from covcal_cli.maths.odds import wilson
 
-FEW_ROWS = 50  # the accuracy of fewer rows is mostly chance
+FEW_ROWS = 50  # with fewer rows, the accuracy is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
-# A low accuracy counts as real if chance gives one as low with a probability below this.
+# A low accuracy is taken to be real if chance gives one as low with a probability below this.
 _NOISE = 0.01
-# If the majority class is this large, a good classifier may nearly always answer it. So the AUROC
-# is judged too.
+# If one class has so many rows, a good classifier may predict it nearly always. So the AUROC is
+# looked at too.
 _IMBALANCED = 0.7
-# The classes if one confidence per row is a forecast that the row is right: the answer is then
-# always RIGHT.
+# The classes if the file only says whether predictions are right. The prediction is then always
+# RIGHT.
 RIGHT, WRONG = "right", "wrong"
-_SKILL = 0.6  # the least AUROC that shows that a classifier of imbalanced rows has learnt something
-_AUROC_ROWS, _AUROC_CLASSES = 20_000, 20  # the most rows and classes that the AUROC uses
-_BETTER, _BETTER_DEVIATIONS = 0.2, 4  # how much better another class order must be
+# the smallest AUROC with which a classifier of imbalanced classes has learnt something
+_SKILL = 0.6
+# the most rows, and the most classes, of which the AUROC is computed
+_AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
+_BETTER, _BETTER_DEVIATIONS = 0.2, 4  # by how much another order of the classes must be better
 _SHOWN_EXCHANGES = 3
 CHECKS = "Check the preprocessing, the order of the classes and the chosen output"
 
@@ -38,15 +41,15 @@ Scores = Callable[[Rows], Floats]
 
 @dataclass(frozen=True)
 class SourceAccuracy:
-    """The number of unseen labelled source rows that the classifier gets right."""
+    """How many labelled source rows, not used for training, the classifier gets right."""
 
     rows: int  # at least 1
     right: int
-    chance: float  # the share that shuffled predictions would get right
+    chance: float  # the share that would be right if predictions were shuffled
     majority: float | None = None  # the share of the most frequent class
     majority_class: str = ""
-    auroc: float | None = None  # the mean over classes; None if nothing is suspicious
-    # The accuracy in the better class order that `exchanged` describes.
+    auroc: float | None = None  # mean over the classes; None if nothing looks wrong
+    # the accuracy with the other order of classes that `exchanged` finds
     permuted: float | None = None
     exchanged: str = ""
 
@@ -64,9 +67,9 @@ class SourceAccuracy:
         classes: Sequence[str],
         scores: Scores | None = None,
     ) -> "SourceAccuracy | None":
-        """Compare labels and predictions, shape (n,); None if no label is known.
+        """Compare labels and predictions, shape (n,). Return None if no label is known.
 
-        `scores` returns the logits, shape (m, K), of chosen rows; AUROC is computed from them.
+        `scores` returns logits, (m, K), of chosen rows, from which the AUROC is computed.
         """
         labelled = np.flatnonzero(labels != UNKNOWN_LABEL)
         labels, predictions = labels[labelled], predictions[labelled]
@@ -98,7 +101,7 @@ class SourceAccuracy:
         return self.right / self.rows
 
     def __str__(self) -> str:
-        """Return the accuracy in words, with its 95 % interval."""
+        """Return the accuracy and its 95 % interval, in words."""
         low, high = wilson(self.share, self.rows, 0.95)
         return (
             f"{100 * self.share:.1f} % ({100 * low:.1f} to {100 * high:.1f} %) of {self.rows} "
@@ -107,7 +110,7 @@ class SourceAccuracy:
 
     @property
     def class_order(self) -> str | None:
-        """A warning that another order of the classes is far better; None otherwise."""
+        """A warning that another order of the classes is far better; None if it is not."""
         if self.permuted is None:
             return None
         return (
@@ -118,7 +121,7 @@ class SourceAccuracy:
 
     @property
     def doubt(self) -> str | None:
-        """The reason to doubt this accuracy, and what to do; None without a reason."""
+        """Why this accuracy looks wrong, and what to do; None if it does not."""
         if self.class_order is not None:
             return self.class_order
         if not self._is_near_chance or self._ranks_well:
@@ -146,7 +149,7 @@ class SourceAccuracy:
 
     @property
     def _ranks_well(self) -> bool:
-        """Whether the ranking of the rows shows that the classifier has learnt something."""
+        """Whether the ranking of rows shows that the classifier has learnt something."""
         is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
         is_expected = is_imbalanced or self.majority_class in (RIGHT, WRONG)
         return is_expected and self.auroc is not None and self.auroc >= _SKILL
@@ -155,15 +158,15 @@ class SourceAccuracy:
         return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)
 
     def is_below(self, expected: float) -> bool:
-        """Return whether the accuracy is significantly below a level (at 1 %).
+        """Return whether the accuracy is below a level by more than chance explains (at 1 %).
 
-        This is the exact tail P(X <= right) of a binomial distribution.
+        The probability P(X <= right) of a binomial distribution is computed exactly.
         """
         if not 0 < expected < 1:
             return self.right < expected * self.rows
         if self.right >= expected * self.rows:
             return False
-        # From `right` downwards the terms fall at least as fast as a geometric series.
+        # from `right` downwards, terms become smaller at least as fast as in a geometric series
         term = math.exp(
             math.lgamma(self.rows + 1)
             - math.lgamma(self.right + 1)
@@ -181,9 +184,9 @@ class SourceAccuracy:
 
 
 def mean_auroc(labels: Labels, logits: Floats) -> float | None:
-    """Return the mean AUROC of each class against all others; None with fewer than two classes.
+    """Return the mean AUROC of each class against the others; None if fewer than two classes occur.
 
-    Rows are ranked by the probability of the class. Only the most frequent classes count.
+    Rows are ranked by the probability of the class. Only the most frequent classes are used.
     """
     present, counts = np.unique(labels, return_counts=True)
     if len(present) < 2:
@@ -196,7 +199,7 @@ def mean_auroc(labels: Labels, logits: Floats) -> float | None:
 
 
 def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floats) -> float:
-    """Return P(score of a positive > score of a negative), ties counted half (Mann-Whitney)."""
+    """Return P(score of a positive > score of a negative). Ties count half (Mann-Whitney)."""
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     middle_ranks = np.cumsum(counts) - (counts - 1) / 2
     positives = int(is_positive.sum())
@@ -211,11 +214,11 @@ def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floa
 def better_order(
     labels: Labels, predictions: Labels, n_classes: int
 ) -> tuple[float, Labels] | None:
-    """Return a far better order of the classes and its accuracy; None if there is none.
+    """Return an order of the classes that is far better, and its accuracy; None if there is none.
 
-    The order has for each label the class that it matches, shape (K,). It is found on every second
-    row and measured on the other rows, because with many classes and few rows, some order always
-    fits the rows on which it was found. Far better means by 0.2 and by four standard deviations.
+    It has for each label the class that matches it, (K,). It is found on every second row and
+    tested on the others: with many classes and few rows, some order always fits the rows on which
+    it was found. Far better means by 0.2, and by four standard deviations.
     """
     held_out = slice(1, None, 2)
     n = len(labels[held_out])
@@ -231,11 +234,11 @@ def better_order(
 
 
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
-    """Return the class that each label matches, shape (K,), the most frequent pairs first.
+    """Return for each label the class that matches it, (K,), from the most frequent pairs on.
 
-    If most rows of each class go to the same other class, as in a wrong order, the result is the
-    best one-to-one matching. Otherwise it may be worse than the best matching. A label without rows
-    keeps its own class if that is free, and takes the lowest free class otherwise.
+    If the order is wrong, most rows of a class are predicted as the same other class. Then this is
+    the best one-to-one matching. If not, there may be a better one. A label without rows gets its
+    own class if that is free, else the lowest free class.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)
@@ -253,7 +256,7 @@ def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> L
 
 
 def _exchanges(order: Labels, label_counts: Labels, classes: Sequence[str]) -> str:
-    """Describe which classes are exchanged, starting with the pairs with most labelled rows."""
+    """Describe which classes are exchanged, those with most labelled rows first."""
     swaps, moves = [], []
     for label in np.argsort(-label_counts, kind="stable").tolist():
         answer = int(order[label])

@@ -1,14 +1,14 @@
-"""The temperature that makes softmax(z / T) fit labelled rows: one exact, one-dimensional search.
+"""Find the temperature with which softmax(z / T) fits labelled rows, exactly.
 
-MATHEMATICS, section 4, has the rules and their reasons. The loss can have several minima in T, so
-the search has three steps. A grid in log T on a sample of the rows finds every local minimum. Each
-minimum is refined, first on the sample and then on all rows. The lowest minimum is the result. An
-end of the interval is chosen only if its loss is below every minimum inside, and T = 1 only if its
-loss is below all of these. The rows of the grid are drawn with a seed; nothing else is random. T_g
-(section 2) is the same fit.
+MATHEMATICS, section 4, explains the rules. The loss can have several minima in T, so the search has
+three steps. On a sample of rows, a grid in log T finds all local minima. Each minimum is made more
+exact, first on the sample and then on all rows. The lowest of them is the result. An end of the
+interval is chosen only if its loss is below that of every minimum inside. T = 1 is chosen only if
+its loss is below all of these. The sample is random, with a seed; nothing else is. T_g (section 2)
+is found in the same way.
 
-Exponentials and sums over many classes are float32, with each row's highest logit at 0. Sums over
-rows are float64. T is still exact to 1e-6 in log T, in a third of the time.
+With many classes, exponentials and their sums are float32, with the highest logit of each row at 0.
+Sums over rows are float64. T is still exact to 1e-6 in log T, and takes a third of the time.
 """
 
 import math
@@ -23,37 +23,38 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5  # commands allow no T below 1 with fewer errors among the labelled rows
-# With at least this number of errors, a T of temp below 1 is the least T of methods that match an
+MIN_ERRORS = 5  # with fewer errors among the labelled rows, T is not allowed to be below 1
+# With as many errors or more, a T of temp below 1 is the smallest T of methods that match an
 # accuracy.
 MIN_ERRORS_OF_FLOOR = 10
-_STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points of the grid, from the upper end downwards
+_STEPS_PER_HALVING, _HALVINGS = 3, 27  # the grid has 81 points, from the upper end downwards
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
-_GRID_VALUES = 1_000_000  # limits the grid's time and memory if there are many classes
+_GRID_VALUES = 1_000_000  # limits time and memory if there are many classes
 _RANGE = 1e4
-_BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15  # numbers per block, small enough for the CPU's cache
+# numbers in a block, such that it fits in the processor's cache
+_BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15
 _TOLERANCE = 1e-6
-# After a step as short as this, the error is below the tolerance. The two numbers are for steps
-# with two and with three derivatives.
+# After so short a step, the remaining error is below the tolerance. The first number is for steps
+# with two derivatives, the second with three.
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
-_APART = 1e-3  # a third derivative needs curvatures at points at least this far apart
+_APART = 1e-3  # for a third derivative, two curvatures must be at least this far apart in log T
 _MAX_STEPS = 60
 _TIE = 1e-12
-_FEW_CLASSES = 32  # below this number, sums across rows are fastest in float64
+_FEW_CLASSES = 32  # with fewer classes, sums are fastest in float64
 
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """A fitted temperature, and its loss."""
+    """A temperature that was fitted, and its loss."""
 
-    temperature: float  # above 0; a value above 1 lowers confidence
-    loss: float  # weighted mean at `temperature`; never above `loss_at_one`
+    temperature: float  # above 0; above 1 it lowers confidence
+    loss: float  # the weighted mean loss at `temperature`; never above `loss_at_one`
     loss_at_one: float
-    at_limit: Limit | None  # the end of the search interval, if T is one
-    held_at_one: bool  # whether the best T was below 1, which was not allowed
-    local_minima: int  # minima inside the interval that were compared
-    ruled_out: int = 0  # rows whose label is a masked class, which no T fits
+    at_limit: Limit | None  # which end of the search interval T is, if it is one
+    held_at_one: bool  # whether the best T was below 1, but not allowed
+    local_minima: int  # number of minima inside the interval
+    ruled_out: int = 0  # number of rows whose label is a masked class, so that no T fits them
 
 
 def fit_temperature(
@@ -65,17 +66,17 @@ def fit_temperature(
     allow_sharpening: bool = True,
     seed: int = 0,
 ) -> TemperatureFit:
-    """Fit T to labelled rows; the lowest of all local minima, to 1e-6 in log T.
+    """Fit T to labelled rows: the lowest of all local minima, to 1e-6 in log T.
 
-    - `logits`: logits of any float dtype, finite or -inf; a callable is read several times and
-      bounds the memory. Masks (`covcal_cli.maths.softmax`) have probability 0 at every T.
-    - `labels`, (n,): classes 0 .. K-1. A class that never occurs is fine.
-    - `weights`, (n,): non-negative weight a_i of every row; their scale does not matter.
-    - `loss`: what T minimises.
-    - `allow_sharpening`: with False, T below 1 is not considered.
-    - `seed`: chooses the rows of the grid if there are more than 20 000.
+    - `logits`: of any float type, finite or -inf. A function that yields blocks is called several
+      times, which limits memory. Masks (`covcal_cli.maths.softmax`) have probability 0 at every T.
+    - `labels`, (n,): class numbers 0 .. K-1. Some classes may be absent.
+    - `weights`, (n,): the weight a_i of each row, not negative. Only their ratios matter.
+    - `loss`: the loss to minimise.
+    - `allow_sharpening`: if false, T is not below 1.
+    - `seed`: chooses the rows of the sample if there are more than 20 000.
 
-    Raises `ValueError` if there are no rows, or the weights are negative or sum to zero.
+    Raises `ValueError` if there are no rows, or if weights are negative or sum to 0.
     """
     blocks = logits if callable(logits) else blocks_of(logits)
     row_weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
@@ -86,7 +87,7 @@ def fit_temperature(
             "a temperature needs rows with finite, non-negative weights that are not all zero"
         )
     sample = _Sample.drawn(blocks, labels, row_weights, seed)
-    # The search interval depends on the scale of the logits, which must not include masks.
+    # The interval depends on the scale of the logits, without masks.
     depth = mask_depth(sample.logits, sample.weights)
     scale = spread(sample.logits, masked(sample.logits, depth), sample.weights)
     shift = _Shift.within(depth, max(1.0, _RANGE * scale))
@@ -97,7 +98,7 @@ def fit_temperature(
         loss,
         shift.floor,
     )
-    if scale == 0:  # all unmasked classes are equal in every row
+    if scale == 0:  # in every row, all logits that are not masks are equal
         _, (loss_at_one,) = all_rows.at([], [0.0])
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, all_rows.ruled_out)
     shifted = [shift(block) for block in _cut(sample.logits, _GRID_BLOCK)]
@@ -124,9 +125,9 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the point with the lowest loss, and whether a lower loss was not allowed.
+    """Return the point with the lowest loss, and whether a lower one was not allowed.
 
-    Without sharpening, T = 1 replaces every T below 1.
+    If T may not be below 1, T = 1 replaces such T.
     """
     candidates, is_held = minima, False
     if not allow_sharpening:
@@ -137,12 +138,12 @@ def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tup
     return (at_one if best.loss > at_one.loss else best), is_held
 
 
-# The rows of the grid, and all rows in blocks that are ready for exponentials.
+# The sample of rows, and all rows in blocks that are ready for exponentials.
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """A sample of the rows, each with the weight that it represents."""
+    """Some of the rows, each with the weight that it stands for."""
 
     logits: Floats  # (m, K)
     labels: Labels
@@ -150,10 +151,9 @@ class _Sample:
 
     @classmethod
     def drawn(cls, blocks: LogitBlocks, labels: Labels, weights: Float64s, seed: int) -> "_Sample":
-        """Draw rows from all blocks; the more classes, the fewer rows.
+        """Draw rows from all blocks: the more classes, the fewer rows.
 
-        Raises ValueError if there are too many or too few labels, or a label is outside the
-        classes.
+        Raises ValueError if the number of labels is wrong, or a label is no class number.
         """
         n_classes = next(block.shape[1] for block in blocks())
         rows, copies = _sampled_rows(weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)

@@ -1,13 +1,13 @@
-"""Importance weights from a source discriminator's logits, their diagnostics, and Theorem 1.
+"""Compute importance weights from the logits of a source discriminator, and check them.
 
-The discriminator g(x) is the probability that x came from the source when both domains are equally
-likely, so that q/p = 1/g - 1. First its logits are divided by T_g, then g is clipped. Both steps
-work with logarithms, so nothing overflows (MATHEMATICS, sections 2, 3.3, 3.8 and 3.9).
+The discriminator g(x) is the probability that x is from the source, if both domains are equally
+frequent. So q/p = 1/g - 1. Its logits are divided by T_g, and then g is clipped. Both are done with
+logarithms, so nothing overflows (MATHEMATICS, sections 2, 3, 8 and 9).
 
-The discriminator of a features file is a class-balanced, ridge-penalised logistic regression of two
-kinds of rows, fitted by Newton's method. MATHEMATICS, section 1 has the objective: cross-entropy
-with half of the weight on each kind, plus a ridge on the coefficients but not on the intercept. It
-is convex, so there is one minimum, and no seed is needed.
+For a features file, the discriminator is a logistic regression of two kinds of rows, fitted by
+Newton's method. What it minimises is in MATHEMATICS, section 1: the cross-entropy, with half of the
+weight on each kind, plus a ridge penalty on the coefficients but not on the intercept. This is
+convex, so it has one minimum, and no seed is needed.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,44 +20,46 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
-FIT_OFFSET = 0.5  # T_f is fitted with a = 1/g - 1/2 = w + 1/2, the weight in Theorem 1
-# Blocks of standardised inputs (m, d), their kinds (1 or 0) and weights; called once per step.
+FIT_OFFSET = 0.5  # the weight of Theorem 1 is a = 1/g - 1/2 = w + 1/2
+# yields standardised inputs (m, d), their kind (1 or 0) and their weight; called once per step
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
-RIDGE = 1e-3  # weight of ||coefficients||^2 / 2 beside the balanced mean cross-entropy
-_TOLERANCE = 1e-10  # stop after a step whose predicted gain is smaller
+RIDGE = 1e-3  # the factor of ||coefficients||^2 / 2, which is added to the mean cross-entropy
+_TOLERANCE = 1e-10  # stop when the predicted gain of a step is smaller
 _MAX_STEPS = 60
 
 
 @dataclass(frozen=True)
 class WeightHealth:
-    """Diagnostics of importance weights over source validation rows; shares are fractions of n."""
+    """How good importance weights are, on source validation rows. Shares are fractions of n."""
 
-    n: int  # source validation rows
-    # Effective sample sizes: the first of w, for the overlap of the domains; the second of a, for
+    n: int  # number of source validation rows
+    # Effective sample sizes: of w, which shows how far the domains overlap; and of a, which shows
     # the noise of T_f.
     ess: float
     ess_share: float
     ess_fit: float
     ess_fit_share: float
     mean_weight: float  # near 1 if the discriminator is right, because E_source[q/p] = 1
-    clipped_share: float  # share of rows at the upper limit U
-    largest_share: float  # largest share of the total weight on one row
-    # Probability that the discriminator ranks a source row above a target row; 0.5 means no shift.
+    clipped_share: float  # share of rows whose weight is at the upper limit U
+    largest_share: float  # share of the total weight that one row has
+    # Probability that the discriminator ranks a source row above a target row; 0.5 if it cannot
+    # tell them apart.
     domain_auc: float
-    discriminator_error: float  # squared error, each domain with weight one half; 0.25 is chance
+    # squared error, in which both domains weigh the same; 0.25 is chance
+    discriminator_error: float
 
 
 @dataclass(frozen=True)
 class ImportanceWeights:
-    """Importance weights of source validation rows, with their temperatures and diagnostics."""
+    """Importance weights of source validation rows, with temperatures and checks."""
 
-    weights: Float64s  # (n,): w = 1/g - 1, the mean over members, in [0, U]
-    temperatures: tuple[TemperatureFit, ...]  # T_g of each member's discriminator
+    weights: Float64s  # (n,): w = 1/g - 1 in [0, U], as the mean over members
+    temperatures: tuple[TemperatureFit, ...]  # T_g of the discriminator of each member
     health: WeightHealth
 
     @property
     def fit_weights(self) -> Float64s:
-        """The weights a = 1/g - 1/2 of the fit of T_f, shape (n,)."""
+        """The weights a = 1/g - 1/2 with which T_f is fitted, shape (n,)."""
         return self.weights + FIT_OFFSET
 
 
@@ -66,8 +68,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    The arguments are the source discriminators' logits of both domains' validation rows, one row
-    per member, shapes (M, n) and (M, n_t). `max_weight` is U >= 1.
+    The arguments are the discriminators' logits of validation rows, with a row per member: (M, n)
+    for the source, (M, n_t) for the target. `max_weight` is U >= 1.
     """
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
@@ -75,7 +77,7 @@ def importance_weights(
         (source / fit.temperature, target / fit.temperature)
         for (source, target), fit in zip(members, fits, strict=True)
     ]
-    # Average the weights of the members, not their logits: each member has its own T_g.
+    # the weights are averaged, not the logits, because each member has a T_g of its own
     on_source = np.mean([weights_of(logits, max_weight) for logits, _ in tempered], axis=0)
     on_target = np.mean([weights_of(logits, max_weight) for _, logits in tempered], axis=0)
     health = WeightHealth(
@@ -97,11 +99,11 @@ def importance_weights(
 
 
 def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) -> TemperatureFit:
-    """Fit T_g by squared error, each domain weighing one half (MATHEMATICS, section 2).
+    """Fit T_g by squared error, with equal weight for both domains (MATHEMATICS, section 2).
 
-    The binary squared error (s - sigmoid(l/T))^2 is half the Brier score of the two-class logits
-    (0, l), so this is `fit_temperature` with weights 1/n of each domain. Logits are of validation
-    rows, shapes (n_s,) and (n_t,).
+    The squared error (s - sigmoid(l/T))^2 is half the Brier score of the logits (0, l). So this is
+    `fit_temperature`, with weights 1/n in each domain. The logits are of validation rows, (n_s,)
+    and (n_t,).
     """
     sizes = len(source_logits), len(target_logits)
     logits = np.concatenate([source_logits, target_logits]).astype(np.float64)
@@ -111,10 +113,10 @@ def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) 
 
 
 def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
-    """Return w = 1/g - 1 = exp(-l/T_g), clipped to [0, U], from l/T_g."""
+    """Return w = 1/g - 1 = exp(-l/T_g) from l/T_g, limited to [0, U]."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
     limit = np.log(max_weight)
-    # exp(log U) may round to just below U; rows at the limit must have exactly U.
+    # exp(log U) may be rounded to less than U, but rows at the limit must have exactly U
     return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
 
 
@@ -123,17 +125,17 @@ def effective_sample_size(weights: Float64s) -> float:
     scale = float(weights.max(initial=0.0))
     if scale == 0:
         return 0.0
-    relative = weights / scale  # otherwise the squares of tiny weights would underflow
+    relative = weights / scale  # without this, the squares of tiny weights would become 0
     return float(relative.sum() ** 2 / (relative * relative).sum())
 
 
 def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
-    """Return 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2 of probabilities g."""
+    """Return 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2 from probabilities g."""
     return float(0.5 * np.mean((1 - on_source) ** 2) + 0.5 * np.mean(on_target**2))
 
 
 def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
-    """Return the probability that a source row scores above a target row; ties count one half."""
+    """Return the probability that a source row scores higher than a target row (ties: half)."""
     ordered = np.sort(target_scores)
     below = np.searchsorted(ordered, source_scores, side="left")
     not_above = np.searchsorted(ordered, source_scores, side="right")
@@ -152,15 +154,15 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of Theorem 1. The bound is always 1 or more, so it is of no practical use."""
+    """The terms of Theorem 1. Its bound is always at least 1, so it is of no practical use."""
 
     weighted_error: float  # mean over source validation rows of (1/g - 1/2) L
-    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, an upper bound of E_r[(g* - g)^2].
+    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, which is at least E_r[(g* - g)^2]
     discriminator_error: float
     max_weight: float  # U
     factor: float  # lambda = (1+U)^3
     bound: float  # weighted_error + factor * discriminator_error
-    vacuous: bool  # whether it is 1 or more
+    vacuous: bool  # whether it is at least 1
 
 
 def bound_terms(
@@ -179,7 +181,7 @@ def bound_terms(
 
 
 def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
-    """Return d coefficients and the intercept, shape (d + 1,), or None if it does not converge.
+    """Return d coefficients and the intercept, (d + 1,); None if the iteration does not converge.
 
     The logit of "is of kind 1" is inputs @ coefficients + intercept.
     """
@@ -189,7 +191,7 @@ def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
 def newton(
     derivatives: Callable[[Float64s], tuple[float, Float64s, Float64s]], start: Float64s
 ) -> Float64s | None:
-    """Return the minimum of a convex function, or None if it does not converge.
+    """Return the minimum of a convex function; None if the iteration does not converge.
 
     `derivatives` returns the function's value, gradient and Hessian at a point.
     """
@@ -198,7 +200,7 @@ def newton(
     value = np.inf
     for _ in range(_MAX_STEPS):
         trial, slope, hessian = derivatives(point)
-        if trial > value:  # overshot: go back half of the last step
+        if trial > value:  # the step was too long: go back half of it
             step /= 2
             point -= step
             continue
@@ -211,7 +213,7 @@ def newton(
 
 
 def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Float64s]:
-    """Return the objective, its gradient and its Hessian at `weights`."""
+    """Return the value, the gradient and the Hessian of the loss at `weights`."""
     penalty = np.full(len(weights), RIDGE)
     penalty[-1] = 0.0
     value = 0.5 * float(np.dot(penalty, weights**2))
@@ -224,7 +226,7 @@ def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Fl
         value += weight * float(np.logaddexp(0.0, -logits if kind else logits).sum())
         probability = sigmoid(logits)
         slope += weight * (inputs.T @ (probability - kind))
-        # float32 products change the steps of the iteration, but not its result.
+        # products in float32 change the steps, but not where they end
         curvature = np.sqrt(weight * probability * (1 - probability))
         scaled = (inputs * curvature[:, None]).astype(np.float32)
         hessian += scaled.T @ scaled
