@@ -1,9 +1,9 @@
 """The embedded example: a tiny digit classifier and two sets of real handwriting.
 
 ``examples/research/make_demo_data.py`` made the files from scikit-learn's ``load_digits``. The
-source is one half of the digits, unchanged. The target is the other half, turned clockwise by about
-10 degrees and drawn bolder. The shift is artificial. The handwriting, the over-confidence of the
-classifier and everything that the commands print are real.
+source is one half of the digits, in their original form. The target is the other half, turned
+clockwise by about 10 degrees and drawn with bolder lines. So the shift is artificial. The
+handwriting, the over-confidence of the classifier, and all that the commands print are real.
 """
 
 import shutil
@@ -21,9 +21,9 @@ _UNFINISHED = ".unfinished"
 
 
 def write_demo(folder: Path) -> bool:
-    """Write the model, and both domains as folders of PNG files by split and class, to `folder`.
+    """Write the model, and both domains as folders of PNG files, to `folder`.
 
-    Returns whether an earlier demo, which was cut off before `end_demo`, already wrote them.
+    Return whether an earlier demo, which was interrupted, has written them already.
     """
     if (folder / _UNFINISHED).is_file():
         return True
@@ -33,7 +33,7 @@ def write_demo(folder: Path) -> bool:
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = hidden_sibling(folder.resolve(), "partial")
-    shutil.rmtree(partial, ignore_errors=True)  # remains of a run that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # a killed run may have left it
     try:
         _fill(partial)
         partial.replace(folder)
@@ -43,7 +43,7 @@ def write_demo(folder: Path) -> bool:
 
 
 def end_demo(folder: Path) -> None:
-    """Record that every step was taken in `folder`; later demos do not change it."""
+    """Record that all steps were taken in `folder`, so that later demos do not change it."""
     (folder / _UNFINISHED).unlink()
 
 

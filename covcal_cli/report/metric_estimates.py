@@ -1,4 +1,4 @@
-"""Show estimated metrics in a table, and compare them with the limits of gates."""
+"""Show estimated metrics in a table, and compare them with limits."""
 
 import math
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.evaluate.limits import limit_from
 from covcal_cli.report.tables import Table
 
-MOST_CLASSES = 20  # classes in a short table
+MOST_CLASSES = 20  # most classes in a short table
 ALL_CLASSES = "all classes"
 LEAST, MOST = "--fail-below", "--fail-above"
-# A metric, its smallest allowed value (for a cost, the largest), and the option of this limit.
+# A metric, its smallest allowed value (for a cost, the largest), and the option that set it.
 MetricLimit = tuple[Wanted, float, str]
 
 
 def metric_limit(text: str) -> MetricLimit:
-    """Read ``METRIC=LEAST`` or ``METRIC:CLASS=LEAST``; raise ValueError with the reason."""
+    """Read ``METRIC=LEAST`` or ``METRIC:CLASS=LEAST``. Raises ValueError with the reason."""
     left, _, number = text.rpartition("=")
     if left == COST:
         raise ValueError(f"a higher cost is not better: use {MOST} {shown(text)}")
@@ -36,7 +36,7 @@ def metric_limit(text: str) -> MetricLimit:
 
 
 def cost_limit(text: str) -> MetricLimit:
-    """Read ``cost=MOST``; raise ValueError with the reason."""
+    """Read ``cost=MOST``. Raises ValueError with the reason."""
     left, _, number = text.partition("=")
     try:
         limit = float(number)
@@ -57,14 +57,14 @@ def metric_gate(
     end: str | None,
     subject: str = "target",
 ) -> GateResult:
-    """Compare a metric of a subject with its limit; the gate is skipped if it has no value.
+    """Compare a metric with its limit. Without a value, the gate is skipped.
 
-    `end` is the end of the range to compare; by default the worse end.
+    `end` says which end of the range is compared; by default, the worse one.
 
     Raises
     ------
     CovcalError
-        If the metric of two classes needs a class.
+        If there are two classes, and the limit does not say which one it is about.
     """
     (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"
@@ -106,18 +106,18 @@ def metric_table(
     group: str = "group",
     has_answer: bool = False,
 ) -> Table:
-    """Return the metrics: a row for all classes and for each class, also of each group.
+    """Return a table of metrics: a row for all classes, and one for each class, also of groups.
 
     Parameters
     ----------
     estimates : sequence of MetricEstimate
         The metrics to show.
     most : int
-        If there are more classes, only the classes with the lowest values are shown.
+        The most classes to show. If there are more, those with the lowest values are shown.
     group : str
-        The word for a group.
+        What a group is called.
     has_answer : bool
-        Whether the accuracy and the cost of all rows are shown above the table.
+        Whether the accuracy and the cost of all rows are already shown above the table.
     """
     grouped = any(estimate.group is not None for estimate in estimates)
     lowest: dict[str | None, float] = {}
@@ -129,7 +129,8 @@ def metric_table(
     left_out = set(classes[most:])
     rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimates:
-        # The answer has the accuracy and the cost of all rows, and every format the accuracy.
+        # The accuracy and the cost of all rows are above the table, and the accuracy is in every
+        # format.
         is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
         is_above &= not grouped
         if estimate.class_name not in left_out and not is_above:
@@ -154,7 +155,7 @@ def metric_table(
 
 
 def metric_cell(estimate: MetricEstimate) -> str:
-    """Return a metric with its range."""
+    """Return a metric and its range, as text."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "too few rows"
     if estimate.metric == COST:

@@ -1,8 +1,7 @@
 """Make the page: HTML, CSS and SVG in one file, without scripts, fonts or the network.
 
-It is readable on a phone and on paper. A diagram shows the direction of a gap by colour and by
-hatching, so that it works for colour-blind readers and in black and white. An empty bin is not
-drawn.
+It can be read on a phone and on paper. Diagrams show by colour and by hatching whether confidence
+is too high or too low, so they work without colour. A bin without rows is not drawn.
 """
 
 from collections.abc import Iterable
@@ -26,12 +25,12 @@ from covcal_cli.report.tables import (
 )
 from covcal_cli.report.verdict import ReportContent, Verdict, commands, verdict
 
-# Colours of STYLE, which differ in light and dark.
+# Colours of STYLE, which are others on dark screens.
 _OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"
 _WIDTH, _HEIGHT = 328, 360  # the size of a diagram
-_LEFT, _TOP, _SIDE = 44, 12, 262  # the place and side of its unit square
-_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # the place of the rows per bin, below the square
-# Both hatchings, defined once on a page before the first diagram.
+_LEFT, _TOP, _SIDE = 44, 12, 262  # where its square is, and how wide
+_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # where the number of rows per bin is drawn, below the square
+# Both hatchings, which a page defines once, before its first diagram.
 DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definitions"><defs>
 <pattern id="over" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect width="6" height="6" fill="{_OVER}" fill-opacity="0.18"/>
@@ -43,7 +42,7 @@ DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definition
 
 
 def swatch(kind: str) -> str:
-    """Return the start of an entry of the legend; the caller closes it with ``</span>``."""
+    """Return the beginning of an entry of the legend. The caller ends it with ``</span>``."""
     return (
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
         f'fill="url(#{kind})" stroke="var(--faint)"/></svg> '
@@ -51,7 +50,7 @@ def swatch(kind: str) -> str:
 
 
 def reliability_diagram(name: str, metrics: Metrics) -> str:
-    """Return a diagram as SVG: accuracy by confidence, their gap, and the rows per bin."""
+    """Return an SVG diagram: accuracy by confidence, the gap between them, and rows per bin."""
     bins = metrics.bins
     most = int(bins.counts.max())
     parts = [
@@ -65,7 +64,7 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
         label = f"confidence {confidence:.1%}, accuracy {accuracy:.1%}, {bins.counts[index]} rows"
         low, high = sorted((accuracy, confidence))
         kind, colour = ("over", _OVER) if confidence > accuracy else ("under", _UNDER)
-        share = float(bins.counts[index]) / most  # height relative to the fullest bin
+        share = float(bins.counts[index]) / most  # height, as a share of the fullest bin
         parts += [
             f"<g><title>{label}</title>",
             _bar(left, right, 0.0, accuracy, f'fill="{_BAR}" stroke="var(--page)"'),
@@ -123,14 +122,14 @@ def _y(share: float) -> float:
     return _TOP + _SIDE * (1 - share)
 
 
-# The estimate without labels: one scale, with the range of the accuracy and the confidences on it.
+# Without labels: a scale with the range of the accuracy, and the confidence before and after.
 
 _SCALE_WIDTH, _SCALE_LEFT, _SCALE_SPAN, _ROW = 360, 16, 328, 46
 
 
 def estimate_diagram(content: ReportContent) -> str:
-    """Return a diagram as SVG: confidence before and after, and the estimated accuracy."""
-    assert content.estimation is not None  # the page draws it only if there is an estimate
+    """Return an SVG diagram: confidence before and after, and the estimated accuracy."""
+    assert content.estimation is not None  # the page draws this only if there is an estimate
     best = content.estimation.estimates[0]
     before, after = content.calibration.target_confidence
     marks: list[tuple[str, float, str]] = [("estimated accuracy", best.accuracy, "var(--ink)")]
@@ -161,7 +160,7 @@ def estimate_diagram(content: ReportContent) -> str:
         )
     for row, (name, value, colour) in enumerate(marks):
         y = 8 + _ROW * row + 16
-        # In the right half, the text is to the left of its mark; in the left half, to the right.
+        # in the right half, the text is left of its mark; in the left half, right of it
         anchor, shift = ("end", 9) if value > 0.5 else ("start", -9)
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'
@@ -176,7 +175,7 @@ def _at(share: float) -> float:
 
 
 def page(content: ReportContent) -> str:
-    """Return the whole page; the same content gives the same bytes."""
+    """Return the whole page. Equal content gives equal bytes."""
     result = verdict(content)
     title = f"Can the confidence be trusted? {content.path.name}"
     parts = [
@@ -363,5 +362,5 @@ def section(heading: str, body: str) -> str:
 
 
 def folded(heading: str, body: str) -> str:
-    """Return a section that is closed until the reader opens it; `body` is HTML."""
+    """Return a section that is closed until the reader opens it. `body` is HTML."""
     return f"<details><summary>{safe(heading)}</summary>\n{body}</details>"

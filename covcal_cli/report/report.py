@@ -29,18 +29,17 @@ def report(
     decision: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
-    """Write one self-contained HTML page about calibrations of a file.
+    """Write one HTML page about calibrations of a file. It needs no other file.
 
-    If target rows have labels, the page shows measurements, otherwise estimates, and says which of
-    the two. Estimates use the settings of the first calibration. The same input gives the same
-    bytes.
+    If target rows have labels, it shows measurements, else estimates; it says which. Estimates are
+    made with the settings of the first calibration. Equal input gives equal bytes.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file.
     documents : sequence of str or Path
-        Calibrations; the verdict is about the first.
+        Calibrations. The verdict is about the first.
     output : str or Path
         The page to write.
     settings, networks
@@ -53,8 +52,8 @@ def report(
     Raises
     ------
     CovcalError
-        If the file or a calibration cannot be used, if no calibration needs the `networks`, or if
-        the output cannot be written.
+        If the file or a calibration cannot be used, if no calibration needs `networks`, or if the
+        output cannot be written.
     """
     path, output, files = Path(path), Path(output), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
@@ -74,7 +73,7 @@ def report(
             if domain is not None
         }
         accuracy = source_accuracy(file)
-    # Measure if there are labels, and estimate if there are enough rows.
+    # measure if there are labels, and estimate if there are enough rows
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
         evaluation = evaluate(
@@ -113,7 +112,7 @@ def report(
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
-    """Return the attributes of the files on which calibrations were fitted, except `path`."""
+    """Return the attributes of the files that calibrations were fitted on, without `path`."""
     origins = {}
     for calibration in calibrations:
         fitted = calibration.inputs[0]

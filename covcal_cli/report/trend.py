@@ -1,7 +1,7 @@
 """Draw the history of watched periods over time: a page like the report, or an SVG picture.
 
-Positions are percentages of the width, but texts keep their size. So the same drawing fits phones,
-desktop screens and the picture. Marks never differ only by colour.
+Positions are in percent of the width, but texts keep their size. So the same drawing is right on
+phones, on wide screens and in the picture. Marks never differ only in colour.
 """
 
 import math
@@ -31,12 +31,12 @@ from covcal_cli.watch.period import (
 )
 
 PAGE, PICTURE = ".html", ".svg"
-_MOST_PERIODS = 1000  # most periods that are drawn
+_MOST_PERIODS = 1000  # most periods in a drawing
 _MOST_LISTED = 60
 _MOST_DOTS = 400
-_LABELS = 7  # most labels below a figure, first and last period included; 3 on a phone
-_LONGEST_LABEL = 12  # characters
-_LONGEST_GAP = 60  # most periods without rows that are drawn between two others
+_LABELS = 7  # most names below a figure, with the first and the last; 3 on a phone
+_LONGEST_LABEL = 12  # most characters of a name
+_LONGEST_GAP = 60  # most periods without rows that are drawn between two with rows
 _TONES: dict[Verdict, str] = {
     "holds": "good",
     "off": "bad",
@@ -78,11 +78,11 @@ td:last-child:not(.number) { min-width: 10rem; }
 
 @dataclass(frozen=True)
 class Timeline:
-    """The periods to draw: the latest periods of a history."""
+    """The periods to draw, which are the latest of a history."""
 
     periods: Sequence[Period]
-    earlier: int = 0  # periods that are not drawn
-    # Where somebody may have accepted changes.
+    earlier: int = 0  # number of periods that are not drawn
+    # the history says which changes somebody accepted
     history: History = field(default_factory=lambda: History(Path("watch.jsonl")))
 
     @cached_property
@@ -92,7 +92,7 @@ class Timeline:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the periods in order, each once, also of periods without rows."""
+        """The names of all periods in order, also of those without rows."""
         names = list(dict.fromkeys(period.measured.period for period in self.periods))
         names = [names[place] for place in in_time(names)]
         drawn = names[:1]
@@ -107,22 +107,22 @@ class Timeline:
 
     @cached_property
     def calibrations(self) -> dict[str, list[Period]]:
-        """The periods of every calibration by its sha256, in order."""
+        """For each calibration, by its sha256, its periods in order."""
         periods: dict[str, list[Period]] = {}
         for period in sorted(self.periods, key=lambda entry: self.places[entry.measured.period]):
             periods.setdefault(period.calibration.sha256, []).append(period)
         return periods
 
     def x(self, period: Period) -> float:
-        """Return the position of a period in percent of the width."""
+        """Return where a period is, in percent of the width."""
         return self.at(self.places[period.measured.period] + 0.5)
 
     def at(self, place: float) -> float:
-        """Return a position in percent of the width."""
+        """Return where a position is, in percent of the width."""
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield the runs of successive periods of one calibration that have a value."""
+        """Yield successive periods of one calibration that have a value."""
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
@@ -139,7 +139,7 @@ class Timeline:
                 yield run
 
     def shares(self) -> tuple[float, float]:
-        """Return the limits of the axis of shares, whole tenths."""
+        """Return the ends of the axis of shares, in whole tenths."""
         shares: list[float] = []
         for period in self.with_rows:
             numbers = period.measured
@@ -153,7 +153,7 @@ class Timeline:
 
 
 def check_trend(path: Path) -> None:
-    """Raise `CovcalError` for a file name with another ending than .html or .svg."""
+    """Refuse a file name that does not end in .html or .svg."""
     if path.suffix.lower() not in (PAGE, PICTURE):
         raise CovcalError(f"{path}: the name of a trend must end in {PAGE} or {PICTURE}")
 
@@ -161,7 +161,7 @@ def check_trend(path: Path) -> None:
 def write_trend(history: History, path: Path, *, force: bool) -> None:
     """Write the trend of a history, whole or not at all.
 
-    Raises `CovcalError` if the history has no period, or the ending of `path` is unknown.
+    Raises `CovcalError` if the history has no period, or `path` has another ending.
     """
     check_trend(path)
     if not history.periods:
@@ -175,7 +175,7 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
 
 
 def page(trend: Timeline) -> str:
-    """Return the whole page; the same periods give the same bytes."""
+    """Return the whole page. Equal periods give equal bytes."""
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
     verdicts = Counter(period.verdict for period in trend.periods)
@@ -215,7 +215,7 @@ def page(trend: Timeline) -> str:
 
 
 def picture(trend: Timeline) -> str:
-    """Return the figures of the page as one SVG picture, in light colours."""
+    """Return the figures of the page as one SVG picture, in colours for a light background."""
     drawings = _accuracy(trend), _evidence_drawing(trend)
     parts, y = [], _KEY
     for drawing in drawings:
@@ -241,7 +241,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _of_decision(period: Period) -> str:
-    """Return facts about the rows that a decision accepts; nothing without a decision."""
+    """Return what the decision accepts; nothing if no decision is watched."""
     if period.promise is None:
         return ""
     return f"<p>Accepted: {safe(period.accepted)}.</p><p>Promise {safe(period.promise_answer)}.</p>"
@@ -278,7 +278,7 @@ def _periods_table(trend: Timeline) -> str:
 
 
 def _promise(period: Period) -> str:
-    """Return whether the promise of a decision holds, with the error of accepted rows."""
+    """Return whether the decision keeps its promise, with the error of accepted rows."""
     if period.promise is None:
         return "-"
     error = period.promise.error
@@ -288,7 +288,7 @@ def _promise(period: Period) -> str:
 
 
 def column_table(period: Period) -> Table:
-    """Return the differences between the kept columns of a period and the calibration's rows."""
+    """Return how the kept columns of a period differ from those of the calibration's rows."""
     drifted = [column.name for column in period.drifts]
     rows = [
         [
@@ -310,7 +310,7 @@ def column_table(period: Period) -> Table:
 
 
 def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
-    """Return the metrics of periods; with more classes, only the lowest values are shown."""
+    """Return the metrics of periods. If there are many classes, only the lowest are shown."""
     estimates = [
         replace(metric, group=period.measured.period)
         for period in periods
@@ -320,13 +320,13 @@ def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
 
 
 def kinds_of_metrics(periods: Sequence[Period]) -> list[str]:
-    """Return the kinds of the metrics' ranges, each once."""
+    """Return what the ranges of the metrics mean, each text once."""
     metrics = [metric for period in periods for metric in period.measured.metrics]
     return list(dict.fromkeys(metric.interval for metric in metrics))
 
 
 def _metrics_section(trend: Timeline) -> str:
-    """Return the section on metrics, latest period first; nothing without any."""
+    """Return the section on metrics, the latest period first; nothing if there are none."""
     periods = trend.periods[: -_MOST_LISTED - 1 : -1]
     table = period_metrics(periods, MOST_CLASSES)
     kinds = safe(" ".join(kinds_of_metrics(periods)))
@@ -334,7 +334,7 @@ def _metrics_section(trend: Timeline) -> str:
 
 
 def _columns_section(period: Period) -> str:
-    """Return the section on kept columns; nothing without any."""
+    """Return the section on kept columns; nothing if there are none."""
     if not period.measured.columns:
         return ""
     return section(
@@ -343,7 +343,7 @@ def _columns_section(period: Period) -> str:
 
 
 def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
-    """Return the verdict and the drift of every segment of a period."""
+    """Return verdict and drift of every segment of a period."""
     rows = [
         [
             part.segment,
@@ -360,14 +360,14 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
 
 
 def _segments_section(period: Period) -> str:
-    """Return the section on segments; nothing without any."""
+    """Return the section on segments; nothing if there are none."""
     if not period.measured.segments:
         return ""
     return section("Segments of the last period", html(segment_table(period.measured.segments)))
 
 
 def _points(gap: Gap) -> str:
-    """Return the confidence minus the accuracy, in points with the interval."""
+    """Return confidence minus accuracy, in points, with the interval."""
     value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
     return f"{value:+.0f} ({low:+.0f} to {high:+.0f})"
 
@@ -391,16 +391,16 @@ def _calibrations_table(trend: Timeline) -> str:
     return html(Table(columns, rows, texts=range(5)))
 
 
-# Figures as SVG.
+# The figures, as SVG.
 
-_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without the space above and below
+_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without the margins above and below
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
-_WIDTH, _KEY = 1000, 56  # width of a picture, and height of its key
+_WIDTH, _KEY = 1000, 56  # width of a picture, and height of its legend
 _EVIDENCE_NOTE = (
     "How many times likelier the rows are if something has changed. The alarm is raised at the "
     "dashed line, which depends on how many false alarms a year are allowed."
 )
-_LEAST_P = 0.0001  # smaller p-values are shown as this
+_LEAST_P = 0.0001  # smaller p-values are drawn as this one
 _DRIFT_NOTE = (
     "Compared with the calibration's rows: the population stability index (0.1 is a moderate "
     "change), and the p-value of the Kolmogorov-Smirnov or chi-square test, for all columns "
@@ -410,16 +410,16 @@ _DRIFT_NOTE = (
 
 @dataclass(frozen=True)
 class _Drawing:
-    """One figure: the labels of its axis, and its field."""
+    """One figure: the labels of its axis, and its area."""
 
-    words: str  # a description for screen readers
+    words: str  # a description, for screen readers
     height: int
     axis: str
     field: str
 
     @property
     def figure(self) -> str:
-        """The figure as HTML, as wide as the page."""
+        """Return the figure as HTML, as wide as the page."""
         return (
             '<figure class="trend"><div class="plot">\n'
             f'<svg width="{_AXIS}" height="{self.height}" aria-hidden="true">{self.axis}</svg>\n'
@@ -428,7 +428,7 @@ class _Drawing:
         )
 
     def nested(self, y: int) -> str:
-        """Return the figure as a part of a picture, starting at a height."""
+        """Return the figure as a part of a picture, from this height on."""
         width = _WIDTH - _AXIS - 24
         return (
             f'<g class="plot"><svg y="{y}" width="{_AXIS}" height="{self.height}">{self.axis}</svg>'
@@ -439,7 +439,7 @@ class _Drawing:
 
 @dataclass(frozen=True)
 class _Field:
-    """The field of a figure and its scales: x in percent of the width, y in pixels."""
+    """The area of a figure and its scales: x in percent of the width, y in pixels."""
 
     trend: Timeline
     height: int
@@ -462,7 +462,7 @@ class _Field:
         return _Drawing(words, self.height + _TOP + _BOTTOM, "".join(axis), "\n".join(lines))
 
     def scaled(self, shapes: Iterable[str]) -> str:
-        """Return shapes of `path`, which are as wide as the figure."""
+        """Return shapes of `path`, as wide as the figure."""
         return (
             f'<svg y="{_TOP}" width="100%" height="{self.height}" viewBox="0 {_TOP} 100 '
             f'{self.height}" preserveAspectRatio="none">{"".join(shapes)}</svg>'
@@ -475,7 +475,7 @@ class _Field:
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line, with a dot for each isolated period; if `dotted`, for every period."""
+        """Yield a line, and a dot for each isolated period; with `dotted`, for every period."""
 
         def number(period: Period) -> float:
             return value(period) or 0.0
@@ -512,7 +512,7 @@ class _Field:
             )
 
     def _changes(self) -> Iterator[str]:
-        """Yield a line at each change of the calibration."""
+        """Yield a line wherever the calibration changes."""
         for number, periods in enumerate(self.trend.calibrations.values(), start=1):
             x = self.trend.at(self.trend.places[periods[0].measured.period])
             bottom = self.height + _TOP
@@ -536,7 +536,7 @@ class _Field:
                 )
 
     def _hints(self) -> Iterator[str]:
-        """Yield the text that appears when the pointer is over a period."""
+        """Yield the text that appears while the pointer is over a period."""
         width = self.trend.at(1)
         for period in self.trend.with_rows:
             yield (
@@ -590,7 +590,7 @@ def _estimated(period: Period) -> float | None:
 
 
 def _band(field: _Field) -> Iterator[str]:
-    """Yield the interval of the estimate as a band; an isolated period is a third as wide."""
+    """Yield the interval of the estimate as a band, a third as wide for an isolated period."""
     for run in field.trend.runs(_estimated):
         estimates = [(field.trend.x(period), period.measured.estimate) for period in run]
         points = [(x, estimate) for x, estimate in estimates if estimate is not None]

@@ -1,9 +1,10 @@
-"""The content of a report, and its verdict: what to do, and the sentences that support it.
+"""What a report contains, and its verdict: what to do, and why.
 
-With labels, every sentence follows from an interval. A calibration helps, or does harm, only if a
-paired difference on the same rows proves it. A class counts as wrong only if its own interval
-proves it. Each class is tested, because an average can hide it. Without labels, the verdict rests
-on the estimated accuracy, and says that nothing was measured.
+With labels, every sentence is based on an interval. A calibration makes the confidence better or
+worse only if a paired difference on the same rows proves it. The confidence of a class counts as
+wrong only if the class's own interval proves it. Every class is tested, because a mean over all can
+hide it. Without labels, the verdict is based on the estimated accuracy, and says that nothing was
+measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 
 DEFAULTS = EvaluateSettings(resamples=1000)
-# The options of ``covcal report`` and ``covcal evaluate``, by the setting that they change.
+# The options of ``covcal report`` and ``covcal evaluate``, by the setting that they set.
 _REPORT_OPTIONS = {
     "split": "--split",
     "bins": "--bins",
@@ -47,23 +48,24 @@ _EVALUATE_OPTIONS = _REPORT_OPTIONS | {"predictions": "--predictions", "by": "--
 
 @dataclass(frozen=True)
 class ReportContent:
-    """Everything that a report shows."""
+    """All that a report shows."""
 
     path: Path  # the features or adapted file
-    documents: tuple[Path, ...]  # the calibrations' files, in the order given
+    documents: tuple[Path, ...]  # the files of the calibrations, in the order given
     calibrations: Mapping[str, Calibration]  # calibrations by name; the verdict is about the first
     evaluation: Evaluation | None  # None if no target row has a label
     estimation: Estimation | None  # None if the file has too few rows for an estimate
-    attributes: Mapping[str, str]  # the root attributes of the file
-    origins: Mapping[Path, Mapping[str, str]]  # the root attributes of other fitted files
-    rows: Mapping[str, str]  # the row counts of each domain by split, in words
+    attributes: Mapping[str, str]  # the root attributes of this file
+    # the root attributes of other files that calibrations were fitted on
+    origins: Mapping[Path, Mapping[str, str]]
+    rows: Mapping[str, str]  # for each domain, how many rows each split has, in words
     source_accuracy: SourceAccuracy | None  # None without labelled source rows
     settings: EvaluateSettings
-    networks: Path | None  # the file of --networks
-    notes: tuple[str, ...]  # notes for the reader about the rows and the estimate
+    networks: Path | None  # the file that --networks names
+    notes: tuple[str, ...]  # notes about the rows and the estimate, for the reader
     decision: Decision | None = None
     decided: Path | None = None  # the file of the decision
-    names: tuple[str, ...] = ()  # NAME of -c NAME=FILE, or empty, per document
+    names: tuple[str, ...] = ()  # for each document: NAME of -c NAME=FILE, or empty
 
     @property
     def name(self) -> str:
@@ -72,7 +74,7 @@ class ReportContent:
 
     @property
     def reading(self) -> str | None:
-        """The accuracy on the source in words, with a warning if it is suspicious."""
+        """The source accuracy in words, with a warning if it looks wrong."""
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
@@ -88,11 +90,11 @@ class ReportContent:
 
 
 def commands(content: ReportContent) -> list[str]:
-    """Return the commands that lead from the classifier to this report.
+    """Return the commands that were needed, from the classifier to this report.
 
-    Names that are not in any file appear in capitals.
+    What no file names appears in capitals.
     """
-    # The file of the report and the files on which calibrations were fitted, each made once.
+    # the file of the report, and those that calibrations were fitted on, each once
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]
     lines: dict[str, None] = {}
     for path in (content.path, *fitted):
@@ -122,12 +124,13 @@ def commands(content: ReportContent) -> list[str]:
 
 
 def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
-    """Return the commands that make a features or adapted file with these attributes."""
+    """Return the commands that make a file with these attributes."""
     is_adapted = FEATURES_FILE in attributes
     features = path.parent / attributes[FEATURES_FILE] if is_adapted else path
     try:
         options = [str(option) for option in parsed_json(attributes[OPTIONS])]
-    except (KeyError, ValueError, TypeError):  # an older version stored only the seed
+    # an older version stored the seed, but not the options
+    except (KeyError, ValueError, TypeError):
         seed = attributes.get("extract_seed" if is_adapted else "seed", "0")
         options = [] if seed == "0" else ["--seed", seed]
     tables = {"--logits", "--probabilities", "--confidence"} & set(options)
@@ -153,7 +156,7 @@ def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
 def _changed(
     options: Mapping[str, str], settings: EvaluateSettings, defaults: EvaluateSettings
 ) -> str:
-    """Return the options that turn a command's defaults into `settings`."""
+    """Return the options with which a command has these settings."""
     values = {option: getattr(settings, name) for name, option in options.items()}
     standard = {option: getattr(defaults, name) for name, option in options.items()}
     differing = (option for option in values if values[option] != standard[option])
@@ -162,7 +165,7 @@ def _changed(
 
 def _calibrate(file: str, document: Path, calibration: Calibration) -> str:
     output = f"-o {as_word(document)}{_seed(calibration.seed)}"
-    if calibration.fit.get("at_limit"):  # the temperature is written only with --force
+    if calibration.fit.get("at_limit"):  # such a temperature is written only with --force
         output += " --force"
     loss = "" if calibration.loss == "brier" else f" --loss {calibration.loss}"
     if calibration.labelled_rows is not None:
@@ -183,18 +186,18 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# If the interval of an ECE starts below NEGLIGIBLE, the ECE may be 0. If it ends above NARROW, the
-# ECE may matter.
+# If the interval of an ECE begins below NEGLIGIBLE, the ECE may be 0. If it ends above NARROW, the
+# ECE may be large enough to matter.
 NEGLIGIBLE, NARROW = 0.01, 0.05
-WIDE = 0.2  # an estimated accuracy with a wider range is too vague to rely on
+WIDE = 0.2  # a wider range of the accuracy is too vague to rely on
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
-_NAMED = 4  # number of classes that are named
+_NAMED = 4  # most classes that a sentence names
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The advice, and the reason."""
+    """The advice, with the reason."""
 
     tone: Tone
     headline: str
@@ -228,13 +231,13 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
 
 
 def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
-    """Return the measured differences of a calibration from none, by metric."""
+    """Return how a calibration differs from none, as measured, by metric."""
     changes = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
     return [change for change in changes if change is not None]
 
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
-    """Return tone and headline for a calibration: first any harm, then what the rows prove."""
+    """Return tone and headline for a calibration: harm first, then what the rows prove."""
     level, bins = evaluation.level, evaluation.metrics[name].bins
     gap = MeanGap.of(bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
@@ -267,7 +270,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
 
 
 def where_off(classes: ClassGaps) -> str:
-    """Return the classes with a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
+    """Return which classes have a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
     named = classes.off[:_NAMED]
     parts: list[str] = []
     for word in ("too high", "too low"):
@@ -291,7 +294,7 @@ def _left_out(evaluation: Evaluation) -> str:
 
 
 def _errors(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence on the calibration error before and after."""
+    """Return a sentence on the ECE before and after."""
     sentences = []
     for calibration in dict.fromkeys((NONE, name)):
         before = calibration == NONE and name != NONE
@@ -316,7 +319,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence if another class has overtaken the label in some rows."""
+    """Return a sentence if, in some rows, another class is now more probable than the label."""
     metrics = evaluation.metrics[name]
     if name == NONE or not metrics.has_all_classes or evaluation.predictions != "original":
         return []
@@ -335,7 +338,7 @@ def _average(gap: MeanGap) -> str:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return sentences on the calibration compared with none, as far as the rows prove them."""
+    """Return sentences on what the rows prove about the calibration, compared with none."""
     if not changes:
         return []
     worse, better = (
@@ -393,7 +396,7 @@ def unmeasured_action(
 ) -> tuple[Tone, str]:
     """Return tone and headline if nothing was measured.
 
-    `ends` are the ends of the estimated accuracy; by default those in the calibration.
+    `ends` are the ends of the estimated accuracy's range; by default, those in the calibration.
     """
     wrong_order = class_order_action(calibration)
     if wrong_order is not None:
@@ -422,7 +425,7 @@ def unmeasured_action(
 
 
 def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
-    """Return tone and headline if the classes are in a wrong order; None otherwise."""
+    """Return tone and headline if the order of the classes seems wrong; else None."""
     accuracy = calibration.source_accuracy
     if accuracy is None or accuracy.class_order is None:
         return None
@@ -433,5 +436,5 @@ def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
 
 
 def _sentence(text: str) -> str:
-    """Return a text with a capital letter and a full stop."""
+    """Return a text with a capital letter at the start and a full stop at the end."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."

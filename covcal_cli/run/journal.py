@@ -1,16 +1,16 @@
-"""The journal of a run: which results are up to date, and their inputs.
+"""The journal of a run: which results are up to date, and what they were made from.
 
-A result is up to date if the key of its step (its settings and the hashes of its inputs) and the
-file itself have not changed. ``covcal run`` keeps one journal per folder, ``run.json``. It is
-written before and after every step, so that an interrupted run can continue.
+A result is up to date if its file has not changed, and the key of its step has not. The key is a
+hash of the settings and of the inputs. There is one journal per folder, ``run.json``. It is written
+before and after every step, so that an interrupted run can be continued.
 
-A folder may come from another person. So run.json may name only results of a run. A result is
-refused if it is a link to a place outside the folder.
+Anybody may have made a folder. So run.json may name only files that a run makes. A result is
+refused if it is a link that leads out of the folder.
 
-`place` replaces the results of the folder by the results of another run in its subfolder ``next/``.
-First every result that must be kept gets a second name with a number. Then each new result is moved
-into the folder, the journal last. The journal lists the second names before they are made. So if
-the process is killed, `finish_placing` can continue, and a calibration in use is never lost.
+`place` replaces the results in a folder by those of another run, in its subfolder ``next/``. First,
+each result that must be kept gets a second name, with a number. Then the new results are moved into
+the folder, the journal last. The second names are written to the journal before they are used. So
+if the process is killed, `finish_placing` can continue, and the calibration in use is never lost.
 """
 
 import hashlib
@@ -35,24 +35,25 @@ FEATURES, ADAPTED, CALIBRATION, REPORT = "features.h5", "adapted.h5", "cal.json"
 REFERENCE = reference_path(Path(CALIBRATION)).name
 METRICS, PROBABILITIES = "metrics.json", "probs.csv"
 _RESULTS = {FEATURES, ADAPTED, CALIBRATION, REFERENCE, METRICS, PROBABILITIES, REPORT}
-_MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)  # the exported model
+# names that the exported model may have
+_MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a step; they are shown again when its result is reused."""
+    """What a step told the user, which is told again if its result is used again."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # facts about its result, by subject
+    facts: Mapping[str, str] = field(default_factory=dict)  # about its result, by subject
 
 
 @dataclass(frozen=True)
 class Result:
-    """One result; fields with a default were added later."""
+    """One result. Fields with a default were added later."""
 
-    key: str  # hash of everything that the result depends on
-    sha256: str  # hash of the file
+    key: str  # hash of all that it depends on
+    sha256: str  # hash of its file
     warnings: tuple[str, ...]  # see `Messages`
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -67,23 +68,23 @@ class Result:
 class RunInput:
     """A model or data that the user named for a run."""
 
-    name: str  # a path relative to the folder of the results, or ``module:function``
+    name: str  # a path relative to the folder, or ``module:function``
     sha256: str
 
 
 @dataclass(frozen=True)
 class Results(Document):
-    """The content of run.json, by the names of the files that the steps make.
+    """The content of run.json, by the names of the results.
 
-    Raises ValueError if it names any other file.
+    Raises ValueError if it names a file that no run makes.
     """
 
     schema: ClassVar[str] = "covcal.run/1"
 
-    begun: Mapping[str, str]  # keys of steps that began and did not end
+    begun: Mapping[str, str]  # the keys of steps that were begun but have not ended
     results: Mapping[str, Result]
     given: Mapping[str, RunInput] = field(default_factory=dict)  # model, source and target
-    # The second names of the old results, while the results of another run replace them.
+    # while results are being replaced: the second names of the old ones
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,8 +104,8 @@ def _is_result(name: str) -> bool:
 def own_path(folder: Path, name: str) -> Path:
     """Return the path of a file or folder that a run makes.
 
-    Raises `CovcalError` if it is a link that leads out of the folder. Nothing outside is read or
-    replaced.
+    Raises `CovcalError` if it is a link that leads out of the folder, so that nothing outside is
+    read or replaced.
     """
     path = folder / name
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
@@ -113,9 +114,9 @@ def own_path(folder: Path, name: str) -> Path:
 
 
 class Journal:
-    """The results that a folder holds, by file name.
+    """The results in a folder, by file name.
 
-    run.json may be missing in the `folder`. Raises `CovcalError` if it is damaged or another file.
+    run.json need not exist yet. Raises `CovcalError` if it is damaged, or is another file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -133,24 +134,24 @@ class Journal:
 
     @property
     def given(self) -> Mapping[str, RunInput]:
-        """The model and the data from which the results were made, by role."""
+        """The model and the data from which the results were made."""
         return self._given
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """The old results during a replacement, with their second names."""
+        """While results are being replaced: the old ones, with their second names."""
         return self._kept
 
     def keep(self, names: Mapping[str, str]) -> None:
-        """Record the second names of results before they are replaced."""
+        """Record the second names of results, before these are replaced."""
         self._kept = dict(names)
         self._write()
 
     def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
-        """Record the model and the data of a run; refuse different inputs unless `force` is true.
+        """Record the model and the data of a run. Without `force`, other inputs are refused.
 
-        An input is different if both its name and its content have changed. If only its content has
-        changed, the results are made again.
+        An input is another one if its name and its content both differ. If only the content
+        differs, the results are made again.
         """
         for role in dict.fromkeys([*self._given, *inputs]) if self._given and not force else ():
             old, new = self._given.get(role), inputs.get(role)
@@ -164,11 +165,11 @@ class Journal:
         self._given = dict(inputs)
 
     def forget_given(self) -> None:
-        """Allow the next run to use other data."""
+        """Allow the next run to have other data."""
         self._given = {}
 
     def discard_others(self, output: Path) -> None:
-        """Remove all other results if `output`, from which they were made, has changed."""
+        """If `output` has changed, remove all results that were made from it."""
         if self.is_as_made(output):
             return
         result = self._results.get(output.name)
@@ -177,7 +178,7 @@ class Journal:
         self._results = {} if result is None else {output.name: result}
 
     def others(self, output: Path) -> list[Path]:
-        """Return the recorded results except `output`."""
+        """Return the recorded results without `output`."""
         return [path for path in self.files() if path.name != output.name]
 
     def files(self) -> list[Path]:
@@ -185,35 +186,35 @@ class Journal:
         return [own_path(self._folder, name) for name in self._results]
 
     def is_as_made(self, output: Path) -> bool:
-        """Return whether `output` is recorded and has not changed since it was made."""
+        """Return whether `output` is recorded, and has not changed since."""
         result = self._results.get(output.name)
         return result is not None and output.is_file() and unmarked_sha256(output) == result.sha256
 
     def messages(self, output: Path) -> Messages:
-        """Return the messages of the step that made a recorded result."""
+        """Return what the step told the user when it made a result."""
         return self._results[output.name].messages
 
     def current(self, output: Path, key: str) -> Result | None:
-        """Return the result `output` if it was made with `key` and is unchanged, else None."""
+        """Return a result that was made with `key` and has not changed; else None."""
         result = self._results.get(output.name)
         if result is None or result.key != key or not self.is_as_made(output):
             return None
-        # The step is begun again after an interruption.
+        # the step was interrupted, and is begun again
         if self._begun.pop(output.name, None) is not None:
             self._write()
         return result
 
     def was_begun(self, output: Path, key: str) -> bool:
-        """Return whether the step that makes `output` with `key` began and did not end."""
+        """Return whether the step that makes `output` with `key` was begun but has not ended."""
         return self._begun.get(output.name) == key
 
     def begin(self, output: Path, key: str) -> None:
-        """Record that the step that makes `output` with `key` begins."""
+        """Record that this step begins."""
         self._begun[output.name] = key
         self._write()
 
     def record(self, output: Path, key: str, messages: Messages) -> Result:
-        """Record that `output` was made with `key`."""
+        """Record that this step has ended."""
         sha256 = unmarked_sha256(output)
         result = Result(key, sha256, messages.warnings, messages.notes, messages.facts)
         self._results[output.name] = result
@@ -230,10 +231,10 @@ class Journal:
 
 
 def place(folder: Path) -> list[Path]:
-    """Replace the folder's results by those in ``next/``; return the kept old results.
+    """Replace the results in a folder by those in ``next/``. Return the old ones, under new names.
 
-    All old results are kept except features and adapted files, which can be made again. These are
-    kept too if they hold labels of picked rows, or networks that the calibration needs.
+    All old results are kept, except features and adapted files, which can be made again. These are
+    kept too if they contain labels of picked rows, or networks that the calibration needs.
     """
     journal = Journal(folder)
     number = 1 + max(map(_number, map(str, folder.glob(_numbered(CALIBRATION, "*")))), default=0)
@@ -256,27 +257,27 @@ def _is_worth_keeping(path: Path) -> bool:
 
 def _numbered(name: str, number: str) -> str:
     """Return the second name of a result, such as cal.1.json or cal.1.reference.json."""
-    if name == REFERENCE:  # watch finds it by the name of its calibration
+    if name == REFERENCE:  # watch finds it by the name of the calibration
         return reference_path(Path(_numbered(CALIBRATION, number))).name
     path = Path(name)
     return f"{path.stem}.{number}{path.suffix}"
 
 
 def _number(name: str) -> int:
-    """Return the number in the second name of a result; 0 for other names."""
+    """Return the number in the second name of a result; 0 if there is none."""
     text = re.search(r"\.([1-9][0-9]{0,17})(\.reference)?\.[A-Za-z0-9]+$", name, re.ASCII)
     return 0 if text is None else int(text[1])
 
 
 def finish_placing(folder: Path) -> None:
-    """Finish what an interrupted `place` began in a folder."""
+    """Finish what an interrupted `place` has begun."""
     journal = Journal(folder)
     if not journal.kept:
         return
     _keep(folder, journal.kept)
     next_folder = own_path(folder, NEXT)
     if (next_folder / JOURNAL).exists():
-        # The report names its files by their paths, so it must be made again.
+        # The report names files by their paths, so it must be made again.
         coming = {path.name for path in Journal(next_folder).files()} - {REPORT}
         for path in journal.files():
             if path.name not in coming:
@@ -290,14 +291,14 @@ def finish_placing(folder: Path) -> None:
 
 
 def _keep(folder: Path, names: Mapping[str, str]) -> None:
-    """Give results their second names; existing second names are not changed."""
+    """Give results their second names, unless they have them already."""
     for name, second in names.items():
         path, copy = own_path(folder, name), folder / second
         if os.path.lexists(copy) or not path.exists():
             continue
         try:
             os.link(path, copy)
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no hard links
             with atomic_output(copy, force=False) as partial:
                 shutil.copyfile(path, partial)
 
@@ -306,17 +307,17 @@ def _keep(folder: Path, names: Mapping[str, str]) -> None:
 
 
 def step_key(**parts: Any) -> str:
-    """Return one hash over settings and input hashes, whatever their order."""
+    """Return one hash of settings and hashes of inputs, whatever their order."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def data_digest(path: Path) -> str:
-    """Return a sha256 over a file, or over every visible file below a folder.
+    """Return a sha256 of a file, or of all visible files in a folder.
 
-    The hash includes names, because moving a file to another class folder changes the data. It does
-    not include times. Links are followed. Hidden files and folders are left out, as in reading
-    data.
+    It includes their names, because moving a file to another class folder changes the data. It does
+    not include times. Links are followed. Hidden files and folders are left out, as when data are
+    read.
     """
     if not path.is_dir():
         return sha256_of(path)
@@ -330,7 +331,7 @@ def data_digest(path: Path) -> str:
 
 def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     real = folder.resolve()
-    if real in above:  # a link to a folder above
+    if real in above:  # a link to a folder above it, which would never end
         return
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):

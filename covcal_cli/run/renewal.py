@@ -1,12 +1,11 @@
-"""``covcal run --from``: make the results of an earlier run again for other target rows.
+"""``covcal run --from``: make the results of an earlier run for new target rows.
 
-The source half of the features comes from the earlier run. All results are made in the subfolder
-``next/`` and compared with the current results on the new rows. If there are labels, the new
-calibration is used only if they prove it better. Without labels it is used only if the user asks
-for it.
+The source rows are taken from the earlier run. All results are made in the subfolder ``next/``, and
+compared on the new rows with those in use. With labels, the new calibration is used only if they
+prove that it is better. Without labels, it is used only if the user asks for it.
 
-If the new rows raised the alarm of ``covcal watch``, nobody has confirmed that they are normal. So
-if labels put a new calibration in use, it keeps the reference data of the earlier calibration.
+If the new rows raised the alarm of ``covcal watch``, nobody has said that they are normal. So a new
+calibration that is used keeps the reference data of the earlier one.
 """
 
 import os
@@ -47,20 +46,20 @@ from covcal_cli.run.run import (
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import watch
 
-LEAST_LABELS = 50  # an interval from fewer labels is not reliable enough to decide
+LEAST_LABELS = 50  # with fewer labels, an interval is not reliable enough
 _OLD, _NEW = "in use", "new"
 
 
 @dataclass(frozen=True)
 class LabelledComparison:
-    """The calibration in use and the new one, measured on the same labelled target rows."""
+    """The old and the new calibration, measured on the same labelled target rows."""
 
-    labels: int  # labelled rows
-    old: float  # ECE
+    labels: int  # number of labelled rows
+    old: float  # ECE of the old one
     new: float
-    low: float  # ends of the interval of the new ECE minus the old ECE
+    low: float  # ends of the interval of (new ECE - old ECE)
     high: float
-    brier_is_worse: bool  # whether the new Brier score is proved to be higher
+    brier_is_worse: bool  # whether it is proved that the new Brier score is higher
 
     @property
     def is_better(self) -> bool:
@@ -75,15 +74,15 @@ class LabelledComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The calibration in use and the new one on the new target rows."""
+    """The old and the new calibration, on the new target rows."""
 
-    accuracy: float  # accuracy, estimated without labels
+    accuracy: float  # the accuracy, estimated without labels
     low: float
     high: float
-    old: float  # mean confidence, calibrated
+    old: float  # mean calibrated confidence
     new: float
-    answer: str  # the verdict of ``covcal watch`` on the calibration in use, with its reason
-    change: str  # whether the new rows changed, and the change in words
+    answer: str  # the verdict of ``covcal watch`` on the old calibration, with its reason
+    change: str  # in words, whether the new rows changed, and how
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
 
@@ -93,10 +92,10 @@ class Renewal:
     """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the folder already has results for these rows
+    comparison: Comparison | None  # None if the folder has the results of these rows already
     is_in_use: bool
-    second_names: tuple[Path, ...] = ()  # second names of the replaced results
-    # Whether the reference data of the earlier calibration are kept.
+    second_names: tuple[Path, ...] = ()  # the second names of results that were replaced
+    # whether the reference data of the old calibration are kept
     is_reference_kept: bool = False
 
 
@@ -113,21 +112,21 @@ def renew(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Renewal:
-    """Make the results of a run again for another target, and use them if they are better.
+    """Make the results of a run for another target, and use them if they are better.
 
     - `model`: the classifier of the earlier run, perhaps under another name.
     - `target`: the new data.
-    - `folder`: the earlier run's folder.
+    - `folder`: the folder of the earlier run.
     - `settings`: the settings of the earlier run; the method may differ.
-    - `history`: a history of ``covcal watch``. The verdict on the calibration in use also uses its
-      periods. This period is appended under the name of the target.
-    - `replace_unproved`: use the new results if there are no labels to decide.
+    - `history`: a history of ``covcal watch``. Its periods count for the verdict on the old
+      calibration. This period is added to it, under the name of the target.
+    - `replace_unproved`: use the new results even if there are no labels.
     - `force`: use the new results even if the labels do not prove them better, and accept a T at
-      its limit.
+      the limit of its range.
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
-    Raises `CovcalError` if a run did not make the folder, or if classifier, classes or
-    preprocessing differ from the earlier run. The results in use do not change.
+    Raises `CovcalError` if no run has made the folder, or if classifier, classes or preprocessing
+    differ from those of the earlier run. Then the results in use do not change.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -168,10 +167,10 @@ def renew(
 
 
 def earlier_run(folder: Path) -> Earlier:
-    """Return the results of the run in a folder.
+    """Return the results of the run that made a folder.
 
-    Raises `CovcalError` if a run did not make the folder, or its features or calibration have
-    changed since.
+    Raises `CovcalError` if no run has made it, or if its features or calibration have changed
+    since.
     """
     again = "run covcal run MODEL SOURCE TARGET with its -o"
     if not (folder / JOURNAL).is_file():
@@ -200,7 +199,7 @@ def earlier_run(folder: Path) -> Earlier:
 
 
 def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | None:
-    """Return the classifier of a run: ``module:function``, or a path from the current folder."""
+    """Return the classifier of a run: ``module:function``, or its path from the current folder."""
     recorded = journal.given.get("model")
     if recorded is None:
         return None
@@ -223,7 +222,7 @@ def _is_code(name: str | None) -> bool:
 
 
 def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettings) -> None:
-    """Refuse to run a function that only the folder names, not the user."""
+    """Refuse to run a function that only the folder names."""
     extraction = settings.extraction
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
@@ -233,9 +232,8 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
-    """Compare two calibrations on the new rows, by labels, by the estimate and by `watch`."""
-    # The calibrations may have different priors; the estimate uses the prior of the new
-    # calibration.
+    """Compare two calibrations on the new rows: by labels, by the estimate, and by `watch`."""
+    # If their class frequencies differ, the estimate uses those of the new one.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
@@ -261,7 +259,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
 def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
     """Measure two calibrations on all labelled target rows; None if there are none.
 
-    Rows to whose labels either calibration was fitted are left out.
+    Rows whose labels one of them was fitted to are left out.
     """
     documents = [old, new]
     calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))
@@ -284,4 +282,4 @@ def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
 
 
 def _silently(_: Step) -> None:
-    """Suppress the messages of a step that was shown before."""
+    """Drop the messages of a step that were shown before."""

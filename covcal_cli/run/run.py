@@ -1,8 +1,7 @@
-"""``covcal run``: from a classifier and two domains to a calibrated model, in one folder.
+"""``covcal run``: make a calibrated model from a classifier and two domains, in one folder.
 
-Each step of a run calls the public function of a command, and has its own result file. A result has
-the default name of its command. It is made again only if its settings or inputs have changed since
-the journal recorded it.
+Each step calls the function of one command, and makes one file. The file has the default name of
+that command. It is made again only if its settings or inputs have changed, as the journal shows.
 """
 
 import os
@@ -55,21 +54,21 @@ from covcal_cli.watch.sketches import sketched_rows
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
-WITH_WEIGHTS = " with "  # the text between the name of a model and the name of its weights
+WITH_WEIGHTS = " with "  # what is between the names of a model and of its weights
 RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that do not change results
-Make = Callable[[Path], Messages | None]  # writes a result; returns the messages about it
+Make = Callable[[Path], Messages | None]  # writes a result, and returns what to tell the user
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run's steps; all steps use the seed of the extraction."""
+    """The settings of a run. All steps use the seed of the extraction."""
 
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
-    method: str = AUTO  # method of ``covcal calibrate``
-    adapt: bool = False  # adapt even if the method does not need it
+    method: str = AUTO  # the method of ``covcal calibrate``
+    adapt: bool = False  # whether to adapt even if the method does not need it
     device: str = "auto"  # device of ``covcal adapt``
-    # Minimum source accuracy; the run stops if it is clearly below.
+    # the source accuracy that is expected; the run stops if it is clearly lower
     expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
@@ -83,7 +82,7 @@ class RunSettings:
 
     @property
     def adapts(self) -> bool:
-        """Whether adapt is one of the steps."""
+        """Whether adapt is a step of this run."""
         method = METHODS.get(self.method)
         return self.adapt or (method is not None and method.needs_adapt)
 
@@ -98,35 +97,35 @@ class Step:
     """One result of a run."""
 
     output: Path
-    reused: bool  # whether the result of an earlier run was up to date
+    reused: bool  # whether the result was up to date and not made again
     messages: Messages
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The results of an earlier run that a new run starts from."""
+    """The results of an earlier run, from which a new run begins."""
 
     features: Path
     calibration: Path
     given: Mapping[str, RunInput]  # the data, by role
-    model: str | None  # path from the current folder; None for tables of outputs
-    options: tuple[str, ...]  # options of the extraction
+    model: str | None  # its path from the current folder; None for tables of outputs
+    options: tuple[str, ...]  # the options of the extraction
     method: str  # the method that the user asked for
     is_adapted: bool  # whether the calibration was fitted on an adapted file
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one run. Each step uses the results of the steps before it."""
+    """The steps of one run. Each of them uses the results of those before it."""
 
     folder: Path
     settings: RunSettings
     tell: Callable[[Step], None]
     progress: ProgressCallback | None
     journal: Journal
-    force: bool  # make every result anew
-    allow_limit: bool  # accept a T at a limit of its interval
-    home: Path  # the folder to which the names of inputs are relative
+    force: bool  # whether to make every result again
+    allow_limit: bool  # whether to accept a T at the limit of its range
+    home: Path  # names of inputs are relative to this folder
 
     def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
         """Run the classifier over both domains, and return features.h5."""
@@ -151,14 +150,14 @@ class Steps:
     def extract_target(self, model: str | Path | None, earlier: Earlier, target: Path) -> Path:
         """Run the classifier over a new target, and return features.h5 with the earlier source.
 
-        Raises `CovcalError` if the classifier, its classes or the preprocessing are not those of
-        the earlier run.
+        Raises `CovcalError` if the classifier, its classes or the preprocessing differ from the
+        earlier run.
         """
         from covcal_cli.extract.extract import extract
         from covcal_cli.extract.merge import merge_target
 
         settings = self.settings.extraction
-        # The source may have named the classes, but it is not read again.
+        # The source may have given the classes their names, but is not read again.
         named = replace(settings, classes=settings.classes or earlier.calibration)
         alone = own_path(self.folder, "target.h5")
 
@@ -179,7 +178,8 @@ class Steps:
             return report
 
         data = {role: entry for role, entry in earlier.given.items() if role == "source"}
-        self.journal.forget_given()  # replace an earlier target whose results were not used
+        # an earlier target, whose results were not used, may be replaced
+        self.journal.forget_given()
         return self._features(model, data | {"target": self._input(target)}, make, alone)
 
     def _features(
@@ -189,11 +189,11 @@ class Steps:
         extracted: Callable[..., "ExtractReport"],
         spooled: Path,
     ) -> Path:
-        """Make features.h5; `spooled` is the file that extraction writes."""
+        """Make features.h5. `spooled` is the file that the extraction writes."""
         from covcal_cli.extract.parts import was_stopped
 
         settings = self.settings.extraction
-        # Opening the model is cheap, and its hash includes external weights.
+        # opening the model is cheap, and its hash includes weights in other files
         opened = None if model is None else self._opened(model)
         sources = {}
         if opened is not None:
@@ -213,7 +213,7 @@ class Steps:
 
         def make(output: Path) -> Messages:
             report = extracted(output, resume=goes_on)
-            # All other results were made from the earlier features.
+            # all other results were made from the earlier features
             self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
@@ -225,9 +225,9 @@ class Steps:
         return RunInput(self._name(path), data_digest(path))
 
     def require_accuracy(self, features: Path, expected: float) -> None:
-        """Refuse features whose source accuracy is below the expected accuracy.
+        """Refuse features if the source accuracy is clearly below the expected one.
 
-        The error names results that an earlier run made from the same features.
+        The message names results that an earlier run made from the same features.
         """
         try:
             with FeatureFile(features) as file:
@@ -242,7 +242,7 @@ class Steps:
             ) from error
 
     def _model_name(self, model: str) -> str:
-        """Return the name of a model in run.json, with the name of its weights."""
+        """Return the name of a model in run.json, with that of its weights."""
         weights = self.settings.extraction.weights
         name = self._name(Path(model)) if Path(model).exists() else model
         return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"
@@ -259,12 +259,12 @@ class Steps:
         )
 
     def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
-        """Return the preprocessing that the model or the user specifies."""
+        """Return the preprocessing that the model brings or the user sets."""
         from covcal_cli.extract.plan import base_preprocessing
 
         try:
             preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # if there are images, extraction raises it too
+        except CovcalError as error:  # if there are images, the extraction reports the same error
             return str(error)
         return preprocessing.to_json()
 
@@ -273,7 +273,7 @@ class Steps:
         return Path(os.path.relpath(path.resolve(), self.home.resolve())).as_posix()
 
     def adapt(self, features: Path) -> Path:
-        """Make adapted.h5 if the user or the method asks for it."""
+        """Make adapted.h5, if the user or the method wants it."""
         settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
 
         def make(output: Path) -> Messages:
@@ -300,7 +300,7 @@ class Steps:
         return document, read_calibration(document)
 
     def reference(self, document: Path, calibration: Calibration) -> None:
-        """Make the reference data that watch needs, unless there are too few labelled rows."""
+        """Make the reference data for watch, unless there are too few labelled rows."""
         sha256 = sha256_of(document)
         with FeatureFile(calibration.inputs[0].path) as opened:
             if sketched_rows(opened, calibration.seed) is None:
@@ -312,18 +312,18 @@ class Steps:
         self._step(REFERENCE, {"calibration": sha256}, make)
 
     def carry_over(self, earlier: Reference, document: Path) -> None:
-        """Give a calibration the reference data of an earlier calibration."""
+        """Give a calibration the reference data of an earlier one."""
         sha256, path = sha256_of(document), own_path(self.folder, REFERENCE)
         write_document(earlier.carried_over(sha256), path, force=True)
         self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | None:
-        """Write metrics.json and return its content; None if the test rows have no labels."""
+        """Write metrics.json and return its content; None if test rows have no labels."""
         settings = self._judging(file)
         try:
             evaluation = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
-            # Remove earlier metrics, whose labels are gone.
+            # remove earlier metrics, because their labels are gone
             own_path(self.folder, METRICS).unlink(missing_ok=True)
             return None
 
@@ -354,7 +354,7 @@ class Steps:
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def apply(self, file: Path, document: Path) -> Path:
-        """Write the calibrated probabilities of the target; for tables, which have no model."""
+        """Write calibrated probabilities; used for tables, which have no model to export."""
         from covcal_cli.apply.apply import apply
 
         def make(output: Path) -> None:
@@ -373,9 +373,10 @@ class Steps:
         return self._step(REPORT, inputs, make)
 
     def _judging(self, file: Path) -> EvaluateSettings:
-        """Return the settings of the evaluation: on test rows, or on all rows if there are none.
+        """Return on which rows to measure: on test rows; if there are none, on all.
 
-        Measuring on all rows is also unbiased, because no earlier step reads target labels.
+        On all rows the result is unbiased too, because no step before this one has used target
+        labels.
         """
         with FeatureFile(file) as opened:
             split = "test" if len(opened.require_target().rows("test")) else ALL
@@ -388,7 +389,7 @@ class Steps:
         make: Make,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
-        """Return the file of a result; make it unless it is up to date."""
+        """Return the file of a result. Make it, unless it is up to date."""
         output, key = own_path(self.folder, name), _key(inputs, settings)
         result = None if self.force else self.journal.current(output, key)
         reused = result is not None
@@ -408,9 +409,9 @@ class RunReport:
     """The results of a run."""
 
     calibration: Calibration
-    evaluation: Evaluation | None  # None if the target's test rows have no labels
-    model: Path  # the calibrated model; for tables of outputs, the calibrated probabilities
-    page: Path  # the report
+    evaluation: Evaluation | None  # None if the test rows of the target have no labels
+    model: Path  # the calibrated model; with tables of outputs, the calibrated probabilities
+    page: Path  # the page of the report
 
 
 def run(
@@ -427,19 +428,18 @@ def run(
 ) -> RunReport:
     """Take every step whose result is not up to date.
 
-    - `model`: the classifier: a file, or ``module:function``. None for tables of a classifier's
+    - `model`: the classifier: a file, or ``module:function``. None if the data are tables of
       outputs.
-    - `source`, `target`: the data. One table of outputs may hold both domains; then `source` is
-      None.
-    - `folder`: the folder for the results; it is made if it is missing.
-    - `tell`: called with every `Step` when it is done.
-    - `begin`: called with the name of a step's command before it is taken.
+    - `source`, `target`: the data. If one table contains both domains, `source` is None.
+    - `folder`: where the results are; it is made if it does not exist.
+    - `tell`: called with each `Step` when it has ended.
+    - `begin`: called with the name of a step's command before the step.
     - `force`: make every result again.
     - `progress`: called with a `Progress` while a step works.
 
-    Raises `CovcalError` if a step fails, or `folder` was not made by a run. Finished results are
-    kept, and the next run continues from them. Raises `LimitExceededError` if the source accuracy
-    is below the expected accuracy; the run then stops after the extraction.
+    Raises `CovcalError` if a step fails, or if no run has made `folder`. Results that are finished
+    are kept, and the next run continues with them. Raises `LimitExceededError` if the source
+    accuracy is clearly below the expected one. The run then ends after the extraction.
     """
     source = None if source is None else Path(source)
     with results_folder(Path(folder)) as folder:
@@ -476,7 +476,7 @@ def all_after(
 
 @contextmanager
 def results_folder(folder: Path) -> Iterator[Path]:
-    """Make the folder if it is missing; remove it again if it remains empty."""
+    """Make the folder if it does not exist; remove it again if it stays empty."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     if missing:
         folder.mkdir(parents=True)
@@ -495,7 +495,7 @@ def results_folder(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a folder is empty or belongs to a run, even a run that was killed early."""
+    """Return whether a folder is empty, or comes from a run, even one that was killed early."""
     journal = folder / JOURNAL
     unfinished = hidden_sibling(journal, "partial").name
     return journal.exists() or all(entry.name == unfinished for entry in folder.iterdir())
