@@ -1,1 +1,1 @@
-"""``covcal compare``: methods against each other on several shifts and seeds."""
+"""``covcal compare``: compare methods on several shifts, with several seeds."""

@@ -1,4 +1,4 @@
-"""``covcal compare``: every method on every shift with every seed."""
+"""``covcal compare``: apply every method to every shift with every seed, and compare them."""
 
 import statistics
 from collections import Counter
@@ -14,56 +14,58 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method does harm on a shift if it is worse than the better baseline by more than this.
+# A method does harm on a shift if its metric is worse than that of the better baseline by more than
+# this.
 HARMS = (0.01, 0.03, 0.05)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One method on one shift, over seeds."""
+    """The results of one method on one shift, over all seeds."""
 
-    temperature: float  # mean
-    means: Mapping[str, float]  # means by metric; metrics without a value are left out
-    deviations: Mapping[str, float]  # sample standard deviations; 0 for a single seed
+    temperature: float  # mean over seeds
+    means: Mapping[str, float]  # means over seeds, by metric; a metric without a value is not in it
+    deviations: Mapping[str, float]  # sample standard deviations over seeds; 0 if there is one seed
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The quality of the estimates of the accuracy; every shift has the same weight."""
+    """How good the estimates of the accuracy are. All shifts have the same weight."""
 
     shifts: int
     error: float  # mean |estimate - truth|
     held: float  # share of intervals that contain the truth
     width: float  # mean width of the interval
-    missed: tuple[str, ...]  # shifts whose interval misses the truth in most seeds
+    missed: tuple[str, ...]  # shifts whose interval does not contain the truth for most seeds
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every method on every shift.
+    """The results of every method on every shift.
 
-    Metrics are fractions, not percent. A method's score on a shift is the mean of the ranking
-    metric over seeds, and every shift has the same weight.
+    Metrics are fractions, not percent. The score of a method on a shift is the mean over seeds of
+    the metric by which methods are ranked. All shifts have the same weight.
     """
 
-    metric: Metric  # the ranking metric
+    metric: Metric  # the metric by which methods are ranked
     methods: tuple[str, ...]
-    records: Mapping[str, tuple[Record, ...]]  # records of each shift, one per seed
+    # for each shift, the records of its runs, one per seed
+    records: Mapping[str, tuple[Record, ...]]
 
     def of(self, shifts: Collection[str]) -> "Comparison":
-        """Return the comparison restricted to some shifts."""
+        """Return the same comparison, for some of the shifts only."""
         if set(shifts) >= set(self.records):
             return self
         return replace(self, records={s: r for s, r in self.records.items() if s in shifts})
 
     @property
     def seeds(self) -> int:
-        """The most runs that a shift has."""
+        """The largest number of runs that a shift has."""
         return max(map(len, self.records.values()))
 
     @cached_property
     def shifts(self) -> Mapping[str, Mapping[str, Entry]]:
-        """The entries by shift and method; a method that a run refused is left out."""
+        """The results by shift and method, without methods that a run refused."""
         return {
             shift: {
                 method: _over_seeds(records, method)
@@ -74,22 +76,22 @@ class Comparison:
         }
 
     def score(self, shift: str, method: str) -> float | None:
-        """Return a method's mean of the ranking metric, or None if it did not run."""
+        """Return the mean over seeds of the ranking metric; None if the method did not run."""
         entry = self.shifts[shift].get(method)
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, with its sign changed if higher is better."""
+        """Return the score, with the opposite sign if a higher score is better."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
     def losses(self, shift: str) -> dict[str, float]:
-        """Return the losses of the methods that ran on a shift."""
+        """Return the loss of each method that ran on a shift."""
         losses = ((method, self.loss(shift, method)) for method in self.methods)
         return {method: loss for method, loss in losses if loss is not None}
 
     def ranks(self, shift: str) -> dict[str, float]:
-        """Return the ranks of the methods that ran on a shift, 1 the best; ties share the mean."""
+        """Return the rank of each method that ran on a shift: 1 is best, ties share the mean."""
         losses = self.losses(shift)
         return {
             method: 1
@@ -109,7 +111,7 @@ class Comparison:
 
     @cached_property
     def everywhere(self) -> tuple[str, ...]:
-        """The methods that ran on every shift; only their means can be compared."""
+        """The methods that ran on every shift. Only their means over shifts are comparable."""
         return tuple(
             method
             for method in self.methods
@@ -122,25 +124,25 @@ class Comparison:
         return tuple(method for method in self.everywhere if method != AUTO)
 
     def mean(self, method: str, metric: str | None = None) -> float:
-        """Return the mean over shifts of a method's ranking metric, or of another metric.
+        """Return a method's mean over shifts, of the ranking metric or of another metric.
 
-        The method must be in `everywhere`, and the metric must have a value on at least one shift.
+        The method must be in `everywhere`, and the metric must have a value on some shift.
         """
         name = metric or self.metric.name
         values = (entries[method].means.get(name) for entries in self.shifts.values())
         return statistics.fmean(value for value in values if value is not None)
 
     def worst(self, method: str) -> str:
-        """Return the worst shift of a method in `everywhere`."""
+        """Return the shift with the worst score of a method in `everywhere`."""
         return max(self.shifts, key=lambda shift: self.losses(shift)[method])
 
     def best(self) -> str:
-        """Return the method of `singles` with the best mean."""
+        """Return the method of `singles` whose mean is best."""
         sign = 1 if self.metric.better == "lower" else -1
         return min(self.singles, key=lambda method: sign * self.mean(method))
 
     def mean_rank(self, method: str) -> float:
-        """Return the mean over shifts of a method's rank among the methods of `everywhere`."""
+        """Return the mean over shifts of a method's rank among those in `everywhere`."""
         return statistics.fmean(ranks[method] for ranks in self._ranks_everywhere.values())
 
     @cached_property
@@ -149,9 +151,9 @@ class Comparison:
         return {shift: comparable.ranks(shift) for shift in self.shifts}
 
     def regret(self, method: str) -> float:
-        """Return the mean difference between a method and the best single method of each shift.
+        """Return by how much, on average, a method is worse than the best one of each shift.
 
-        In practice the best method of a shift is unknown.
+        Without labels, nobody knows which method is the best on a shift.
         """
         by_shift = [self.losses(shift) for shift in self.shifts]
         return statistics.fmean(
@@ -160,13 +162,13 @@ class Comparison:
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return a method's loss minus the loss of the better baseline; positive if it is worse."""
+        """Return a method's loss minus that of the better baseline: above 0 if it is worse."""
         losses = self.losses(shift)
         baselines = [losses[name] for name in BASELINES if name in losses]
         return losses[method] - min(baselines) if method in losses and baselines else None
 
     def harmed(self, method: str, by: float = HARMS[0]) -> tuple[str, ...]:
-        """Return the shifts where a method does more harm than `by`, the worst first."""
+        """Return the shifts where a method is worse by more than `by`, the worst first."""
         harms = {
             shift: harm
             for shift in self.shifts
@@ -174,21 +176,21 @@ class Comparison:
         }
         return tuple(sorted(harms, key=lambda shift: -harms[shift]))
 
-    # The choices and estimates that the calibrations record.
+    # What methods ``auto`` chose, and what accuracy was estimated, as the calibrations record it.
 
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the number of seeds per chosen method, the most frequent first."""
+        """Return the methods that were chosen, with their number of seeds, the highest first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
 
     def failed(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the number of seeds per failed check, the most frequent first."""
+        """Return the checks that failed, the most frequent first, each with its number of seeds."""
         fits = (record.fits.get(method) for record in self.records[shift])
         names = (g.name for fit in fits if fit is not None for g in fit.guards if not g.passed)
         return dict(Counter(names).most_common())
 
     def estimate(self, shift: str) -> tuple[float, float, float] | None:
-        """Return the estimated accuracy and its interval, as means over seeds."""
+        """Return the estimated accuracy and the ends of its interval, as means over seeds."""
         estimates = [record.estimates[0] for record in self.records[shift] if record.estimates]
         if not estimates:
             return None
@@ -197,7 +199,7 @@ class Comparison:
         return accuracy, low, high
 
     def coverage(self, truth: Callable[[Record], float] | None = None) -> Coverage | None:
-        """Return the quality of the estimates of the accuracy; None if there are no estimates.
+        """Return how good the estimates of the accuracy are; None if there are none.
 
         `truth` returns the true accuracy of a run; by default it is the accuracy on the labelled
         test rows.
@@ -236,7 +238,7 @@ def _measured_accuracy(record: Record) -> float:
 
 
 def _over_seeds(records: Collection[Record], method: str) -> Entry:
-    """Return the means and deviations of a method over the runs of a shift."""
+    """Return a method's means and standard deviations over the runs of a shift."""
     values = {
         name: [v for record in records if (v := record.metrics[method].get(name)) is not None]
         for name in METRICS
@@ -262,7 +264,7 @@ def compare(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Adapt, calibrate and evaluate every file with every seed; reuse the records of finished runs.
+    """Adapt, calibrate and evaluate every file with every seed, except runs that have a record.
 
     Parameters
     ----------
@@ -270,8 +272,8 @@ def compare(
         Features files whose target test rows have labels, or adapted files, which are not adapted
         again. A shift has the name of its file.
     folder : str or Path
-        Folder for adapted files and records, which the next call reuses. It is made if it is
-        missing.
+        Folder for adapted files and records, which the next call uses again. It is made if it does
+        not exist.
     settings : CompareSettings
     progress : callable, optional
         Called with a `Progress` after each run.
@@ -279,8 +281,8 @@ def compare(
     Raises
     ------
     CovcalError
-        If two files have the same name, or a run fails as a whole, for example without labels. The
-        records of finished runs are kept.
+        If two files have the same name, or a whole run fails, for example because there are no
+        labels. The records of finished runs are kept.
     """
     shifts = _named(paths)
     runs = [
@@ -296,9 +298,10 @@ def compare_runs(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Compare methods on a list of runs; every seed of a shift may have its own file.
+    """Compare methods on these runs. Each seed of a shift may have a file of its own.
 
-    The record of a run is named after its file and seed, so no two runs may share both.
+    A record is named after the file and the seed of its run, so no two runs may have both in
+    common.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():
@@ -318,7 +321,7 @@ def compare_runs(
 
 
 def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
-    """Return the files by the names of their shifts."""
+    """Return the files by the name of their shift."""
     shifts: dict[str, Path] = {}
     for path in map(Path, paths):
         if path.stem in shifts:

@@ -1,8 +1,8 @@
-"""One run of a comparison: adapt a shift with a seed, fit every method, and measure them all.
+"""One run of a comparison: adapt a file with one seed, fit every method, and measure them all.
 
-Runs do not depend on each other, so several can work at a time. Adapted files and records stay in a
-folder, and each names its inputs. So an interrupted comparison continues with the first run that
-has no record. A record is not used if it is of other files, settings or code.
+Runs are independent of each other, so several can be done at the same time. Adapted files and
+records stay in a folder, and each says what it was made of. So an interrupted comparison continues
+with the first run that has no record. A record of other files, settings or code is not used.
 """
 
 import hashlib
@@ -44,12 +44,12 @@ from covcal_cli.records import (
     write_document,
 )
 
-# All methods except those for which the user must give the class frequencies of each shift.
+# All methods, except those for which the user would have to give class frequencies for each shift.
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
-# The methods that do not use the target. The other methods are compared with them.
+# The methods that do not use the target. All others are compared with these.
 BASELINES = (NONE, "temp")
 MAX_SEEDS = 10_000
-# Environment variables by which numerical libraries choose their number of threads.
+# The environment variables that limit how many threads numerical libraries use.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -58,12 +58,12 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class CompareSettings:
     """Options of ``covcal compare``."""
 
-    methods: tuple[str, ...] = ALL  # methods to fit, in addition to `BASELINES`
-    seeds: int = 5  # number of seeds for adapt and calibrate: 0, 1, ...
-    metric: str = "ece"  # the metric that ranks the methods
-    # The settings of adapt, except the seed, which each run sets. None: do not adapt.
+    methods: tuple[str, ...] = ALL  # methods to fit, besides `BASELINES`
+    seeds: int = 5  # number of seeds: 0, 1, ...; each is used to adapt and to calibrate
+    metric: str = "ece"  # the metric by which methods are ranked
+    # The settings of adapt. Each run sets its own seed. If None, files are not adapted.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
-    jobs: int = 1  # processes at a time
+    jobs: int = 1  # number of processes at a time
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -77,12 +77,12 @@ class CompareSettings:
 
     @property
     def fitted(self) -> tuple[str, ...]:
-        """The methods with the baselines, in the order of the table of methods."""
+        """The methods to fit and the baselines, in the order of the table of methods."""
         return tuple(name for name in ALL if name in (*self.methods, *BASELINES))
 
     @property
     def state(self) -> str:
-        """The name of the folder for adapted files and records of these settings."""
+        """The name of the folder in which these settings keep adapted files and records."""
         adapt = self.adapt
         if adapt is None:
             return "without-adapt"
@@ -101,30 +101,30 @@ class Run:
 
 @dataclass(frozen=True)
 class Fit:
-    """The part of a calibration that a record keeps."""
+    """What a record keeps of a calibration."""
 
     method_used: str
     reason: str
     forecaster: str  # the forecaster whose logits the temperature divides
     temperature: Positive
-    ess_share: Share | None  # effective share of source validation rows, if there are weights
+    ess_share: Share | None  # effective share of source validation rows; None without weights
     guards: tuple[Guard, ...]
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Duration:
-    """The seconds of a stage."""
+    """How many seconds a stage took."""
 
     wall: NonNegative
-    cpu: NonNegative  # processor seconds of this process
+    cpu: NonNegative  # seconds that the processor worked for this process
 
 
 @dataclass(frozen=True)
 class Record(Document):
     """The result of one run.
 
-    Raises ValueError if metrics are impossible, or the classifier itself is missing.
+    Raises ValueError if metrics are impossible, or those of the classifier itself are missing.
     """
 
     schema: ClassVar[str] = "covcal.compare-run/1"
@@ -132,24 +132,24 @@ class Record(Document):
     key: str  # hash of everything that the numbers depend on
     seed: int
     measured: Path  # the file with the labelled rows
-    n: Number  # labelled target test rows
-    metrics: Mapping[str, Mapping[str, float | None]]  # values by method, then by metric
-    fits: Mapping[str, Fit]  # fits by method, except `none`
-    refused: Mapping[str, str]  # methods that the file does not allow, with the reasons
-    # Estimates of the accuracy, first the combined one; may be empty.
+    n: Number  # number of labelled target test rows
+    metrics: Mapping[str, Mapping[str, float | None]]  # values, by method and then by metric
+    fits: Mapping[str, Fit]  # fits, by method; `none` has no fit
+    refused: Mapping[str, str]  # the methods that this file does not allow, each with the reason
+    # Estimates of the accuracy, the combined one first. There may be none.
     estimates: tuple[Estimate, ...]
-    # Durations of methods, and of the stages of adapt if this run adapted.
+    # Durations of methods, and of the stages of adapt if this run has adapted the file.
     seconds: Mapping[str, Duration]
-    note: str = ""  # the reason why an earlier record was not used; empty in the file
+    note: str = ""  # why an earlier record was not used; empty in the file
 
     def __post_init__(self) -> None:
-        """Check the metrics."""
+        """Check that the metrics are possible."""
         if NONE not in self.metrics:
             raise ValueError(f"metrics has no {NONE}")
         accuracy = self.metrics[NONE].get("accuracy")
         for method, values in self.metrics.items():
             require_possible(f"metrics.{method}", values, self.n)
-            # No method changes a label; the ceilings of a benchmark have no accuracy.
+            # No method changes a predicted label. The ceilings of a benchmark have no accuracy.
             if values.get("accuracy", accuracy) != accuracy:
                 raise ValueError(f"metrics.{method}.accuracy is not that of {NONE}")
         names = [estimate.name for estimate in self.estimates]
@@ -157,7 +157,7 @@ class Record(Document):
             raise ValueError(f"estimates are {', '.join(names)}, not combined and others")
 
     def require_complete(self, methods: Collection[str]) -> None:
-        """Raise ValueError unless every method was fitted and measured, or refused."""
+        """Raise ValueError unless every method was either fitted and measured, or refused."""
         missing = [name for name in methods if name not in {*self.metrics, *self.refused}]
         if missing:
             raise ValueError(f"{', '.join(missing)} is missing")
@@ -169,22 +169,22 @@ class Record(Document):
                 raise ValueError(f"metrics of {method} are not those of this version")
 
     def temperature(self, method: str) -> float:
-        """Return T of a method that ran."""
+        """Return the temperature of a method that ran."""
         return self.fits[method].temperature if method in self.fits else 1.0
 
 
 def finished(
     runs: Sequence[Run], folder: Path, settings: CompareSettings
 ) -> Generator[tuple[Run, Record]]:
-    """Yield runs with their records, each as soon as it is finished."""
+    """Yield each run with its record, as soon as it is finished."""
     jobs = min(settings.jobs, len(runs))
     if jobs <= 1:
         for run in runs:
             yield run, record_of(run, folder, settings)
         return
     with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        # Submit only as many runs as there are processes, because a waiting run would start even
-        # after Ctrl-C.
+        # No more runs are submitted than there are processes: a waiting run would start even after
+        # Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
             for run in islice(left, jobs - len(going)):
@@ -197,7 +197,7 @@ def finished(
 
 @contextmanager
 def _one_thread_each() -> Generator[None]:
-    """Limit processes that start in this block to one thread, unless the user chose a number."""
+    """Limit processes started in this block to one thread, unless the user set a number."""
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     try:
@@ -208,7 +208,7 @@ def _one_thread_each() -> Generator[None]:
 
 
 def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
-    """Return the record of one run, from the disk if it is complete and belongs to this run.
+    """Return the record of one run. If a complete record of this run is on disk, use it.
 
     Raises `CovcalError` if the file has no labelled target rows, or cannot be adapted.
     """
@@ -238,7 +238,7 @@ def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
 def _adapted(
     run: Run, sha256: str, output: Path, settings: CompareSettings, watch: "Stopwatch"
 ) -> Path:
-    """Return the adapted file of a run, or its own file if no method needs adapt."""
+    """Return the adapted file of a run. If no method needs adapt, return the run's own file."""
     useful = any(name == AUTO or METHODS[name].gains_by_adapt for name in settings.fitted)
     if settings.adapt is None or not useful:
         return run.path
@@ -274,16 +274,17 @@ def _is_made_of(output: Path, attributes: Mapping[str, object]) -> bool:
 def _measured(
     key: str, path: Path, seed: int, settings: CompareSettings, watch: "Stopwatch"
 ) -> Record:
-    """Fit every method on a file, and measure all in one pass over its labelled test rows."""
+    """Fit every method on a file, and measure all of them on its labelled test rows."""
     fitted, refused = {}, {}
     watch.start()
     for name in settings.fitted:
-        if name == NONE:  # `evaluate` always measures it
+        if name == NONE:
             continue
         try:
             fitted[name] = calibrate(
                 path,
-                # Do not use rows that a user labelled, because labels are for measuring only.
+                # Rows that a user labelled are not used to fit, because here labels are only for
+                # measuring.
                 CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none"),
             )
         except CovcalError as error:
@@ -323,17 +324,17 @@ def _fit_of(calibration: Calibration) -> Fit:
     )
 
 
-# The time of stages, and the hash of the code.
+# The time that stages take, and the hash of the code.
 
 
 class Stopwatch:
-    """A stopwatch that adds up the time of every stage.
+    """A stopwatch that adds up the time of each stage.
 
-    It is also a progress callback, which is called when a piece of work is done.
+    It can also be called with a `Progress`, whenever a piece of work is done.
     """
 
     def __init__(self) -> None:
-        self.spent: dict[str, Duration] = {}  # time by stage
+        self.spent: dict[str, Duration] = {}  # time so far, by stage
         self.start()
 
     def start(self) -> None:
@@ -341,7 +342,7 @@ class Stopwatch:
         self._last = time.perf_counter(), time.process_time()
 
     def stop(self, stage: str) -> None:
-        """Add the time since the last call to a stage, and start again."""
+        """Add the time since the last call to this stage, and start again."""
         (wall, cpu), before = self._last, self.spent.get(stage, Duration(0.0, 0.0))
         self.start()
         self.spent[stage] = Duration(
@@ -349,7 +350,7 @@ class Stopwatch:
         )
 
     def __call__(self, progress: Progress) -> None:
-        """Add the time since the last report to the stage of this report."""
+        """Add the time since the last report to the stage that this report names."""
         self.stop(progress.stage)
 
 
@@ -375,7 +376,7 @@ NUMERICAL = (
 
 @cache
 def code_sha256(parts: Sequence[str] = NUMERICAL, folder: Path = PACKAGE) -> str:
-    """Return a hash of modules, and of all modules of packages, in a folder; all must exist."""
+    """Return a hash of modules, and of all modules of packages, in a folder. All must exist."""
     digest = hashlib.sha256()
     for part in parts:
         path = folder / part

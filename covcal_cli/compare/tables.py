@@ -1,4 +1,4 @@
-"""A comparison as a table for the screen, Markdown, LaTeX or CSV."""
+"""Show a comparison as a table: on the screen, in Markdown, LaTeX or CSV."""
 
 import csv
 import io
@@ -14,17 +14,17 @@ from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import write_text
 from covcal_cli.report.tables import Table, TeX, latex
 
-# With more shifts than this, shifts are rows of a second table instead of columns.
+# If there are more shifts than this, they are the rows of a second table, not columns.
 _WIDE = 8
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of texts: column heads, and rows of as many cells."""
+    """A table of texts: the heads of columns, and rows with a cell for each."""
 
     heads: list[str]
     rows: list[list[str]]
-    texts: tuple[int, ...] = (0,)  # columns of text; all others are numbers
+    texts: tuple[int, ...] = (0,)  # which columns are text; all others are numbers
 
 
 def grids(
@@ -32,10 +32,11 @@ def grids(
 ) -> list[Grid]:
     """Return the comparison as one table, or as two if there are many shifts.
 
-    The table has a row per method that ran, and a column per shift. With several shifts it also has
-    the mean over shifts, the worst score, the mean rank, and the number of shifts that the method
-    harms. A method that did not run on all shifts has only the number of harmed shifts. If there
-    are many shifts, they are the rows of a second table. `bold` marks the best cell.
+    The table has a row for each method that ran, and a column for each shift. If there are several
+    shifts, more columns show the mean over shifts, the worst score, the mean rank, and on how many
+    shifts the method does harm. A method that did not run on every shift has only the last of
+    these. If there are many shifts, they are the rows of a second table. `bold` marks the best
+    cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -49,11 +50,11 @@ def grids(
 
 
 def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str]) -> Grid:
-    """Return a row per method and a column per shift."""
+    """Return a table with a row for each method and a column for each shift."""
     columns = []
     for shift in comparison.shifts:
         ranks = comparison.ranks(shift)
-        first = min(ranks.values(), default=0)  # ranks start at 1
+        first = min(ranks.values(), default=0)  # ranks begin at 1
         texts = {m: _score(comparison, shift, m, plus_minus) for m in comparison.ran}
         columns.append([bold(t) if ranks.get(m) == first else t for m, t in texts.items()])
     rows = [list(row) for row in zip(comparison.ran, *columns, strict=True)]
@@ -61,7 +62,7 @@ def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str
 
 
 def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
-    """Return a row per method with its numbers over all shifts."""
+    """Return a table with a row for each method, and its numbers over all shifts."""
     everywhere = comparison.everywhere
     sign = 1 if comparison.metric.better == "lower" else -1
     best = min((sign * comparison.mean(method) for method in everywhere), default=None)
@@ -82,12 +83,12 @@ def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
 
 
 def harm_heads(comparison: Comparison) -> list[str]:
-    """Return the heads of columns that count harmed shifts."""
+    """Return the heads of the columns that count shifts with harm."""
     return [f"> {100 * by:.0f}" if percent(comparison) else f"> {by}" for by in HARMS]
 
 
 def caption(comparison: Comparison) -> str:
-    """Return the legend of the table: the meaning of its numbers, columns and method names."""
+    """Return what the numbers, columns and method names of the table mean."""
     display = comparison.metric.report or comparison.metric.screen
     name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
@@ -109,7 +110,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def _prefixes(comparison: Comparison) -> str:
-    """Explain the parts of method names, and name the methods that could not run."""
+    """Return what the parts of method names mean, and which methods could not run."""
     parts = {part for method in comparison.ran for part in method.split("+")}
     meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
     used = [meaning for part, meaning in meanings.items() if part in parts]
@@ -119,9 +120,9 @@ def _prefixes(comparison: Comparison) -> str:
 
 
 def of_auto(comparison: Comparison) -> Grid | None:
-    """Return per shift the choice of auto, the estimated accuracy, and the checks that failed.
+    """Return for each shift what auto chose, the estimated accuracy, and which checks failed.
 
-    None if auto did not run, or no file allowed an estimate.
+    None if auto did not run, or if no file allowed an estimate.
     """
     rows = []
     for shift in comparison.shifts:
@@ -138,7 +139,7 @@ def of_auto(comparison: Comparison) -> Grid | None:
 
 
 def caption_of_auto(comparison: Comparison) -> str:
-    """Return the legend of `of_auto`, and the quality of the estimates."""
+    """Return what `of_auto` shows, and how good the estimates are."""
     coverage = comparison.coverage()
     text = "Accuracies in percent; the true one is measured on the labelled test rows."
     if coverage is None:
@@ -151,7 +152,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names with their numbers of seeds; a name with all seeds has no number."""
+    """Return names with their number of seeds. A name that all seeds have gets no number."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -176,11 +177,11 @@ def number(comparison: Comparison, value: float) -> str:
     return f"{100 * value:.2f}" if percent(comparison) else f"{value:.4f}"
 
 
-# Formats of files, by suffix.
+# The formats of files, by the ending of their name.
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return Markdown tables, the best of each shift in bold."""
+    """Return Markdown tables, in which the best of each shift is bold."""
     parts = [markdown(grid) for grid in grids(comparison, bold=lambda text: f"**{text}**")]
     parts.append(caption(comparison))
     auto = of_auto(comparison)
@@ -205,7 +206,7 @@ def _in_markdown(text: str) -> str:
 
 
 def as_tex(comparison: Comparison) -> str:
-    """Return LaTeX tabulars (package booktabs), the best of each shift in bold."""
+    """Return LaTeX tables (package booktabs), in which the best of each shift is bold."""
     tables = grids(comparison, plus_minus=r" $\pm$ ", bold=lambda text: rf"\textbf{{{text}}}")
     return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, tables))
 
@@ -220,10 +221,10 @@ def _tabular(grid: Grid) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return a line per shift and method, with every metric; fractions, not percent.
+    """Return a line for each shift and method, with every metric as a fraction, not in percent.
 
-    The estimated accuracy of a shift is repeated in each of its lines. The seconds are for the fit
-    only, without adapt.
+    Every line of a shift has the estimated accuracy of the shift. The seconds are those of the fit,
+    without adapt.
     """
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
@@ -265,7 +266,7 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function that renders a comparison for the path's suffix."""
+    """Return the function that writes a comparison in the format of this path's ending."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
         raise CovcalError(
@@ -275,6 +276,6 @@ def require_format(path: Path) -> Callable[[Comparison], str]:
 
 
 def write_comparison(comparison: Comparison, path: str | Path, *, force: bool) -> None:
-    """Write a comparison in the format of the path's suffix, whole or not at all."""
+    """Write a comparison in the format of the path's ending, completely or not at all."""
     path = Path(path)
     write_text(path, require_format(path)(comparison), force=force)

@@ -1,6 +1,6 @@
 """Tables of text, and the tables of a report as HTML, with the diagram of a decision.
 
-All foreign text is escaped here.
+All text from outside is escaped here.
 """
 
 import math
@@ -21,18 +21,19 @@ from covcal_cli.maths.softmax import shown_temperatures
 from covcal_cli.records import Guard
 from covcal_cli.report.verdict import ReportContent
 
-MAX_CLASSES = 50  # rows of the table by class
+MAX_CLASSES = 50  # most rows of the table of classes
 _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
 _WIDTH, _HEIGHT = 420, 300
-_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # position and size of the plane in it
+_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # where in the diagram the plane is, and how large
 _EXPECTED, _MEASURED, _LIMIT = "var(--under)", "var(--ink)", "var(--over)"
-_STEPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # possible steps of the axis of errors
-_POINTS = 60  # number of points of the measured curve
-Points = Sequence[tuple[float, float]]  # accepted share and error
+# possible steps between the marks on the axis of errors
+_STEPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+_POINTS = 60  # number of points of the curve of measured errors
+Points = Sequence[tuple[float, float]]  # pairs of the accepted share and its error
 
 
 class Lines(str):
-    """A cell of several lines, without foreign text."""
+    """A cell of several lines, which contains no text from outside."""
 
     __slots__ = ()
 
@@ -45,7 +46,7 @@ class TeX(str):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, and rows of as many cells, to be drawn as text, Markdown or HTML.
+    """A table that can be drawn as text, Markdown or HTML.
 
     Cells are made printable, because names may contain any characters; `Lines` and `TeX` are not
     changed.
@@ -53,10 +54,11 @@ class Table:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    texts: Collection[int] = (0,)  # columns of text, which are left-aligned; the others are numbers
+    # which columns are text, and left-aligned; all others are numbers
+    texts: Collection[int] = (0,)
 
     def __post_init__(self) -> None:
-        """Make every cell printable."""
+        """Replace characters that cannot be printed."""
         object.__setattr__(self, "columns", [printable(text) for text in self.columns])
         rows = [
             [cell if isinstance(cell, Lines | TeX) else printable(cell) for cell in row]
@@ -90,16 +92,16 @@ def _tex_row(cells: Sequence[str]) -> str:
 
 
 def safe(text: str) -> str:
-    """Return any text escaped for HTML."""
+    """Return a text, escaped for HTML."""
     return escape(printable(text))
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
-    """Return a table of escaped cells.
+    """Return a table as HTML, with escaped cells.
 
     On a narrow screen a table of more than three columns, or with text in its last column, shows
     each row as a list of labelled cells, so that no cell is off screen. Line breaks within a cell
-    are kept. With `long_words`, words may break anywhere, which hashes and paths need.
+    are kept. If `long_words`, words may be broken anywhere, which hashes and paths need.
     """
     last = len(table.columns) - 1
     stacks = last > 2 or (last in table.texts and last > 0)
@@ -125,7 +127,7 @@ def html(table: Table, *, long_words: bool = False) -> str:
 
 
 def metrics_table(evaluation: Evaluation) -> str:
-    """Return every metric of every calibration, with its interval if it has one."""
+    """Return a table of every metric of every calibration, with intervals where there are any."""
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
     rows.append(["Temperature", *(evaluation.scalings[name].shown(3) for name in names)])
@@ -143,7 +145,7 @@ def metrics_table(evaluation: Evaluation) -> str:
 
 
 def differences_table(evaluation: Evaluation) -> str:
-    """Return the differences between calibrations on the same rows."""
+    """Return a table of the differences between calibrations on the same rows."""
     rows = []
     for difference in evaluation.differences:
         display = METRICS[difference.metric].report
@@ -167,9 +169,9 @@ def differences_table(evaluation: Evaluation) -> str:
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
-    """Return a line per predicted class, most over-confident first, and the number left out."""
+    """Return a row per predicted class, the most over-confident first, and how many are missing."""
     filled = [group for group in groups if group.n]
-    if len(filled) > MAX_CLASSES:  # fewer classes are shown in the order of the file
+    if len(filled) > MAX_CLASSES:  # if all classes fit, they stay in the order of the file
         filled = sorted(filled, key=lambda group: -(group.over_ece or 0.0) * group.n)
     rows = [
         [
@@ -187,7 +189,7 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
 
 
 def weights_table(calibration: Calibration) -> str | None:
-    """Return the diagnostics of the weights; None if no weights were computed."""
+    """Return a table of the checks of the weights; None if there are no weights."""
     health = calibration.weights
     if health is None:
         return None
@@ -203,7 +205,7 @@ def weights_table(calibration: Calibration) -> str | None:
 
 
 def candidates_table(calibration: Calibration) -> str | None:
-    """Return the candidates of ``auto``; None if the user named a method."""
+    """Return a table of the methods that ``auto`` compared; None if the user named a method."""
     if not calibration.candidates:
         return None
     rows = [
@@ -221,7 +223,7 @@ def candidates_table(calibration: Calibration) -> str | None:
 
 
 def checks_table(guards: Sequence[Guard]) -> str | None:
-    """Return every check with its number and threshold; None if there are no checks."""
+    """Return a table of every check, with its number and threshold; None if there are none."""
     if not guards:
         return None
     rows = [
@@ -239,7 +241,7 @@ def checks_table(guards: Sequence[Guard]) -> str | None:
 
 
 def estimates_table(estimation: Estimation) -> str:
-    """Return the target accuracy by every estimator; none of them reads a target label."""
+    """Return a table of the target accuracy by every estimator. None of them uses target labels."""
     rows = [
         [
             estimate.name,
@@ -255,7 +257,7 @@ def estimates_table(estimation: Estimation) -> str:
 
 
 def provenance_table(content: ReportContent) -> str:
-    """Return files with their hashes, versions and seeds."""
+    """Return a table of files with their hashes, versions and seeds."""
     named = [entry for calibration in content.calibrations.values() for entry in calibration.inputs]
     if content.evaluation is not None:
         named += content.evaluation.inputs
@@ -274,7 +276,7 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the body of the section as HTML; `metrics` are those of the decision's calibration."""
+    """Return the HTML of the section. `metrics` are those of the decision's calibration."""
     curve = () if metrics is None else measured_curve(metrics)
     key = "The line shows the expected error, and the area its range."
     if curve:
@@ -286,7 +288,7 @@ def acceptance(
 
 
 def sentence(decision: Decision) -> str:
-    """Return a sentence on the accepted rows and their error."""
+    """Return a sentence on which rows are accepted, and their error."""
     if not decision.accepts_rows:
         return "The decision makes sets of classes."
     limit = None if decision.error is None else short_percent(decision.error)
@@ -322,7 +324,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
 
 
 def measured_curve(metrics: Metrics) -> Points:
-    """Return the measured error of the most confident rows, for shares of the rows."""
+    """Return, for each share of the rows, the measured error of the most confident ones."""
     rows = metrics.ranked
     n = len(rows)
     starts = np.unique(np.linspace(0, n, min(n, _POINTS), endpoint=False).astype(np.int64))
@@ -334,11 +336,11 @@ def measured_curve(metrics: Metrics) -> Points:
 
 
 def diagram(decision: Decision, measured: Points) -> str:
-    """Return a diagram as SVG: the error of accepted rows by their share."""
+    """Return an SVG diagram of the error of the accepted rows, by their share."""
     limit = decision.error or 0.0
     errors = (*(point.high for point in decision.curve), *(error for _, error in measured))
     largest = min(1.0, max(limit * 1.5, 0.01, *errors))
-    # At most five steps of a round size, and the axis ends at a step.
+    # at most five steps of a round size; the axis ends at a step
     step = next(size for size in _STEPS if size * 5 >= largest)
     highest = step * math.ceil(largest / step - 1e-9)
 
