@@ -179,14 +179,15 @@ def read_rows(
 
 
 def identity(n_features: int) -> Projection:
-    """Return the identity map."""
+    """Return the projection that changes nothing."""
     return Projection(torch.zeros(n_features), None, 1.0)
 
 
 def principal_components(source: Blocks, target: Blocks, components: int) -> Projection:
-    """Fit a projection on the training rows of both domains, each read twice.
+    """Fit a projection on the training rows of both domains, which are read twice.
 
-    `components` is the largest number of directions. Directions without variance are left out.
+    `components` is the largest number of directions to keep. Directions in which no feature varies
+    are left out.
     """
     mean = (_mean(source) + _mean(target)) / 2
     covariance = (_second_moment(source, mean) + _second_moment(target, mean)) / 2
@@ -200,7 +201,7 @@ def principal_components(source: Blocks, target: Blocks, components: int) -> Pro
 
 
 def _mean(blocks: Blocks) -> Tensor:
-    """Return the mean row, shape (d,) float64."""
+    """Return the mean of the rows, (d,) float64."""
     sums, rows = torch.zeros((), dtype=torch.float64), 0
     for block in blocks():
         sums, rows = sums + block.sum(dim=0, dtype=torch.float64), rows + len(block)
@@ -208,7 +209,7 @@ def _mean(blocks: Blocks) -> Tensor:
 
 
 def _second_moment(blocks: Blocks, mean: Tensor) -> Tensor:
-    """Return the mean of (x - mean) (x - mean)^T, shape (d, d) float64."""
+    """Return the mean of (x - mean) (x - mean)^T, (d, d) float64."""
     total, rows = torch.zeros((len(mean), len(mean)), dtype=torch.float64), 0
     for block in blocks():
         centred = (block - mean.float()).double() if len(mean) <= 256 else block - mean.float()
@@ -220,8 +221,8 @@ def _second_moment(blocks: Blocks, mean: Tensor) -> Tensor:
 def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest eigenvalues and their vectors, by orthogonal iteration.
 
-    A full decomposition of 2048 features takes seconds; this takes milliseconds. It is exact if
-    `count` is the number of features.
+    For 2048 features, a full decomposition would take seconds instead of milliseconds. If `count`
+    is the number of features, the result is that of a full decomposition.
     """
     width = len(covariance)
     started = torch.Generator().manual_seed(0)
@@ -231,21 +232,21 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         basis = torch.linalg.qr(covariance @ basis).Q
     values, rotation = torch.linalg.eigh(basis.T @ covariance @ basis)
     vectors = (basis @ rotation).flip(1)[:, :count]
-    # The sign of an eigenvector is arbitrary: make the largest entry positive.
+    # An eigenvector may have either sign: make its largest entry positive.
     largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
     return values.flip(0)[:count].clamp(min=0.0), vectors * torch.sign(largest)
 
 
-# Batches, and samples.
+# Drawing batches and samples.
 class RowStream:
-    """Endless row numbers for M members: one seeded permutation after another."""
+    """Row numbers without end, for M members: one random permutation after another."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators
         self._left = [torch.empty(0, dtype=torch.int64) for _ in generators]
 
     def take(self, steps: int, batch: int) -> Tensor:
-        """Return the next row numbers, shape (steps, M, batch) int64, on the CPU."""
+        """Return the next row numbers, (steps, M, batch) int64, on the CPU."""
         return (
             torch.stack([self._take(m, steps * batch) for m in range(len(self._left))])
             .view(len(self._left), steps, batch)
@@ -263,5 +264,5 @@ class RowStream:
 
 
 def spread_rows(rows: Tensor, most: int) -> Tensor:
-    """Return at most `most` rows, evenly spaced, since files are often sorted by class."""
+    """Return at most `most` rows, at equal distances, because files are often sorted by class."""
     return rows[:: max(1, -(-len(rows) // most))]

@@ -172,11 +172,11 @@ class _Sample:
 
 
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
-    """Draw at most `most` rows in proportion to their weights; return the rows and their counts.
+    """Draw at most `most` rows. Return their numbers, and how often each was drawn.
 
-    Importance weights may put most of the mass on a few rows, and a uniform draw would miss these
-    rows. A stratified draw along the cumulated weights takes every heavy row in proportion to its
-    weight.
+    A row is drawn in proportion to its weight. Importance weights may be large in only a few rows,
+    which a uniform draw would miss. The draw goes in equal steps along the cumulated weights, so
+    every row with a large weight is drawn as often as its weight says.
     """
     if len(weights) <= most:
         return np.arange(len(weights)), weights
@@ -188,7 +188,7 @@ def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float6
 
 
 def _cut(logits: Floats, values: int) -> Iterator[Floats]:
-    """Yield blocks with a limited number of values, in row order."""
+    """Yield blocks of a limited size, in the order of rows."""
     rows = max(1, values // logits.shape[1])
     for start in range(0, len(logits), rows):
         yield logits[start : start + rows]
@@ -196,16 +196,16 @@ def _cut(logits: Floats, values: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class _Shift:
-    """A function from logits (m, K) to float32 of shape (K, m), with each row's highest at 0."""
+    """A function from logits (m, K) to float32 (K, m), with the highest of each row at 0."""
 
-    depth: float  # a logit further below the highest is a mask
-    floor: float  # replaces a mask, because -inf cannot be multiplied by 0
+    depth: float  # a logit that is further than this below the highest is a mask
+    floor: float  # what masks become, because -inf cannot be multiplied by 0
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
-        """Return the shift for temperatures up to `highest_t`.
+        """Return the function for temperatures up to `highest_t`.
 
-        At all these temperatures, the floor has probability 0.
+        At all of these, `floor` has probability 0.
         """
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
@@ -220,16 +220,16 @@ class _Shift:
         return values.astype(np.float32, copy=False)
 
 
-# The losses of rows, and the weighted mean loss as a function of log T.
+# The loss of each row, and the weighted mean loss as a function of log T.
 
 
 def brier_rows(
     block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
-    """Return ||p - y||^2 of every row, and its derivatives with respect to s = log T.
+    """Return ||p - y||^2 of each row, and its derivatives in s = log T.
 
-    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d. Logits are class-major,
-    shape (K, m), with each row's highest at 0. They must be finite if derivatives are wanted.
+    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d. Logits have the shape
+    (K, m), and the highest of each row is 0. For derivatives, they must be finite.
     """
     u, e = _exponentials(block, temperature)
     total = _sums(e)
@@ -238,7 +238,7 @@ def brier_rows(
     loss = squares - 2 * p_y + 1
     if not derivatives:
         return [loss]
-    # Moments of u under p, and sums of p^2 u and p^2 u^2.
+    # Sums of p u and p u^2, and of p^2 u and p^2 u^2.
     weighted = e * u
     mean = _sums(weighted) / total
     variance = _products(weighted, u) / total - mean**2
@@ -258,7 +258,7 @@ def brier_rows(
 def nll_rows(
     block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
-    """Return -log p_y of every row, at most `MOST_NLL`, and its derivatives as `brier_rows`."""
+    """Return -log p_y of each row, at most `MOST_NLL`, and its derivatives, as in `brier_rows`."""
     u, e = _exponentials(block, temperature)
     total = _sums(e)
     u_y = _label_logits(block, labels) / temperature
@@ -277,7 +277,10 @@ def nll_rows(
 
 
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
-    """Return u = z/T and e^u; in float64 for few classes, whose sums hardly change at large T."""
+    """Return u = z/T and e^u.
+
+    With few classes they are float64, because at large T, sums hardly change with T.
+    """
     with np.errstate(over="ignore"):  # a mask can be near the lowest float32
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
     e = np.exp(u)
@@ -300,16 +303,16 @@ def _wide(values: Floats) -> Float64s:
     return values.astype(np.float64)
 
 
-# Functions of a class-major block, labels and T: the loss of every row, and its derivatives.
+# Functions of logits (K, m), labels and T that return the loss of each row, and its derivatives.
 ROW_LOSSES: dict[Loss, Callable[[Floats, Labels, float, bool], list[Float64s]]] = {
     "brier": brier_rows,
     "nll": nll_rows,
 }
-Derivatives = tuple[float, float, float]  # the loss, its slope and its curvature in log T
+Derivatives = tuple[float, float, float]  # the loss, and its first two derivatives in log T
 
 
 class _Objective:
-    """The weighted loss of fixed rows, in shifted blocks, as a function of log T."""
+    """The weighted mean loss of the same rows, as a function of log T."""
 
     def __init__(
         self,
@@ -322,12 +325,12 @@ class _Objective:
         self._blocks, self._labels, self._weights = blocks, labels, weights
         self._loss, self._of_rows, self._floor = loss, ROW_LOSSES[loss], floor
         self._total = float(weights.sum())
-        self.ruled_out = 0  # rows whose label is a masked class, counted by the last pass
+        self.ruled_out = 0  # number of rows whose label is a masked class
 
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return loss and derivatives at some values of log T, and only the loss at others."""
+        """Return the loss with its derivatives at some log T, and only the loss at others."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -336,7 +339,7 @@ class _Objective:
             labels, weights = self._labels[start:stop], self._weights[start:stop]
             for total, (log_t, derivatives) in zip(sums, points, strict=True):
                 rows = self._of_rows(block, labels, math.exp(log_t), derivatives)
-                # np.dot would start BLAS threads, which is slow on a busy machine.
+                # np.dot would start threads, which are slow on a busy machine
                 total[: len(rows)] += [(weights * row).sum() for row in rows]
             lowest = (_label_logits(block, labels) <= self._floor) & (weights > 0)
             self.ruled_out += int(np.count_nonzero(lowest))
@@ -346,10 +349,11 @@ class _Objective:
         return of_slopes, [loss for loss, _, _ in means[len(slopes_at) :]]
 
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
-        """Return a grid of log T that ends at `highest`, ascending, and the loss at each point.
+        """Return values of log T in equal steps that end at `highest`, and the loss at each.
 
         Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures, and
-        squared for the others. In float64 an error in the last digit grows to 1e-8 at the lowest T.
+        squared for the others. In float64, an error in the last digit has grown to 1e-8 at the
+        lowest T.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
@@ -366,7 +370,7 @@ class _Objective:
                 for halving in range(_HALVINGS):
                     p_y = powers[own] / total
                     np.multiply(powers, powers, out=powers)
-                    squares = np.einsum("km->m", powers)  # the sums of the next temperature
+                    squares = np.einsum("km->m", powers)  # sums for the next temperature
                     if self._loss == "brier":
                         rows = squares / total**2 - 2 * p_y + 1
                     else:
@@ -379,13 +383,13 @@ class _Objective:
         return np.asarray(highest - _GRID_STEP * steps, np.float64), values
 
 
-# The search over log T.
+# The search for T.
 
 
 def _interior_minima(values: Float64s) -> list[int]:
-    """Return the local minima of the grid; for a plateau, its middle.
+    """Return the local minima on the grid; where the loss is flat, the middle.
 
-    A plateau that reaches an end of the grid is not interior.
+    Where it is flat up to an end of the grid, there is no minimum inside.
     """
     tie = _TIE * max(1.0, float(np.abs(values).max()))
     minima, left = [], 0
@@ -401,18 +405,18 @@ def _interior_minima(values: Float64s) -> list[int]:
 
 @dataclass
 class _Descent:
-    """A descent to a local minimum, by Newton's method within a bracket, else by bisection."""
+    """A descent to a local minimum. It uses Newton's method between two bounds, else bisection."""
 
     log_t: float
     left: float
     right: float
-    third: float = 0.0  # third derivative, from the curvatures at two points
+    third: float = 0.0  # third derivative, from the second derivatives at two points
     loss: float = math.nan
     done: bool = False
-    _last: tuple[float, float] | None = None  # the last log T, and the curvature there
+    _last: tuple[float, float] | None = None  # the log T before, and the second derivative there
 
     def move(self, derivatives: Derivatives) -> None:
-        """Take the next step, no longer than a step of the grid; check whether it is the last."""
+        """Take a step, at most as long as a step of the grid, and check whether it is the last."""
         value, slope, curvature = derivatives
         if slope < 0:
             self.left = self.log_t
@@ -424,9 +428,9 @@ class _Descent:
         if curvature > 0:
             step = -slope / curvature
             bend = self.third * step / curvature
-            # Newton's step, corrected by the third derivative.
+            # Newton's step, made more exact with the third derivative
             step *= 1 - bend / 2 if abs(bend) < 1 else 1
-        else:  # if the loss is not convex here, the slope gives only the direction
+        else:  # where the loss is not convex, only the direction of the slope is used
             step = -math.copysign(_GRID_STEP, slope)
         step = max(-_GRID_STEP, min(_GRID_STEP, step))
         newton = curvature > 0 and self.left <= self.log_t + step <= self.right
@@ -440,17 +444,17 @@ class _Descent:
 
 @dataclass(frozen=True)
 class _Search:
-    """A search over an interval in log T."""
+    """A search between two values of log T."""
 
     low: float
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
-        """Return the local minima on all rows, ends of the interval that are lower, and T = 1."""
-        # A grid over the whole interval, on the sample, finds the local minima.
+        """Return the minima on all rows, ends of the interval if they are lower, and T = 1."""
+        # first, find the local minima on the sample, with a grid over the whole interval
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
-        # Refine on the sample first, so that fewer passes over all rows are needed.
+        # then make them more exact on the sample, so that all rows are read fewer times
         self._refine(few_rows, starts, [])
         ends = self._lowest_ends(values)
         descents = [_Descent(near.log_t, self.low, self.high, near.third) for near in starts]
@@ -464,7 +468,7 @@ class _Search:
     def _refine(
         self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
     ) -> list[float]:
-        """Move all descents to their minima; return the losses of the first pass at `values_at`."""
+        """Move all descents to their minima. Return the first losses at `values_at`."""
         derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
         moving = list(descents)
         for _ in range(_MAX_STEPS):
@@ -480,9 +484,9 @@ class _Search:
         return self.low if limit == "lower" else self.high
 
     def _lowest_ends(self, values: Float64s) -> list[Limit]:
-        """Return an end of the grid if it is the lowest point.
+        """Return an end of the grid if the loss is lowest there.
 
-        The first point of the grid is a quarter of a step below the interval.
+        The first point of the grid is a quarter of a step before the interval.
         """
         lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
         ends: list[tuple[float, Limit]] = [(values[0], "lower"), (values[-1], "upper")]
@@ -492,5 +496,5 @@ class _Search:
 def _best(points: list[_Point]) -> _Point:
     lowest = min(point.loss for point in points)
     tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
-    # In a tie, a minimum inside the interval is chosen before a limit.
+    # if losses are equal, a minimum inside the interval is preferred to a limit
     return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))
