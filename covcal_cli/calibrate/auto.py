@@ -35,8 +35,8 @@ _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
 _SHOWN = 5e-5  # a smaller difference does not show in the printed digits
-# The time of COT grows about with K^3. With more classes, it is computed only if the choice depends
-# on it.
+# The time of COT grows about with K^3. If there are more classes than this, COT is computed only
+# where the choice of auto depends on it.
 _MOST_CLASSES_OF_COT = 100
 
 

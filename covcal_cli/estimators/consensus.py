@@ -11,8 +11,8 @@ The rule by which they are combined: (Its constants are in this module, in `clus
      falls, and there are more than two classes, two more checks must pass. `shift within classes`:
      rows of the same predicted class have moved. `source clusters`: clustering finds the classes on
      the source.
-   - If not: only DoC. Then perhaps only the class frequencies changed, which the other estimators
-     would take for errors. Or the classes form no clusters, which two of them need.
+   - If not: only DoC. Perhaps only the class frequencies have changed, and the other estimators
+     mistake this for errors. Or the classes form no clusters, which two of them need.
    - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC (only DoC if
      the source has fewer than 5 errors), or the frequencies of predicted classes if these give a
      lower accuracy.

@@ -27,8 +27,9 @@ class MeanGap:
     def of(cls, bins: Bins, level: float = LEVEL) -> "MeanGap":
         """Measure the gap on rows in bins.
 
-        The interval of the ECE gives half of its error rate to a test of this gap. The gap is
-        proved only by the same test, so that both sentences together share one error rate.
+        A gap counts as proved only if an interval with half of the error rate excludes 0. The
+        interval of the ECE uses the same test. So what is said about the gap and the ECE is wrong,
+        together, no more often than the level allows.
         """
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)
