@@ -34,11 +34,12 @@ from covcal_cli.files import check_output
 
 Columns = Mapping[str, NDArray[Any]]
 NUMBERS = ("features", "logits")
-BATCHES_PER_PIECE = 8  # enough rows to decode ahead of the model, and few enough to repeat
+# enough rows that reading can run ahead of the model, and few enough to read again
+BATCHES_PER_PIECE = 8
 
 
 class Piece(TypedDict):
-    """Neighbours among the chosen rows of a domain: positions `first` to `last` - 1."""
+    """Rows `first` to `last` - 1 among the chosen rows of a domain."""
 
     domain: str
     first: int
@@ -46,7 +47,7 @@ class Piece(TypedDict):
 
 
 class Extractor:
-    """A runner of a model over pieces of the rows; each worker has one.
+    """A callable that runs the model over pieces of the rows. Each worker has one.
 
     Parameters
     ----------
@@ -127,16 +128,16 @@ def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piec
 
 
 class Join:
-    """A join that puts rows from workers, in any order, into their places in the spools.
+    """Collects the rows that workers send, in any order, and appends them to the spools in order.
 
-    A spool is filled from the front; rows that come early wait in memory.
+    A spool is filled from the front. Rows that come too early wait in memory.
     """
 
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False after a logit or a feature of a readable row was not a number. No later row is kept,
-        # so that ``extract`` itself runs this row and names the problem.
+        # False once a logit or a feature of a row is not a number. No row after it is kept. Then
+        # ``extract`` itself runs this row, and its message names the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:
@@ -159,7 +160,7 @@ class Join:
         Raises
         ------
         CovcalError
-            If rows are missing; it names the domain and the number of rows.
+            If rows are missing. The message names the domain and how many rows are missing.
         """
         for name, spool in self._spools.items():
             missing = len(self._plan.domains[name].rows) - spool.done
@@ -189,7 +190,7 @@ class Join:
 
 
 def _runs(block: Columns) -> Iterator[Columns]:
-    """Cut a block into runs of neighbouring rows; an engine may put any rows into a block."""
+    """Split a block into runs of consecutive rows, because Ray may put any rows into a block."""
     breaks = (np.diff(block["position"]) != 1) | (block["domain"][1:] != block["domain"][:-1])
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(block["position"])]
     for first, last in pairwise(edges):
@@ -205,7 +206,7 @@ def run_on_ray(
     Raises
     ------
     CovcalError
-        If a worker fails; it has the worker's error.
+        If a worker fails. The message is that of the worker.
     """
     import ray
     from ray.exceptions import RayError

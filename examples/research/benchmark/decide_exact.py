@@ -3,10 +3,10 @@
     python examples/research/benchmark/decide_exact.py [--draws 10000]
 
 The region, the draw, the candidates and their tests are those of the command. Only the labels are
-simulated, so that accepting any row breaks the promise. For a promise about future rows, the error
-of future rows equals the limit. It is the same for all rows, or grows along the order to twice the
-limit. For a promise about these rows, the candidate has one wrong row too many. Each line of the
-output is a setting, with the share of draws in which the promise is broken.
+simulated, in the worst case: if any row is accepted, the promise is broken. For a promise about
+future rows, the error of future rows equals the limit. It is the same for all rows, or grows along
+the order to twice the limit. For a promise about these rows, the candidate has one wrong row too
+many. Each line of the output is a setting, with the share of draws in which the promise is broken.
 
 All draws of a setting are made at once: `drawn_together` is `labels.draws.drawn` for many draws.
 """
@@ -48,7 +48,7 @@ _TWICE = ((60, 20), (300, 50), (2_000, 100))
 
 @dataclass(frozen=True)
 class Setting:
-    """A pool of rows, and the error and certainty of the promise."""
+    """A set of rows to draw from, and the error and the certainty that are promised."""
 
     rows: int
     labels: int  # number of labels of one batch
@@ -57,7 +57,7 @@ class Setting:
 
     @property
     def ranking(self) -> Ranking:
-        """Scores, and beliefs with which a promise is likely."""
+        """Scores of the rows, and forecasts that make a promise likely."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
@@ -68,10 +68,10 @@ class Setting:
 
 
 class Draws:
-    """Many draws of the same batches from a pool. After each batch, a candidate is tested."""
+    """Many draws of the same batches from one set of rows; a candidate is tested after each."""
 
     def __init__(self, setting: Setting, batches: int, draws: int, *, pool: bool) -> None:
-        """Draw; `pool` tests all rows, although labels outside the region are rarer."""
+        """Draw the batches. `pool` tests all rows, although labels outside the region are rarer."""
         self.setting, self.ranking, self.pool = setting, setting.ranking, pool
         self.rng = np.random.default_rng([setting.rows, setting.labels])
         self.regions: list[int] = []
@@ -109,7 +109,7 @@ class Draws:
         self.inclusions.append(parts)
 
     def samplings(self, count: int, looks: int, draw: int) -> list[Sampling]:
-        """Return the `Sampling` of each batch of one draw from the first `count` rows."""
+        """Return, for one draw, the `Sampling` of each batch, from the first `count` rows."""
         samplings = []
         for batch in range(looks):
             left = count - sum(int((rows[draw] < count).sum()) for rows in self.rows[:batch])
@@ -121,12 +121,12 @@ class Draws:
         return samplings
 
     def broken(self, *, these_rows: bool) -> list[float]:
-        """Return the shares of draws that break the promise, by arrangement of wrong rows."""
+        """Return the share of draws with a broken promise, per placement of the wrong rows."""
         passes = [self._passes(look, these_rows) for look in range(1, len(self.rows) + 1)]
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
     def _passes(self, look: int, these_rows: bool) -> list[Booleans]:
-        """Return the draws that accept the first candidate, by arrangement of wrong rows."""
+        """Return which draws accept the first candidate, per placement of the wrong rows."""
         level, error = level_of_look(CERTAINTY, look), self.setting.error
         drawn = np.concatenate(self.rows[:look], axis=1)
 
@@ -152,7 +152,7 @@ class Draws:
         return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
 
     def _wrong(self, count: int, these_rows: bool) -> list[Booleans]:
-        """Return which drawn rows are wrong, by arrangement of the wrong rows."""
+        """Return which drawn rows are wrong, per placement of the wrong rows."""
         rng, error = np.random.default_rng([7, count]), self.setting.error
         rows = np.concatenate(self.rows, axis=1)
         if not these_rows:

@@ -1,4 +1,4 @@
-"""The run of the benchmark: features files, `covcal compare` on them, table.md and results.json."""
+"""Run the benchmark: make the features files, compare on them, write table.md and results.json."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -60,7 +60,7 @@ def benchmark(
     features = output / "features"
     features.mkdir(parents=True, exist_ok=True)
     tasks = [(case, features, seed) for case in cases for seed in range(seeds)]
-    # Only cases whose rows are redrawn have a file for every seed.
+    # only cases that draw other rows for each seed have a file for each seed
     draws = [(case, folder, seed) for case, folder, seed in tasks if case.redrawn or seed == 0]
     _map(_make_features, draws, jobs)
     runs = [Run(case.shift, case.path(folder, seed), seed) for case, folder, seed in tasks]

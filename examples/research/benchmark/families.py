@@ -1,11 +1,11 @@
 """The families of the benchmark, their halves, and the makers of their features files.
 
-The half of a family never changes. Settings and the first rule of auto were chosen on svhn-usps,
-office, reviews and corruptions, so these are in *choose*. The other families got their half before
-any method was run on them. We have looked at the five digit shifts of the paper too often to test a
-rule on them: they are *seen*, and reported separately. The first 64 shifts of *test* tested the
-second rule, so they are *seen-once*. The families of the third rule were written before any method
-was run on them.
+A family stays in its half for ever. *choose* has svhn-usps, office, reviews and corruptions,
+because settings and the first rule of auto were chosen on them. The other families were put into a
+half before any method was run on them. We have looked at the five digit shifts of the paper too
+often to test a rule on them: they are *seen*, and reported separately. The first 64 shifts of
+*test* tested the second rule, so they are *seen-once*. The families of the third rule were written
+before any method was run on them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ class Case:
 
     @property
     def unshifted(self) -> bool:
-        """Whether both domains are random parts of the same rows: the name ends in ``-none``."""
+        """Whether both domains are parts of the same rows; the name then ends in ``-none``."""
         return self.shift.endswith("-none")
 
     def path(self, folder: Path, seed: int) -> Path:
@@ -91,11 +91,11 @@ class Family:
 
     half: Half
     kind: Kind
-    # A function of a data folder that returns the makers by name.
+    # a function from the data folder to the makers of shifts, by name
     makers: Callable[[Path], Mapping[str, Maker]] = field(default=lambda _: {})
     extracted: tuple[str, ...] = ()  # shifts that ``paper/reproduction`` extracts
-    files: tuple[str, ...] = ()  # needed files of the data folder
-    packages: tuple[str, ...] = ()  # needed optional packages, whose wheels hold data
+    files: tuple[str, ...] = ()  # files that the data folder must contain
+    packages: tuple[str, ...] = ()  # packages that must be installed, because they contain data
     redrawn: bool = False
     shift_kind: ShiftKind = "mixed"
 
@@ -103,7 +103,7 @@ class Family:
 def cases(
     data: Path, families: Sequence[str] | None = None, *, half: Half | None = None
 ) -> list[Case]:
-    """Return the shifts of some families; only checks that files and packages exist.
+    """Return the shifts of some families, after checking that files and packages exist.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The results by kind of shift: the error, the harm, the estimate and the warnings of auto."""
+"""For each kind of shift: the error, the harm, the estimate and the warnings of auto."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -10,7 +10,8 @@ from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
 from covcal_cli.compare.tables import Grid, harm_heads
 
-TOLERANCE = 0.03  # auto needs no warning if its ECE is this near to the better baseline
+# auto needs no warning if its ECE exceeds that of the better baseline by at most this
+TOLERANCE = 0.03
 CAPTION = (
     "Mean ECE in percent. *ratio*: the mean of auto divided by the better mean of none and temp. "
     "The estimate: its mean error, the share of intervals that contain the true accuracy, and "
@@ -20,7 +21,7 @@ CAPTION = (
 
 
 def by_kind(cases: Sequence[Case], results: Results) -> Grid:
-    """Return a row per kind of shift, a row for all kinds, and a row for pairs without a shift."""
+    """Return a row for each kind of shift, a row for all, and a row for pairs without a shift."""
     selections: list[tuple[str, list[str]]] = [
         (kind, [case.shift for case in cases if case.shift_kind == kind]) for kind in SHIFT_KINDS
     ]

@@ -65,7 +65,7 @@ MAX_TEST = 6000  # the most test rows for an ECE
 
 @dataclass(frozen=True)
 class Point:
-    """Results of one shift with one number of labels: means over draws, as fractions."""
+    """Results of one shift with one number of labels, as means over draws."""
 
     family: str
     shift: str
@@ -73,20 +73,20 @@ class Point:
     labels: int
     ece: dict[str, float]  # ECE by method
     error: dict[str, float]  # error of the accuracy, by method
-    covered: float | None = None  # share of the intervals by `labelled` that contain the accuracy
+    covered: float | None = None  # share of the intervals of `labelled` that contain the accuracy
     width: float | None = None  # mean width of these intervals
     wilson: float | None = None  # mean width of Wilson's intervals for random rows
 
 
 @dataclass(frozen=True)
 class _Target:
-    """The target of one file: the rows to draw from, and the test rows."""
+    """The target rows of one file: those to draw from, and the test rows."""
 
     logits: Float32s  # confidence of the rows to draw from
     labels: Labels
-    right: Float64s  # whether the classifier is right
-    forecast: Float64s  # probability that it is right, by ``covcal pick``
-    frame: Float32s  # logits of the rows for the mean confidence
+    right: Float64s  # whether the classifier is right in these rows
+    forecast: Float64s  # the probability that it is right, as ``covcal pick`` estimates it
+    frame: Float32s  # logits of the rows over which the confidence is averaged
     test_logits: Float32s
     test_right: Booleans
 
@@ -149,7 +149,7 @@ def _by_method(kind: str, mean: dict[str, float]) -> dict[str, float]:
 def _measure_random(
     target: _Target, n: int, rng: np.random.Generator, measured: dict[str, list[float]]
 ) -> None:
-    """Measure both temperatures by random rows."""
+    """Measure both temperatures that are fitted on random rows."""
     rows = rng.choice(len(target.right), n, replace=False)
     right = target.right[rows]
     accuracy, truth = float(right.mean()), float(target.right.mean())
@@ -199,7 +199,7 @@ def _measure_picked(
 def points_of(
     case: Case, folder: Path, *, seeds: int, draws: int, adapting: bool
 ) -> Iterator[Point]:
-    """Yield the points of a shift, one file per seed; points with a record are read from it."""
+    """Yield the points of a shift, with one file per seed, or from their records."""
     for seed in range(seeds):
         if seed and not (adapting or case.redrawn):
             return  # another seed would have the same file

@@ -30,21 +30,22 @@ _RANGE = 3e-3, 3e2
 
 @dataclass(frozen=True)
 class Truth:
-    """The accuracies and ceilings of one run, by its labels."""
+    """What labels show about one run: accuracies and ceilings."""
 
     source_accuracy: float  # accuracy of the classifier on source validation rows
-    prior_drift: float  # total variation between the class frequencies of source and target
+    # half the sum of differences between the class frequencies of source and target
+    prior_drift: float
     accuracy: float  # accuracy on the target rows that the estimators read
     test_accuracy: float
     oracle_temperature: float
     oracle_ece: float
-    matched_temperature: float  # T whose mean confidence is the true accuracy
+    matched_temperature: float  # the T at which the mean confidence is the true accuracy
     matched_ece: float
 
 
 @dataclass(frozen=True)
 class Results:
-    """Results of all shifts in one state, and their truths."""
+    """The results of all shifts, and what their labels show, in one state."""
 
     state: str  # "without-adapt", or the preset of adapt
     comparison: Comparison
@@ -140,7 +141,7 @@ def _total_variation(first: Labels, second: Labels, K: int) -> float:
 
 
 def _grid(logits: Float32s) -> Float64s:
-    """Return temperatures in proportion to the size of the logits."""
+    """Return temperatures to try, in proportion to the size of the logits."""
     centred = logits - logits.mean(axis=1, keepdims=True)
     size = float(np.sqrt(np.square(centred, dtype=np.float64).mean())) or 1.0
     low, high = (math.log(size * end) for end in _RANGE)

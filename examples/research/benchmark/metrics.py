@@ -36,9 +36,11 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = tuple(CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-LEAST = 5  # rows of a class, and rows predicted as it
-Errors = tuple[bool, str, dict[str, float]]  # two classes, metric, error of each method
-Table = dict[tuple[str, int | None], float]  # by metric and class; None: one number for the shift
+LEAST = 5  # a class is compared if it has so many rows, and is predicted for so many
+# whether there are two classes, the metric, and the error of each method
+Errors = tuple[bool, str, dict[str, float]]
+# values by metric and class; class None is the number of the shift
+Table = dict[tuple[str, int | None], float]
 
 
 def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) -> Table:
@@ -55,7 +57,7 @@ def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) ->
 
 
 def with_means(table: Table, classes: int) -> Table:
-    """Return a table with the number of the shift for every metric."""
+    """Return a table that also has the number of the shift for every metric."""
     for name in NAMES:
         values = [value for (metric, _), value in table.items() if metric == name]
         if classes == 2:

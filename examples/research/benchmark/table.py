@@ -1,4 +1,4 @@
-"""table.md: the results per half, family and shift, with adapt and without it."""
+"""Write table.md: the results for each half, family and shift, with adapt and without it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,7 +111,7 @@ def _percent(value: float | None) -> str:
 
 
 def _methods(group: Group) -> Grid:
-    """Return a row per method, and a row per ceiling."""
+    """Return a row for each method, and a row for each ceiling."""
     comparison, rows = group.comparison, []
     best = comparison.best()
     for method in comparison.methods:
@@ -155,7 +155,7 @@ def _metrics(comparison: Comparison) -> Grid:
 
 
 def _families(groups: Sequence[Group]) -> Grid:
-    """Return a row per family, and a row for the half, which is the last group."""
+    """Return a row for each family, and a last row for the half."""
     overall = groups[-1].comparison.best()
     columns = tuple(dict.fromkeys((*_COLUMNS, overall)))
     rows = []
