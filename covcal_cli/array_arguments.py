@@ -9,8 +9,8 @@ from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# At least this many rows within [0, 1] are not logits, but probabilities. The first number is for
-# rows of several columns, the second for a single column.
+# If all values lie in [0, 1] and there are at least this many rows, the values are taken for
+# probabilities, not logits. The first number is for several columns, the second for one column.
 _FEW_BOUNDED = {True: 8, False: 50}
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 

@@ -204,7 +204,7 @@ class ScheduledOptimiser:
         self._groups = [(tensors, speed, step(tensors)) for tensors, speed in groups]
 
     def step(self, loss: Tensor, step: int) -> None:
-        """Take step number `step`, from 0, to lower `loss`."""
+        """Take a step that lowers `loss`. `step` is its number; the first step is number 0."""
         rate, decay = self._schedule.rate(step, self._n_rows), self._schedule.weight_decay
         torch.autograd.backward(loss)
         for tensors, speed, update in self._groups:

@@ -176,7 +176,7 @@ METHODS = {
             "blend",
             "blend",
             "by_consensus",
-            "mean of consensus and of the same on the logits of adapt",
+            "mean of two consensus forecasts: from the classifier's logits and from adapt's",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,

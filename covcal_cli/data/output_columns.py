@@ -76,7 +76,7 @@ class OutputColumns:
         if names is None:
             return self
         if self.positive in names and len(names) == 2:
-            note = f"{self.outputs[0]} is read as the class {self.positive}"
+            note = f"{self.outputs[0]} is read as the output of class {self.positive}"
             places = (1, 0) if self.positive == names[0] else (0, 1)
             return replace(self, names=names, order=places, notes=(note,))
         own = self.names

@@ -20,7 +20,7 @@ from covcal_cli.evaluate.result import Verdict, metrics_document
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.records import of_labels
 
-_LISTED = 10  # most labels that a note names
+_LISTED = 10  # the largest number of labels that a note names
 MACRO = "macro"  # stands for the mean over labels, in a limit such as ece:macro=0.05
 
 

@@ -106,8 +106,8 @@ def with_offsets(
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
     """Return for each class the log of its target frequency divided by its source frequency, (K,).
 
-    On the source, each class gets half a row more. On the target, it has at least one row in a
-    million, because 0 has no logarithm.
+    0.5 is added to each class's number of source rows. On the target, each class has a share of
+    at least one in a million, because 0 has no logarithm.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))

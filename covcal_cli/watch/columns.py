@@ -59,7 +59,7 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
-    """Return how much every column that has a sketch has drifted, if there are enough rows.
+    """Return the drift of every column with a sketch, if there are enough rows.
 
     A missing column counts as a column without values, unless all columns are missing.
     """

@@ -260,9 +260,12 @@ class ClassPlaces:
 
     def __post_init__(self) -> None:
         shape = self.means.shape
-        _require(len(shape) == 2 and self.spreads.shape == shape, "the places differ in size")
+        _require(
+            len(shape) == 2 and self.spreads.shape == shape,
+            "the means and spreads of the classes' logits differ in shape",
+        )
         lengths = {len(self.classes), len(self.counts), shape[0]}
-        _require(len(lengths) == 1, "the places differ in length")
+        _require(len(lengths) == 1, "the numbers of classes, counts and mean logits differ")
         is_sorted = list(self.classes) == sorted(set(self.classes))
         _require(is_sorted and set(self.classes) <= set(range(shape[1])), "a place has no class")
         _require(min(self.counts, default=1) >= 1, "a place has no rows")

@@ -360,7 +360,7 @@ def _repeats(entry: Measured, others: Mapping[str, Measured]) -> list[str]:
 
 
 def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
-    """Return a note about periods without rows before the periods that are reported."""
+    """Return a note that names the empty periods just before a reported period, if any."""
     asked = {period.measured.period for period in reported}
     missing = [
         name

@@ -160,7 +160,7 @@ def test_a_single_probability_is_of_the_class_that_it_names(
     options = () if order[0] in ("benign", "0") else ("--classes", "names.txt")
     done = covcal("extract", "--probabilities", "s.csv", "t.csv", *options, cwd=tmp_path)
     err = done.require_success().err
-    assert f"prob_{source} is read as the class {source}" in err
+    assert f"prob_{source} is read as the output of class {source}" in err
     assert "class 1 of two" not in err
     assert [name.decode() for name in dataset(tmp_path, "classes")] == list(order)
     expected = np.stack([of[name] for name in order], axis=1)

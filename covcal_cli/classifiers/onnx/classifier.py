@@ -6,8 +6,9 @@ How it works:
    a copy of the model in memory. The file is not changed.
 2. A `Reading` computes phi and the scores from these tensors. Its `Tail` says how the model's
    output follows from the scores (`reading`).
-3. On the first batch both are checked (``classifiers/proof.py``). They are checked again on every
-   later batch, because on a few rows a clipped output can look like plain logits.
+3. On the first batch, it is checked that the scores are a linear function of phi, and that the
+   output follows from the scores (``classifiers/proof.py``). Every later batch is checked too,
+   because on a few rows a clipped output can look like plain logits.
 4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading its
    inner tensors can change its output.
 """

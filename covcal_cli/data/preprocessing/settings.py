@@ -175,7 +175,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return the --resize with lengths in proportion to another crop, if lengths were given."""
+        """Return the --resize to pass if the crop `size` becomes `wanted`; "" if none is needed."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)

@@ -4,8 +4,8 @@ A family stays in its half for ever. *choose* has svhn-usps, office, reviews and
 because settings and the first rule of auto were chosen on them. The other families were put into a
 half before any method was run on them. We have looked at the five digit shifts of the paper too
 often to test a rule on them: they are *seen*, and reported separately. The first 64 shifts of
-*test* tested the second rule, so they are *seen-once*. The families of the third rule were written
-before any method was run on them.
+*test* tested the second rule, so they are *seen-once*. The families that test the third rule were
+put into this file before any method was run on their data.
 """
 
 from collections.abc import Callable, Mapping, Sequence

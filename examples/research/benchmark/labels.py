@@ -1,4 +1,4 @@
-"""Numbers that need target labels: true accuracies, and two ceilings for the other methods.
+"""Numbers that need target labels: true accuracies, and two limits (ceilings) for other methods.
 
 - Oracle temperature: the T of the classifier's logits with the lowest ECE on the test rows.
 - True accuracy: the T at which the mean confidence on the target's training and validation rows is

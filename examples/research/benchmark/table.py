@@ -20,8 +20,8 @@ _CAPTION_OF_ECE = (
     "seeds, and every shift has the same weight. **Bold**: the lowest mean of a single method. "
     "Rank: 1 is best. Regret: points above the best single method of each shift, which nobody "
     f"knows beforehand. {', '.join(f'> {100 * by:.0f}' for by in HARMS)}: number of shifts where a "
-    "method is worse than the better of none and temp by more than that many points. The two "
-    "ceilings, in italics, use target labels."
+    "method is worse than the better of none and temp by more than that many points. The two rows "
+    "in italics use target labels: no method can be expected to do better."
 )
 
 

@@ -35,10 +35,10 @@ def markdown(
     if adapt is not None:
         parts += [
             f"### Running time ({run})",
-            "Mean seconds per run on one thread, CPU seconds in parentheses. Alignment and "
-            "discriminators are for all members together; temperatures include the weights. The "
-            "paper's table swaps its labels: of its two numbers the second is the overhead, and "
-            "the total is the sum.",
+            "Mean seconds per run on one thread, CPU seconds in parentheses. The times for "
+            "alignment and for discriminators are for all members together. The time for "
+            "temperatures includes the importance weights. The paper's table exchanges two "
+            "labels: its second number is the overhead, and the total is the sum of both numbers.",
             drawn(_times(found)),
         ]
     return "\n\n".join(parts) + "\n"
