@@ -377,4 +377,4 @@ class TestEmptyNights:
             watched(folder, name, "--plot", "trend.html", "--force")
         text = (folder / "trend.html").read_text()
         assert text.count('class="gap"') == 1 + 2  # in the key and in both figures
-        assert "no rows came" in text
+        assert "No rows came" in text
