@@ -180,7 +180,7 @@ def test_a_label_without_target_labels_is_left_out_with_a_note(
         file[place][:] = -1
     arguments = ("evaluate", "features.h5", "-c", "cal.json")
     done = covcal(*arguments, "-o", "m.json", cwd=tmp_path).require_success()
-    assert "1 of 3 labels are not measured, because no row has a target label of them: dog" in (
+    assert "1 of 3 labels are not measured, because the target has no values for them: dog" in (
         " ".join(done.err.split())
     )
     content = json.loads((tmp_path / "m.json").read_text())

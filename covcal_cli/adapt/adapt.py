@@ -181,7 +181,10 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
     few = [name for name, count in counts.items() if count < _FEW_ROWS]
     if few:
         sizes = ", ".join(f"{name} {counts[name]}" for name in few)
-        warnings.append(f"few rows ({sizes}): another seed will give other results")
+        warnings.append(
+            f"there are few rows ({sizes}), so results depend on chance: run adapt again with "
+            "another --seed to see how much"
+        )
     return tuple(warnings)
 
 

@@ -126,8 +126,8 @@ def _frequencies_in_words(shift: LabelShift) -> str:
             "that of temp"
         )
     text = (
-        f"RLLS estimates that {shift.moved:.1%} of the target's rows have other classes than "
-        "on the source"
+        f"RLLS estimates that class frequencies differ from the source's for {shift.moved:.1%} "
+        "of the target's rows"
     )
     if shift.sigmas > MIN_SIGMA:
         return text
@@ -194,7 +194,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     if match.temperature < least:
         notes.append(
             f"the estimated accuracy of {problem.cot.accuracy:.1%} would need T = "
-            f"{match.temperature:.4g}, but T is at least that of the source, {least:.4g}"
+            f"{match.temperature:.4g}, but T is at least the source's T, {least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
@@ -261,9 +261,7 @@ def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Mat
 def _notes_on_crossings(match: Match) -> list[str]:
     if match.crossings < 2:
         return []
-    return [
-        f"{match.crossings} temperatures give the estimated accuracy: the largest of them is used"
-    ]
+    return [f"{match.crossings} temperatures give the estimated accuracy: covcal uses the largest"]
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:

@@ -33,8 +33,8 @@ _LOGARITHMS = (
     "1e-38 count as 1e-38"
 )
 _NO_HEAD = (
-    "every row of the last linear layer sums to 1, so it gives probabilities, not logits. Its "
-    "inputs are kept as features without a linear layer"
+    "every row of the last linear layer sums to 1, so the layer gives probabilities, not logits. "
+    "covcal keeps the layer's inputs as features, but not its weights"
 )
 
 

@@ -151,10 +151,13 @@ class Record(Document):
             require_possible(f"metrics.{method}", values, self.n)
             # No method changes a predicted label. The ceilings of a benchmark have no accuracy.
             if values.get("accuracy", accuracy) != accuracy:
-                raise ValueError(f"metrics.{method}.accuracy is not that of {NONE}")
+                raise ValueError(f"metrics.{method}.accuracy differs from metrics.{NONE}.accuracy")
         names = [estimate.name for estimate in self.estimates]
         if names and (names[0] != "combined" or len({*names}) < len(names)):
-            raise ValueError(f"estimates are {', '.join(names)}, not combined and others")
+            raise ValueError(
+                f"estimates are {', '.join(names)}: the first must be combined, and no name may "
+                "occur twice"
+            )
 
     def require_complete(self, methods: Collection[str]) -> None:
         """Raise ValueError unless every method was either fitted and measured, or refused."""
@@ -166,7 +169,7 @@ class Record(Document):
             raise ValueError(f"{', '.join(sorted(unmeasured))} was fitted but has no metrics")
         for method, values in self.metrics.items():
             if set(values) != set(METRICS):
-                raise ValueError(f"metrics of {method} are not those of this version")
+                raise ValueError(f"metrics of {method} were written by another version of covcal")
 
     def temperature(self, method: str) -> float:
         """Return the temperature of a method that ran."""

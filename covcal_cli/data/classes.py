@@ -55,7 +55,7 @@ class ClassMap:
         return (
             f"the model names no classes: its outputs get the names of {self.whose} in this "
             f"order: {listed(self.names)}. If the model has another order, pass --classes FILE "
-            "with the names in its order"
+            "with the names in the model's order"
         )
 
     def index(self, folder: str) -> int | None:

@@ -103,7 +103,7 @@ def kind_of(store: Store) -> OutputKind:
     raise store.error(
         f"it holds no outputs of a classifier (only {listed(list(store.entries)) or 'nothing'}). "
         "Name the outputs prob_NAME or logit_NAME, one column per class (one is enough for two "
-        "classes), or confidence. To run a model on it, give the MODEL first"
+        "classes), or confidence. To run a model on these rows, give the MODEL first"
     )
 
 
@@ -128,7 +128,10 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
             order, names = _numbered_first(names)
         columns = _named_by_array(store, OutputColumns(outputs, width, order, names))
     elif len(outputs) == 1:
-        note = f"{outputs[0]} is read as the {kind} of class 1 of two; --classes FILE names both"
+        note = (
+            f"{outputs[0]} is read as the {kind} of class 1 of two; to name the classes, pass "
+            "--classes FILE"
+        )
         positive = class_of[outputs[0]] or None
         columns = OutputColumns(outputs, 1, (0, 1), None, positive, notes=(note,))
     else:

@@ -229,7 +229,7 @@ class OutputTable:
         lacking = (
             f"{len(self._lacking)} of {seen.rows} rows have no output for some class, because "
             "only the likeliest answers are listed. A missing probability counts as half of the "
-            "smallest in its row, or less if less is left"
+            "smallest probability in its row, or as less if less probability remains"
         )
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 

@@ -448,7 +448,9 @@ def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[
     for name, values in columns.items():
         ends = name.lower().endswith(("_id", " id", "-id")) or name.endswith("Id")
         if ends and len(np.unique(values)) == len(values) > 1:
-            return (f"{path}: its rows are numbered. To name them by {name}, rename it to id",)
+            return (
+                f"{path}: its ids are row numbers. To use {name} as ids, rename the column to id",
+            )
     return ()
 
 
@@ -472,7 +474,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     repeated = {row_id: count for row_id, count in counts.items() if count > 1}
     if repeated:
         row_id, count = next(iter(repeated.items()))
-        more = f", and {len(repeated) - 1} more ids name several" if len(repeated) > 1 else ""
+        more = f", and {len(repeated) - 1} more ids occur repeatedly" if len(repeated) > 1 else ""
         notes.append(
             f"{path}: id {row_id!r} names {count} rows{more}: rows would be repeated if you join "
             "results by id"

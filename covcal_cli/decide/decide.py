@@ -198,8 +198,9 @@ def decide(
             if uses_labels and usable is None:
                 notes.append(
                     "some labelled rows were not picked for --set alone, so the sets are only an "
-                    "estimate. To promise the sets, extract the data to another file. There run "
-                    "decide with --set and without --error, then covcal pick --for its output"
+                    "estimate. To promise the sets, extract the data to another file. On that "
+                    "file, run covcal decide with --set and without --error, and covcal pick "
+                    "--for the new decision"
                 )
                 decision = replace(decision, notes=tuple(notes))
         ranking = Ranking(scores, decision.beliefs)

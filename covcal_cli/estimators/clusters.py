@@ -42,8 +42,8 @@ LEAST_ROWS_OF_CLASS = 5  # with fewer source rows, the place of a class is not k
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # replaces infinity, which JSON does not have
 ASSUMPTION = (
-    "rows of a class stay together, nearest to where that class lies on the source, once each "
-    "domain's logits are standardised"
+    "with each domain's logits standardised, the rows of a class stay together, nearest to the "
+    "source rows of that class"
 )
 _FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are about the source's"
 

@@ -27,7 +27,9 @@ AGREEMENT_ASSUMPTION = (
     "where the shift makes the classifier wrong, the aligned forecasters stop agreeing with it"
 )
 PREDICTED_CLASSES = "predicted classes"
-_ASSUMPTION = "the classes are as frequent as on the source, so other predictions are errors"
+_ASSUMPTION = (
+    "the classes are as frequent as on the source, so every change of predicted classes is an error"
+)
 ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
 
 

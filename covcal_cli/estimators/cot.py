@@ -56,7 +56,7 @@ from covcal_cli.maths.odds import probabilities
 from covcal_cli.records import Guard
 
 ASSUMPTION = (
-    "the class frequencies on the target are the assumed ones, and the classifier's errors give "
+    "the class frequencies on the target are as assumed, and the classifier's errors give "
     "probability to classes that are predicted too rarely"
 )
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)

@@ -75,7 +75,10 @@ class EstimatorInputs:
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
             raise ValueError("an estimate needs at least 2 rows of each domain and 2 classes")
         if self.target_logits.shape[1] != K or self.source_labels.shape != (n,):
-            raise ValueError("source and target logits and source labels do not fit together")
+            raise ValueError(
+                "target logits need as many classes as source logits, and every source row needs "
+                "a label"
+            )
         if self.source_labels.min() < 0 or self.source_labels.max() >= K:
             raise ValueError("a source label is not one of the classes")
         if self.source_weights is not None and not (

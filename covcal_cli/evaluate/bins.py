@@ -37,7 +37,7 @@ def bin_edges(bins: int) -> Float64s:
 def require_rows(n: int) -> int:
     """Return the number of rows. Raises ValueError if it is 0."""
     if n == 0:
-        raise ValueError("no rows were counted")
+        raise ValueError("there are no rows to measure")
     return n
 
 

@@ -281,7 +281,8 @@ def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
             file.model["sha256"] != first.model["sha256"]
         ):
             raise CovcalError(
-                f"{file.path} is of another classifier than {first.path}: measure it apart"
+                f"{file.path} and {first.path} are of different classifiers: evaluate each file "
+                "separately"
             )
         if file.has_one_confidence != first.has_one_confidence:
             raise CovcalError(
@@ -596,7 +597,8 @@ def _notes_on_fitted(
             document = documents[number] if number < len(documents) else name
             notes.append(
                 f"none of the {len(ids)} rows that {document} was fitted to has its id in "
-                f"{targets[0].path}: if they are there under other ids, they are measured too"
+                f"{targets[0].path}: if the file has these rows under other ids, they are measured "
+                "too"
             )
     return notes
 

@@ -265,7 +265,7 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
         fewest = min(verdict.n or 0 for verdict in still_open)
         numbers = (
             f"{limit}; the rows cannot decide for {_counted(len(still_open), len(verdicts))} "
-            f"(the smallest has {fewest} rows)"
+            f"(the smallest group has {fewest} rows)"
         )
         return _result(gate, "not proved", first.calibration, numbers)
     numbers = f"{limit}; {_counted(len(verdicts), len(verdicts))} within the limit"

@@ -299,8 +299,8 @@ class Baseline:
             return calibrations[0]
         raise CovcalError(
             f"{self.path} has no calibration {name!r} (it has "
-            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or use one of "
-            "its names: -c NAME=cal.json"
+            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or use a name "
+            "that the baseline has: -c NAME=cal.json"
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:

@@ -158,7 +158,7 @@ def assess_labels(
         without = [name for name, result in results.items() if result is None]
         listed = ", ".join(without[:_LISTED]) + (", ..." if len(without) > _LISTED else "")
         notes.append(
-            f"{len(without)} of {len(labels)} labels are not measured, because no row has a target "
-            f"label of them: {listed}"
+            f"{len(without)} of {len(labels)} labels are not measured, because the target has no "
+            f"values for them: {listed}"
         )
     return LabelAssessments(assessments, every, macro, list(dict.fromkeys(notes)))

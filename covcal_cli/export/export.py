@@ -99,8 +99,8 @@ def export(
     calibration = read_calibration(document)
     if not calibration.model["sha256"]:
         raise CovcalError(
-            f"{document} was fitted on a table of outputs, so it names no model: extract the "
-            "model, calibrate that file, and export"
+            f"{document} was fitted on a table of outputs, so it names no model: run covcal "
+            "extract with the model, calibrate the new features file, and export that calibration"
         )
     accept_above = None
     if decision is not None:

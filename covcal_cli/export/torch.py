@@ -199,8 +199,8 @@ def _one_attempt(where: str) -> Iterator[None]:
             yield
     except Exception as error:  # torch.export raises many kinds of errors
         raise CovcalError(
-            f"{where}: torch.export cannot follow this model ({cause(error)}): export it to ONNX "
-            "and calibrate that file, or use covcal apply"
+            f"{where}: torch.export cannot follow this model ({cause(error)}): export the model "
+            "to ONNX and calibrate the ONNX file, or use covcal apply"
         ) from error
 
 
@@ -447,7 +447,7 @@ def _find(
     if not nodes:
         raise CovcalError(
             f"{program.where}: the traced program does not have the {what} that were extracted: "
-            "export it to ONNX and calibrate that file, or use covcal apply"
+            "export the model to ONNX and calibrate the ONNX file, or use covcal apply"
         )
     return nodes
 
@@ -462,7 +462,8 @@ def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...])
         except Exception as error:
             raise CovcalError(
                 f"{program.where}: torch.export allows only batches of {len(rows[0])} rows for "
-                "this model: export it to ONNX and calibrate that file, or use covcal apply"
+                "this model: export the model to ONNX and calibrate the ONNX file, or use covcal "
+                "apply"
             ) from error
 
 

@@ -86,8 +86,8 @@ def prove(
         accept[0], confidence > np.float32(forecaster.accept_above)
     ):
         raise CovcalError(
-            f"{answers.where}: the merged model does not accept the rows that its confidence "
-            f"says, so nothing was written: {remedy}"
+            f"{answers.where}: the merged model accepts other rows than those with a confidence "
+            f"above its threshold, so nothing was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(

@@ -70,7 +70,7 @@ NO_SHIFT = "there is no shift between them. Unless this is only a test, give dif
 # In words, how the output is read. The keys are the functions that turn logits into the output
 # (`Classifier.tail`).
 _READINGS = {
-    None: "no row was run, so the form of its output is not known",
+    None: "no row was run, so it is not known whether it gives logits or probabilities",
     "none": "its output is read as logits",
     "softmax": "its output is the softmax of the logits",
     "log_softmax": "its output is the log-softmax of the logits",
@@ -461,8 +461,8 @@ def _image_pipeline(
     except CovcalError as error:
         raise CovcalError(f"{classifier.name}: {error}") from error
     warnings = [
-        f"the {name} is used unchanged, but the images are preprocessed: check that it was "
-        "prepared in the same way"
+        f"the {name} is used unchanged, but the images are preprocessed: check that the {name} "
+        "was prepared in the same way"
         for name, needed in images.items()
         if not needed
     ]
@@ -485,7 +485,9 @@ def base_preprocessing(
     of_model = found_preprocessing(classifier.metadata, path)
     if of_model is not None:
         preprocessing, origin = of_model
-        return preprocessing, f"preprocessing as {origin} says; --preprocess none leaves it out"
+        return preprocessing, (
+            f"images are preprocessed as {origin} says; to leave this out, pass --preprocess none"
+        )
     if settings.preprocessing.is_default:
         return Preprocessing(), (
             "you gave no preprocessing, so images are only resized to the model's input: check "

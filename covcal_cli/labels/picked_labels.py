@@ -74,7 +74,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
             whole = next(file.path for file, draw, _ in parts if draw is fullest)
             raise CovcalError(
                 f"{file.path} holds {len(draw.batches)} batches of picked rows, but {whole} "
-                f"holds {len(fullest.batches)} of its {' and '.join(splits)} rows: pick and "
+                f"holds {len(fullest.batches)}, from the {' and '.join(splits)} rows: pick and "
                 "label the same number of batches in each file, or merge the files and pick "
                 "again"
             )

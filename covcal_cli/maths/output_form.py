@@ -374,7 +374,7 @@ class OutputEvidence:
             return (
                 f"with {_short(-lowest)} added to each value, every row sums to {_short(total)}, "
                 "as shifted probabilities do"
-                + (" (if they are negated, change their sign instead)" if self.width == 2 else "")
+                + (" (if the values are negated, change their sign)" if self.width == 2 else "")
             )
         if lowest:
             return (

@@ -382,7 +382,8 @@ def _expected(content: ReportContent) -> Verdict:
     if labelled is not None:
         sentences.append(
             f"On the rows that you labelled, the ECE is {points(labelled['ece_low'])} to "
-            f"{points(labelled['ece_high'])} points. Each row was tested with a fit without it."
+            f"{points(labelled['ece_high'])} points. Each row was tested with a fit without that "
+            "row."
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(

@@ -244,8 +244,8 @@ class Watch:
             )
         except OutputExistsError as error:
             raise OutputExistsError(
-                f"the period {period} is known with other rows: pass join=True to add these rows "
-                "to it, force=True to replace it, or use another period"
+                f"the period {period} is known with other rows: pass join=True to add the new "
+                "rows, force=True to replace the old rows, or another period"
             ) from error
         self.notes_, self.segments_ = tuple(notes), measured[0].entry.segments
         return next(line for line in reversed(reported) if line.measured.period == period)

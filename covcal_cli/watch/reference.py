@@ -197,7 +197,10 @@ class Axes:
         mean, scale = self.mean.values, self.scale.values
         components = self.components.values.astype(np.float64)
         _require(mean.ndim == 1 and components.ndim == 2, "the axes are not a matrix")
-        _require(mean.shape == scale.shape == components.shape[1:], "the axes differ in length")
+        _require(
+            mean.shape == scale.shape == components.shape[1:],
+            "the mean, the scale and the axes differ in length",
+        )
         _require(len(components) > 0, "there are no axes")
         _require((scale > 0).all(), "a scale of the axes is not above 0")
         lengths = np.linalg.norm(components, axis=1)
@@ -225,7 +228,7 @@ class Coordinates:
         lengths = [self.source.mean.shape, self.axes.components.shape[:1]]
         lengths += [] if self.target is None else [self.target.mean.shape]
         lengths += [] if self.density is None else [self.density.shape]
-        _require(len(set(lengths)) == 1, "the coordinates differ in length")
+        _require(len(set(lengths)) == 1, "the source, target and axes have different dimensions")
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,10 @@ class Clusters:
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
-        _require(self.centres.shape == shape and len(shape) == 2, "the clusters differ in length")
+        _require(
+            self.centres.shape == shape and len(shape) == 2,
+            "the clusters' centres and shares do not fit together",
+        )
         numbers = range(shape[1])
         is_sorted = list(self.classes) == sorted(set(self.classes))
         _require(is_sorted and set(self.classes) <= set(numbers), "the clusters' classes are wrong")
@@ -267,9 +273,12 @@ class ClassPlaces:
         lengths = {len(self.classes), len(self.counts), shape[0]}
         _require(len(lengths) == 1, "the numbers of classes, counts and mean logits differ")
         is_sorted = list(self.classes) == sorted(set(self.classes))
-        _require(is_sorted and set(self.classes) <= set(range(shape[1])), "a place has no class")
-        _require(min(self.counts, default=1) >= 1, "a place has no rows")
-        _require((self.spreads.values >= 0).all(), "a spread of the places is negative")
+        _require(
+            is_sorted and set(self.classes) <= set(range(shape[1])),
+            "the classes with mean logits are wrong",
+        )
+        _require(min(self.counts, default=1) >= 1, "a class with mean logits has no rows")
+        _require((self.spreads.values >= 0).all(), "a spread of logits is negative")
 
 
 @dataclass(frozen=True)
@@ -295,7 +304,7 @@ class SourceSketch:
         _require(same, "the clusters have the wrong number of classes")
         places = self.places
         wide = places is None or places.means.shape[1:] == self.predicted.shape
-        _require(wide, "the places have the wrong number of classes")
+        _require(wide, "the mean logits have the wrong number of classes")
 
 
 @dataclass(frozen=True)
@@ -340,9 +349,12 @@ class Reference(Document):
             _are_below(self.coordinates.axes.components.shape[0], places), "an axis is unknown"
         )
         _require(all(signal.variance > 0 for signal in axes), "an axis has the variance 0")
-        _require(len({signal.rows for signal in axes}) <= 1, "the axes differ in rows")
+        _require(len({signal.rows for signal in axes}) <= 1, "the axes have different row counts")
         shape = None if self.joint is None else self.joint.shape
-        _require(shape == ((len(axes), len(axes)) if axes else None), "the axes differ in number")
+        _require(
+            shape == ((len(axes), len(axes)) if axes else None),
+            "the matrix of the axes has the wrong size",
+        )
         width = len(self.coordinates.axes.mean.values)
         is_wide = self.coordinates.of == "features" or width == self.n_classes
         _require(is_wide, "the coordinates of logits have the wrong number of classes")

@@ -251,7 +251,7 @@ def extended(
     (now,) = histories
     reported, is_new = _shown(measured, lines, periods_in_time(now, used.sha256))
     if measured and not is_new:
-        notes.append("no new period: the history has all of them already")
+        notes.append("no new period: the history has all given periods already")
     return reported, notes, now
 
 
@@ -320,16 +320,16 @@ def _fresh(
             fresh[name] = joined(before, entry)
         elif name in fresh:
             raise CovcalError(
-                f"two periods are called {name}: pass --join if both files belong to it, or give "
-                "one another name: NAME=FILE"
+                f"two periods are called {name}: pass --join if both files belong to this period, "
+                "or give one of the files another name: NAME=FILE"
             )
         elif force:
             fresh[name] = entry
         else:
             raise OutputExistsError(
                 f"{history.path} has other rows for the period {name} ({before.rows}; now "
-                f"{entry.rows}). If {entry.file} holds more rows of it, pass --join. To replace "
-                "it, pass --force. Or give the period another name: NAME=FILE"
+                f"{entry.rows}). If {entry.file} holds more rows of this period, pass --join. To "
+                "replace the old rows, pass --force. Or give the period another name: NAME=FILE"
             )
     return fresh, notes
 
@@ -443,8 +443,9 @@ def _notes(
         )
     if reference.is_carried_over:
         notes.append(
-            "the reference data come from an earlier calibration, because the rows of this one "
-            "raised the alarm. If these rows are normal, delete the file .reference.json"
+            "the reference data come from an earlier calibration, because the rows of the present "
+            "calibration raised the alarm. If these rows are normal, delete the file "
+            ".reference.json"
         )
     if any(entry.auc_source is None and entry.rows for entry in measurements):
         notes.append(

@@ -94,7 +94,7 @@ def test_numbers_in_a_table_are_integers_where_the_model_wants_them(tmp_path: Pa
 BAD: dict[str, tuple[str, str]] = {
     "text among numbers": (
         "a,b\n1,2\n3,red\n",
-        "column b holds 'red' in line 3, but numbers before: write a number",
+        "column b holds 'red' in line 3, but numbers in earlier rows: write a number",
     ),
     "empty cell": (
         "a,b,id\n1,2,p\n3,,q\n",

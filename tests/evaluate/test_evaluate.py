@@ -702,7 +702,7 @@ class TestSeveralFiles:
         done = covcal("evaluate", *nights[1:], tmp_path / "copy.h5")
         assert "copy.h5 holds the same rows as" in done.error_line()
         other = write_features(tmp_path / "other.h5", class_names=["a", "b", "c"])
-        assert "is of another classifier" in covcal("evaluate", nights[1], other).error_line()
+        assert "are of different classifiers" in covcal("evaluate", nights[1], other).error_line()
         texts = only_rows(made_domain("target"), np.arange(200, 250))
         texts["columns/shop"] = np.full(50, b"north")
         write_features(tmp_path / "texts.h5", target=texts)

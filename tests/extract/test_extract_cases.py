@@ -185,7 +185,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "several heads": (save("two heads"), (), "choose one with --model-output NAME"),
     "no head": (save("no layer"), (), r"\(trees, kernels or neighbours\?\).*--phi input"),
     "not affine": (save("relu after the 1x1 convolution"), (), "--phi none"),
-    "colour": (grey_images, ("--color", "RGB"), "--color RGB does not fit .*: drop it or change"),
+    "colour": (grey_images, ("--color", "RGB"), "--color RGB does not fit .*: change --color"),
     "size": (grey_images, ("--size", 7), "--size 7 does not fit .*: pass --size 4"),
     "shape": (wrong_shape, (), r"\[N, 3, 4, 4\].*\[N, 1, 4, 4\]"),
     "source images without labels": (
@@ -198,7 +198,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
         (),
         NO_LABELS + "save an array y of class numbers",
     ),
-    "stateful": (save("a state"), (), "state has no row per example"),
+    "stateful": (save("a state"), (), "state does not have one row per example"),
     "rank 3": (save("rank 3"), (), "rank 3"),
     "bad images": (
         bad_images,

@@ -172,5 +172,7 @@ def test_the_index_in_outputs_names_the_rows(tmp_path: Path) -> None:
 def test_rows_without_ids_may_have_a_column_of_names() -> None:
     path, names = Path("t.csv"), np.array([b"a", b"b"])
     (note,) = note_on_numbered_rows(path, {"age": np.arange(2), "customer_id": names})
-    assert note == "t.csv: its rows are numbered. To name them by customer_id, rename it to id"
+    assert note == (
+        "t.csv: its ids are row numbers. To use customer_id as ids, rename the column to id"
+    )
     assert not note_on_numbered_rows(path, {"shop_id": names[[0, 0]], "paid": names})

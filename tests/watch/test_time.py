@@ -82,7 +82,7 @@ class TestGrowing:
         before = lines(folder)
         found = watched(folder, "all.h5", *gate, code=3)
         assert names(found) == ["2026-W03"]
-        assert found["notes"] == ["no new period: the history has all of them already"]
+        assert found["notes"] == ["no new period: the history has all given periods already"]
         assert lines(folder) == before
 
     def test_a_week_that_was_not_over_grows(self, folder: Path) -> None:

@@ -206,9 +206,9 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
         names = " and ".join(value.name for value in states)
         raise CovcalError(
             f"{graph.file.path} has {len(inputs)} inputs ({described}), but {names} "
-            f"{'has' if len(states) == 1 else 'have'} no row per example: export the model "
-            f"without {'it' if len(states) == 1 else 'them'}, or give the model's outputs as a "
-            "table with --logits"
+            f"{'does' if len(states) == 1 else 'do'} not have one row per example: export the "
+            f"model without {'it' if len(states) == 1 else 'them'}, or give the model's outputs as "
+            "a table with --logits"
         )
     return tuple(
         replace(value, takes_missing=value.dtype.kind == "f" and _meets_trees(graph, value.name))

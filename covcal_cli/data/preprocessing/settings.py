@@ -110,8 +110,8 @@ class Preprocessing:
         color = self.color or _color(shape, axes.get("C", 1))
         if axes.get("C", 1) not in (None, _CHANNELS[color]):
             raise CovcalError(
-                f"--color {color} does not fit the model's input {_text(shape)}: drop it or change "
-                "it"
+                f"--color {color} does not fit the model's input {_text(shape)}: change --color, "
+                "or leave it out"
             )
         size = self._size_read(shape, (axes["H"], axes["W"]))
         resize = self._resize(size, color)
@@ -226,7 +226,7 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
         if channels in _CHANNELS.values():
             raise CovcalError(
                 f"--layout {layout} does not fit the model's input {_text(shape)}: pass --layout "
-                f"{alternative} or drop it"
+                f"{alternative}, or leave out --layout"
             )
     return axes
 

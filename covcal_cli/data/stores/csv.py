@@ -158,8 +158,8 @@ class CSVStore(Store):
         if self._has_comma(cell):
             raise self.error(_comma_message(name, cell, place))
         raise self.error(
-            f"column {name} holds {cell!r} in {place}, but numbers before: write a number, or "
-            "leave the column out"
+            f"column {name} holds {cell!r} in {place}, but numbers in earlier rows: write a "
+            "number, or leave the column out"
         )
 
     def _has_comma(self, cell: str) -> bool:

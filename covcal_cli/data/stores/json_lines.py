@@ -328,7 +328,7 @@ class JSONLinesStore(Store):
             elif (kind := _kind(value)) != column.kind:
                 raise self.error(
                     f"{name} holds {_NOUNS[kind]} in {self._here}, but {_NOUNS[column.kind]} "
-                    "before: save values of one kind"
+                    "in earlier rows: save values of one kind"
                 )
             elif kind == "object" and not value.keys() <= column.keys.keys():
                 column.keys.update(dict.fromkeys(value))
@@ -337,7 +337,7 @@ class JSONLinesStore(Store):
                 if name != CHOICES:
                     raise self.error(
                         f"{name} holds {len(value)} values in {self._here}, but {column.width} "
-                        "before: give every line the same number of values"
+                        "in earlier rows: give every line the same number of values"
                     )
                 column.width = max(column.width, len(value))
 

@@ -327,8 +327,8 @@ def find_parts(path: Path) -> list[Part]:
     for other in by:
         if other != by[0]:
             raise CovcalError(
-                f"{path} is partitioned by {by[0]}, but other files by {other}: give only "
-                "files of one table"
+                f"{path} is partitioned by {by[0]}, but other files are partitioned by {other}: "
+                "give only files of one table"
             )
     return parts
 

@@ -114,8 +114,8 @@ def test_what_is_given_wins() -> None:
             {"layout": "NHWC"},
             COLOR,
             F4,
-            r"--layout NHWC does not fit the model's input \[\?, 3, 4, 4\]: pass --layout NCHW "
-            r"or drop it",
+            r"--layout NHWC does not fit the model's input \[\?, 3, 4, 4\]: pass --layout NCHW"
+            r", or leave out --layout",
         ),
         ({"layout": "NCHW"}, (None, 5, 8, 8), F4, "has 5 channels, but images have 1 or 3"),
         (

@@ -148,9 +148,9 @@ def test_empty_lines_and_missing_values(tmp_path: Path) -> None:
         ("{'x': 1}", "line 3 is not valid JSON"),
         ("[" * 100_000, "line 3 is not valid JSON"),
         ("17", "line 3 is not a JSON object: save one JSON object per line"),
-        ('{"x": "a"}', "x holds a text in line 3, but a number before: save values of one kind"),
-        ('{"x": {"a": 1}}', "x holds an object of numbers in line 3, but a number before"),
-        ('{"v": [1, 2, 3]}', "v holds 3 values in line 3, but 2 before"),
+        ('{"x": "a"}', "x holds a text in line 3, but a number in earlier rows: save values of"),
+        ('{"x": {"a": 1}}', "x holds an object of numbers in line 3, but a number in earlier rows"),
+        ('{"v": [1, 2, 3]}', "v holds 3 values in line 3, but 2 in earlier rows"),
         ('{"label": [1, 0]}', "label holds a list or an object in line 3: give one value per row"),
     ],
 )

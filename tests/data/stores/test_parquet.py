@@ -239,8 +239,8 @@ class TestPartitions:
     @pytest.mark.parametrize(
         ("names", "message"),
         [
-            (("a=1/0", "b=1/0"), "is partitioned by a, but other files by b: give"),
-            (("a=1/0", "a=2/b=1/0"), "is partitioned by a, but other files by a, b: give"),
+            (("a=1/0", "b=1/0"), "is partitioned by a, but other files are partitioned by b: give"),
+            (("a=1/0", "a=2/b=1/0"), "by a, but other files are partitioned by a, b: give"),
             (("0", "a=1/0"), "has both the file 0.parquet and partitions such as a=1: give"),
             (("a=1/a=2/0",), "two folders have the key a: rename one"),
             (
