@@ -152,7 +152,8 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("state", FLOAT, [2, "batch", D_IN])),
         ),
-        r"has 2 inputs \(x \[\?, 6\], state \[2, \?, 6\]\), but state has no row per example: "
+        r"has 2 inputs \(x \[\?, 6\], state \[2, \?, 6\]\), but state does not have one "
+        r"row per example: "
         r"export the model without it, or .* --logits",
     ),
     "a parameter": Refused(
@@ -165,7 +166,7 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("sr", INT64, [])),
         ),
-        r"sr \(a single number\)\), but sr has no row",
+        r"sr \(a single number\)\), but sr does not have one row",
     ),
     "an input of another width than its weights": Refused(
         Graph(
