@@ -51,7 +51,7 @@ class MemberTrace:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The aligned networks. Those of a member are from the check at which it stopped."""
+    """The aligned networks. Each member's networks are from the check at which it stopped."""
 
     psi: Perceptrons
     head: Perceptrons
@@ -134,7 +134,7 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Store the networks of the check before; at the first check, those of now.
+                    # Store the networks of the check before; at the first check, the present ones.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)

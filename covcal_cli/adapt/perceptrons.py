@@ -69,8 +69,8 @@ class Perceptrons:
         """Draw initial weights. `widths` are the number of inputs, then the outputs of each layer.
 
         With `xavier`, weights are Xavier-normal and biases are zero, as in the paper's
-        discriminator. Without, both are uniform within 1 / sqrt(inputs), as in torch's linear
-        layer.
+        discriminator. Without `xavier`, weights and biases are uniform within 1 / sqrt(inputs), as
+        in torch's linear layer.
         """
 
         def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:

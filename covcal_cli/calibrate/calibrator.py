@@ -484,8 +484,8 @@ class CalibratedClassifier:
         """Calibrate on labelled source rows and unlabelled target rows.
 
         A classifier that is fitted already (has ``classes_``) is not changed. Then `X` must be rows
-        that it was not trained on. One that is not fitted is copied, trained on two thirds of the
-        rows, and calibrated on the last third.
+        that it was not trained on. A classifier that is not fitted is copied, trained on two thirds
+        of the rows, and calibrated on the last third.
         """
         labels = array_of(y, "y")
         labels = labels_of(labels, "y", labels.size)

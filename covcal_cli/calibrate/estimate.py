@@ -73,7 +73,7 @@ class Estimation(Document):
 
     @property
     def checks(self) -> tuple[Guard, ...]:
-        """The checks of the first estimate; without labels, also that of source errors.
+        """The checks of the first estimate; without labels, also the check of source errors.
 
         A calibration that is matched to this estimate shows the same checks.
         """

@@ -265,7 +265,7 @@ def _notes_on_crossings(match: Match) -> list[str]:
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
-    """Return COT's checks and, if class frequencies are not given, that of their drift.
+    """Return COT's checks and, if class frequencies are not given, the check of their drift.
 
     COT uses the drift itself, so a large drift can make COT right or wrong. So this check is only
     for information.
@@ -332,7 +332,7 @@ def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> Meth
 def _prior_guards(
     problem: Problem, forecaster: ForecasterName, temperature: float
 ) -> tuple[Guard, ...]:
-    """Check the class frequencies of the source, and those of the corrected probabilities."""
+    """Check the class frequencies of the source and of the corrected probabilities."""
     offsets = problem.prior_offsets
     moved = with_offsets(problem.target_logits(forecaster), temperature, offsets)
     counts = np.bincount(problem.validation.labels, minlength=len(offsets)) + 0.5

@@ -163,7 +163,7 @@ class LogisticDiscriminator:
         return logits
 
     def domain_logits(self, domain: Domain, rows: Rows) -> Float64s:
-        """Return these logits for `rows` of a domain, read block by block."""
+        """Return the discriminator's logits for `rows` of a domain, read block by block."""
         return np.concatenate(
             [self.logits(domain.features(block)) for block in domain.blocks(rows)]
         )
@@ -313,7 +313,7 @@ class Problem:
         if settings.target_prior != SOURCE_PRIOR:
             file.require_all_classes("--target-prior")
         self.validation = _validation_of(file)
-        # the names of forecasters are the keys of both
+        # both caches have the names of forecasters as keys
         self.errors = cache(self.validation.errors)
         self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}

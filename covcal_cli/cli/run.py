@@ -250,7 +250,7 @@ class _Request:
     adapt: bool = False
 
 
-# Options that do not change the rows, so runs do not record them. Runs do not record these options.
+# Options that do not change the rows, so runs do not record them.
 _RENEWING = ("batch", "threads", "trust_model")
 
 

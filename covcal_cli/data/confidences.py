@@ -38,7 +38,8 @@ PREDICTIONS = (
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
 OTHER = "another answer"
 _MOST_CLASSES = 200
-# if more rows than this share have a confidence below 1/K, it is not that of one class among K
+# If more than this share of rows has a confidence below 1/K, confidences are not about one of K
+# classes.
 _BELOW_CHANCE = 0.01
 _TELLING = 10  # to see which class a confidence is about, each prediction needs so many rows
 _NONE = -1.0  # many tools write this if there is no confidence

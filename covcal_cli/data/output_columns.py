@@ -155,7 +155,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the only array of outputs if its name may mean both kinds, or if it has none."""
+    """Return the only array of outputs if its name does not say what the outputs are."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
     if tuple(store.entries) == ("x",):  # this is the name of the array in a .npy file
         names = ["x"]

@@ -493,7 +493,7 @@ class _SqueezedStore(Store):
             name: replace(entry, shape=_squeezed(entry.shape))
             for name, entry in store.entries.items()
         }
-        # Their first axis is not that of the rows, so they are read whole.
+        # Arrays whose first axis is not the rows. They are read whole.
         self._leading = {
             name
             for name, entry in store.entries.items()
@@ -586,7 +586,7 @@ def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
     """Return outputs (m, K) without NaN, and which rows are probabilities, shape (m,).
 
-    Only for probabilities or their `logarithms` is it known how large a missing value can be.
+    How large a missing value can be is known only for probabilities or their `logarithms`.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows

@@ -12,7 +12,7 @@ The rule by which they are combined: (Its constants are in this module, in `clus
      rows of the same predicted class have moved. `source clusters`: clustering finds the classes on
      the source.
    - If not: only DoC. Perhaps only the class frequencies have changed, and the other estimators
-     mistake this for errors. Or the classes form no clusters, which two of them need.
+     mistake this for errors. Or the classes form no clusters, which two estimators need.
    - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC (only DoC if
      the source has fewer than 5 errors), or the frequencies of predicted classes if these give a
      lower accuracy.
@@ -255,7 +255,7 @@ def consensus(
 
 
 def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
-    """Return why the estimate is no reason to change the T of `temp`; None if it is one."""
+    """Return why the estimate is no reason to change the T of `temp`; None if it is a reason."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
     after = f"the mean confidence of {confidence:.1%} after temperature scaling"

@@ -91,9 +91,9 @@ def could_be_frequencies(fall: Guard) -> bool:
 def shift_within_classes(move: float) -> Guard:
     """Check whether rows of the same class have moved.
 
-    Other class frequencies change how many rows a class has, but not where these are. `move` is how
-    far the target rows predicted as a class are from such source rows, in standard deviations of
-    the source rows.
+    Other class frequencies change how many rows a class has, but not where these rows are. `move`
+    is how far the target rows predicted as a class are from the source rows predicted as this
+    class, in standard deviations of the source rows.
     """
     passed = move >= MIN_MOVE
     text = (

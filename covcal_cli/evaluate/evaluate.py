@@ -606,7 +606,7 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note if the remaining rows are not representative without the fitted ones."""
+    """Return a note if leaving out the picked rows makes the other rows unrepresentative."""
     picked = {
         row_id
         for calibration in calibrations.values()

@@ -253,7 +253,7 @@ def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# On the same rows these metrics are the same. On other rows they differ, even if they are as many.
+# On the same rows these metrics are the same. On as many other rows, they differ.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 _OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
@@ -433,8 +433,8 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
     """Return the interval of a difference between two independent samples.
 
     It is the method of variance estimates recovery (Zou & Donner 2008): each end combines the
-    distances of both values to their own ends. An observed ECE may be outside its interval, because
-    noise adds to it. Then the nearest end of its interval is used instead.
+    distances of both values to ends of their intervals. An observed ECE may be outside its
+    interval, because noise adds to it. Then the nearest end of this interval is used instead.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)

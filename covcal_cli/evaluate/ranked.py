@@ -40,7 +40,7 @@ class RankedRows:
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
         """Return the sum of confidence, and of right rows, from each start to the next.
 
-        `starts` are row numbers, strictly ascending from 0. Both results have their shape.
+        `starts` are row numbers, strictly ascending from 0. Both results have the same shape.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
         for start in range(0, len(self.keys), _CHUNK):  # limits the memory
@@ -250,10 +250,10 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
 # its smECE, found to 1/1024. The steps are those of the authors' package relplot. Each row is
 # shared linearly between two nodes of a grid, and the grid is convolved with the kernel. The
 # integral is a sum over max(200, 10/s) points, divided by the same sum for the density of rows. A
-# test checks that both agree to 1e-6. They differ only if rows are within 1/2000 of 0 or 1. By the
-# definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it out, so the row
-# counts half. With more than 65 536 rows, rows whose confidence differs by less than 1/128 000 are
-# joined. This changes the result by far less than these 1/128 000.
+# test checks that covcal and relplot agree to 1e-6. They differ only if rows are within 1/2000 of 0
+# or 1. By the definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it out,
+# so the row counts half. With more than 65 536 rows, rows whose confidence differs by less than
+# 1/128 000 are joined. This changes the result by far less than 1/128 000.
 
 _MAX_ATOMS = 1 << 16  # with more rows than this, neighbouring rows are joined
 _FINE = 128_000  # number of cells into which [0, 1] is divided to join rows

@@ -439,5 +439,5 @@ def proof_attributes(worst: float, largest: float) -> dict[str, float]:
 
 
 def _significant(value: float) -> float:
-    """Round to three significant digits. Others would depend on the order of summation."""
+    """Round to three significant digits. More digits would depend on the order of summation."""
     return float(f"{value:.2e}")

@@ -50,7 +50,7 @@ _SKIPPED = ("skipped", "skipped_reasons")
 class MergeReport:
     """What was merged."""
 
-    # All are by the name of the domain.
+    # The keys of all these mappings are names of domains.
     files: Mapping[str, int]  # number of files with rows
     rows: Mapping[str, Mapping[str, int]]  # number of rows in each split
     skipped: Mapping[str, int]  # number of rows that could not be read

@@ -163,7 +163,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return the factor that turns each row's variance into its part of the sum's, (m,)."""
+        """Return the factor from each row's variance to its part of the sum's variance, (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -495,7 +495,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Draw either this row or the row `last`. The other one takes part in the next stratum.
+        # Draw either this row or the row `last`. The other row takes part in the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:

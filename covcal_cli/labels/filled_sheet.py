@@ -162,7 +162,7 @@ def _written_ids(cell: str) -> Iterator[str]:
 
 
 def _labels(table: LabelTable) -> list[str]:
-    """Return the labels from the column ``label``, or from ``choice`` if that one is empty."""
+    """Return the labels from the column ``label``, or from ``choice`` if ``label`` is empty."""
     columns = [
         [unescaped(cell.strip()) for cell in table.columns[name]]
         for name in ("label", CHOICE)

@@ -83,13 +83,9 @@ def page(
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels, each once.
-    - `pictures`: a data URI per row: empty if its image could not be read, None if the row has no
-      image and the page shows its cells.
     - `pictures`: for each row its image as a data URI; empty if the image could not be read, None
-      if there are no images.
-    - `answers`: the classifier's answers for the rows, which the page shows on demand.
+      if the row has no image and the page shows its cells.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
-
     - `texts`, `numbers`: the columns to show as texts of several lines, and in a table.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))

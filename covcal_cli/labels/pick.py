@@ -116,8 +116,8 @@ class PickReport:
     # labels of this batch, and with those of all batches.
     half_width: float
     half_width_of_all: float
-    # The same with all batches in the worst case: the scores are useless, and half of the rows are
-    # right.
+    # Half the width with the labels of all batches in the worst case: the scores are useless, and
+    # half of the rows are right.
     half_width_at_worst: float
     unreadable: Mapping[str, str]  # why an image is not on the page, by the id of its row
 

@@ -57,7 +57,7 @@ def rows_of(every: str) -> int | None:
 
 
 def per_year(every: str) -> float:
-    """Return the number of periods in a year. Periods of some rows count as weeks."""
+    """Return the number of periods in a year. A period of N rows counts as a week."""
     return 1.0 if every == "year" else _PER_YEAR.get(every, _PER_YEAR["week"])
 
 

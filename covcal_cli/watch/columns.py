@@ -157,7 +157,7 @@ def _texts(values: AnyArray) -> list[str]:
 
 
 def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
-    """Return both medians as text; if they are equal, both middle halves."""
+    """Return the period's and the usual median as text; if they are equal, the middle halves."""
     medians = [f"{float(np.median(part)):.3g}" for part in (present, usual)]
     if medians[0] != medians[1]:
         return "median", medians[0], medians[1]

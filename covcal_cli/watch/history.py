@@ -102,7 +102,7 @@ def read_history(path: Path) -> History:
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
     """Append lines to a history: `lines` makes them from the history as it is now.
 
-    Nothing is appended if `lines` raises. Of the file, only the part after the `earlier` history is
+    Nothing is appended if `lines` raises. Only the part of the file after the `earlier` history is
     read.
 
     Raises

@@ -51,7 +51,7 @@ _MOST_STARTS = 100  # the most labelled periods in a pool; the latest ones count
 
 @dataclass(frozen=True)
 class FileLabels:
-    """The labelled rows of a file, with their scores and those of the rows that they stand for."""
+    """The labelled rows of a file, with their scores and the scores of the rows they represent."""
 
     # the n labelled rows; with the design "random", they count as random rows of their period
     draw: Draw
@@ -204,7 +204,7 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 
 
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
-    """Return accuracy and size of one period, from those of its parts and the rows of each part.
+    """Return accuracy and size of a period, from the same numbers and the rows of each part.
 
     A part counts in proportion to its number of rows. A part without labels is left out.
     """
@@ -292,7 +292,7 @@ def pools(
     expected: float | None = None,
     error: float = ERROR,
 ) -> Pools | None:
-    """Return the gap from the labels of periods, for every start of a pool; None without one.
+    """Return the gap from the labels of periods, for every start of a pool; None without any.
 
     - `sizes`, `accuracies`, `confidences`, (n,): n*, A and mean confidence of the labelled periods,
       in the order of time.

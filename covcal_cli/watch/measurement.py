@@ -344,7 +344,7 @@ def with_segments(standard: Standard, column: str, tolerance: float, level: floa
 def _labels(
     file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return the labels of a file's rows: late ones, those in the file, or those of picked rows."""
+    """Return the labels of a file's rows: late labels, labels in the file, or picked labels."""
     own = own_labels(file, seed) if source.uses_labels else None
     if own is not None:
         return own
@@ -456,7 +456,7 @@ def joined(first: Measured, second: Measured) -> Measured:
             if name in second.variances
         },
         signal_rows=first.signal_rows + second.signal_rows,
-        # the distribution of a column over all rows cannot be computed from those of the parts
+        # a column's distribution over all rows cannot be computed from its distributions in parts
         columns=(),
         metrics=(),
         segments=(),

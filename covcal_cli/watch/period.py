@@ -40,7 +40,7 @@ class WatchedCalibration:
 
     path: Path
     sha256: str
-    method: str  # the method that was used; differs from the one asked for with auto
+    method: str  # the method that was used; with auto, the method that auto chose
 
 
 @dataclass(frozen=True)

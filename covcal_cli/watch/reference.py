@@ -260,9 +260,9 @@ class ClassPlaces:
     """Mean and spread of the source rows' logits, for each predicted class."""
 
     classes: tuple[int, ...]  # (m,), the classes that are predicted for enough rows
-    counts: tuple[int, ...]  # (m,), the number of their rows
+    counts: tuple[int, ...]  # (m,), the number of rows of each class
     means: Packed  # (m, K), mean of each logit, after the mean of its row is subtracted
-    spreads: Packed  # (m, K), standard deviation of the same
+    spreads: Packed  # (m, K), standard deviation of each logit after this subtraction
 
     def __post_init__(self) -> None:
         shape = self.means.shape
@@ -430,7 +430,7 @@ def quantiles(values: Floats) -> Packed:
     m = min(len(values), _QUANTILES)
     limit = np.finfo(np.float32).max
     ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
-    # Hazen's quantiles. If rows are no more than quantiles, every row is one.
+    # Hazen's quantiles. If there are at most as many rows as quantiles, every row is a quantile.
     places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
     lower = np.floor(np.maximum(places, 0)).astype(np.int64)
     upper = np.minimum(lower + 1, len(ordered) - 1)

@@ -267,7 +267,7 @@ def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> F
 def signal(
     name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
 ) -> Signal:
-    """Return the signal of which these, shape (n,), are the values on reference rows."""
+    """Return the signal with these values, shape (n,), on the reference rows."""
     sketch = quantiles(values)
     own_ranks = ranks(sketch.values, values)
     mean, variance = float(own_ranks.mean()), float(own_ranks.var())

@@ -144,9 +144,9 @@ def verdict_on(
     `pool` is the gap from labels since the rows last changed. Its interval decides. If it is too
     wide to decide and contains the estimated gap, the estimate decides, as it does without labels.
 
-    Of the estimate's range the middle half counts. On streams of the half *choose*, 10 of the 116
-    verdicts "holds" and none of the others were wrong with it, by labels; the whole range gave no
-    verdict.
+    Only the middle half of the estimate's range counts. On streams of the half *choose*, labels
+    contradict 10 of its 116 verdicts "holds", and none of its other verdicts. The whole range gave
+    no verdict.
     """
     if not entry.rows:
         return "not known", None, "no rows came"
@@ -243,7 +243,7 @@ def alarm_of(
 def _alarm_within(
     entries: Sequence[Measured], reference: Reference, threshold: float
 ) -> tuple[Alarm, str]:
-    """Return the alarm if periods are compared with the first of them."""
+    """Return the alarm if periods are compared with the first period."""
     first, *following = entries
     moving = [
         signal

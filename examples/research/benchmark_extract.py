@@ -10,7 +10,8 @@ classifier runs.
 
 Tables: two files of random numbers in columns, and a linear classifier. The bare loop reads the
 files with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids with
-h5py. It has no seeded splits, checks, checksums or ``--resume``. Both use one thread.
+h5py. It has no seeded splits, checks, checksums or ``--resume``. It uses one thread, as covcal does
+here.
 
 Processor seconds count all threads; the lowest round counts.
 """

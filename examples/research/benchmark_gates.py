@@ -33,7 +33,7 @@ DRIFTS = {"none": HONEST, "mild": 0.62, "strong": 0.4}
 def draw(rng: np.random.Generator, n: int, honest: float) -> tuple[Float64s, Float64s]:
     """Return the classifier's log odds, shape (n,), and the probability that each row is right.
 
-    The true log odds are `honest` times these: below 1, the classifier is too confident.
+    The true log odds are `honest` times the classifier's: below 1, it is too confident.
     """
     odds = 2.2 * np.abs(rng.normal(size=n))
     return odds, 1 / (1 + np.exp(-honest * odds))

@@ -243,7 +243,7 @@ def table(sizes: Sequence[int], count: int, runs: int) -> str:
 
 
 def _line(drift: str, n: int, cells: Sequence[str]) -> str:
-    """Return a line of the table; with fewer rows than two weeks, there is no spread of weeks."""
+    """Return a line of the table; without rows for two weeks, there is no spread of weeks."""
     *others, weeks = cells
     return f"| {drift} | {n} | {' | '.join(others)} | {weeks if 2 * n <= KEPT else '-'} |"
 

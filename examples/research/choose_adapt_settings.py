@@ -287,7 +287,7 @@ class Scores:
 
 
 def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scores:
-    """Adapt by a recipe and measure both methods on target test rows."""
+    """Adapt by a recipe, and measure fl+temp and fl+iw+temp on target test rows."""
     torch.set_num_threads(1)
     settings = recipes(members)[recipe]
     with FeatureFile(path) as file:

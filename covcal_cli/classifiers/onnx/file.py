@@ -310,19 +310,19 @@ def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """Return the file name of such a tensor, with its offset and length if they are given."""
+    """Return the file name of a tensor in another file, with offset and length if given."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def set_location(tensor: onnx.TensorProto, name: str) -> None:
-    """Change the file of such a tensor; its values must be at the same place in the new file."""
+    """Change the file that holds a tensor's values; they must be at the same place there."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = name
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    """Return the bytes of such a tensor; unlike onnx, also if its file is a link."""
+    """Return the bytes of a tensor in another file; unlike onnx, also if the file is a link."""
     entries = external_entries(tensor)
     with (folder / entries["location"]).open("rb") as stream:
         stream.seek(int(entries.get("offset", "0")))

@@ -72,7 +72,7 @@ class Head:
     bias: Float64s | None
     logits: TensorRead  # the tensor with the logits
     step: float  # how far logits that are stored as integers can be off by rounding
-    tail_step: float  # the same for outputs
+    tail_step: float  # how far outputs can be off by rounding
     follower: str | None  # the operator that reads the logits, such as "Softmax"
     n_scores: int  # number of columns of the logits; 1 if a single number is about two classes
     outputs: tuple[ClassOutput, ...]  # the outputs that depend only on the logits

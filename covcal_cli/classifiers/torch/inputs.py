@@ -217,7 +217,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Return the same for a frozen TorchScript program, whose weights are constants."""
+    """Return the class and channels of the first layer of a frozen TorchScript program."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

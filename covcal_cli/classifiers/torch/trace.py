@@ -37,7 +37,7 @@ class LayerCall:
 
     op: str  # the operator
     name: str  # path of the layer in the module; if its weights are no parameters, the operator
-    key: tuple[object, ...]  # the same for all calls of a layer
+    key: tuple[object, ...]  # identifies the layer: all its calls have the same key
     # Input and result at the time of the call; later operators may change them.
     features: Tensor
     weight: Tensor  # shape (K, d)

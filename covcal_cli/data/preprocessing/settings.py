@@ -30,7 +30,7 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of a user. Where one is None or empty, the model's input decides."""
+    """Settings of a user. Where a setting is None or empty, the model's input decides."""
 
     # (height, width) after resizing; without `crop`, this is also the size of the model's input
     size: Size | None = None

@@ -22,7 +22,7 @@ from covcal_cli.files import grows_beyond_belief
 from covcal_cli.hdf5 import Dataset, File
 
 # zipfile raises NotImplementedError for an unknown compression, and RuntimeError for a password.
-# NumPy parses headers as Python code and raises the errors of that.
+# NumPy parses headers as Python code, and raises the errors of Python's parser.
 _UNREADABLE = (
     *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
@@ -44,7 +44,7 @@ class NpyStore(Store):
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 
     def whole(self, name: str) -> AnyArray:
-        """Refuse to read an array as a whole: x is too wide for that, and there is no other."""
+        """Refuse to read an array as a whole: x is too wide for that."""
         raise CovcalError(f"{self.path}: a .npy file cannot hold {name}: save an .npz")
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:

@@ -48,7 +48,7 @@ COVERAGE, SET_LABELS, MOST_CLASS_VALUES = 0.9, 25, 1 << 22
 
 
 def accepted_in_truth(wrong: Float64s, error: float) -> float:
-    """Return the largest share of first rows, in the order of scores, with at most this error."""
+    """Return the largest share of rows, in the order of scores, whose error is at most `error`."""
     kept = np.flatnonzero(np.cumsum(wrong) / np.arange(1, len(wrong) + 1) <= error)
     return float(kept[-1] + 1) / len(wrong) if len(kept) else 0.0
 
@@ -130,8 +130,8 @@ def of_error(
     """Return the true share, then numbers of two estimates, then numbers of the promises.
 
     The estimates are by the decision, and by the calibrated confidence alone. Each estimate has
-    three numbers: the accepted share; whether the limit is broken; whether its double is. A promise
-    has two numbers for each number of labels.
+    three numbers: the accepted share; whether the error is above the limit; whether it is above
+    twice the limit. A promise has two numbers for each number of labels.
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]

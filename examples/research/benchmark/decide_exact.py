@@ -68,7 +68,7 @@ class Setting:
 
 
 class Draws:
-    """Many draws of the same batches from one set of rows; a candidate is tested after each."""
+    """Many draws of the same batches from one set of rows; each batch is followed by a test."""
 
     def __init__(self, setting: Setting, batches: int, draws: int, *, pool: bool) -> None:
         """Draw the batches. `pool` tests all rows, although labels outside the region are rarer."""

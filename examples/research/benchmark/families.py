@@ -55,7 +55,7 @@ from covcal_cli.files import atomic_output
 
 Half = Literal["choose", "test", "seen-once", "seen"]
 Kind = Literal["digits", "images", "tables", "text", "sensors"]
-# The kind of shift, by which results are tabulated. The families of the first two rules are mixed.
+# The kind of shift, by which results are tabulated; "mixed" for families of the first two rules.
 ShiftKind = Literal[
     "mixed", "unsure classifiers", "class frequencies", "streams", "many classes", "sensors", "mild"
 ]
@@ -117,7 +117,7 @@ def cases(
     Raises
     ------
     MissingDataError
-        If a file is not in `data`, or a package is not installed. The message names it.
+        If a file is not in `data`, or a package is not installed. The message names which.
     """
     selected = []
     for name in FAMILIES if families is None else families:

@@ -80,12 +80,12 @@ class Point:
 
 @dataclass(frozen=True)
 class _Target:
-    """The target rows of one file: those to draw from, and the test rows."""
+    """The target rows of one file: the rows to draw from, and the test rows."""
 
-    logits: Float32s  # confidence of the rows to draw from
+    logits: Float32s  # logits of the rows to draw from
     labels: Labels
-    right: Float64s  # whether the classifier is right in these rows
-    forecast: Float64s  # the probability that it is right, as ``covcal pick`` estimates it
+    right: Float64s  # 1 for each row to draw from in which the classifier is right
+    forecast: Float64s  # the probability of this for each row, as ``covcal pick`` estimates it
     frame: Float32s  # logits of the rows over which the confidence is averaged
     test_logits: Float32s
     test_right: Booleans

@@ -36,7 +36,7 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = tuple(CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-LEAST = 5  # a class is compared if it has so many rows, and is predicted for so many
+LEAST = 5  # a class is compared if at least so many rows have it, and so many are predicted as it
 # whether there are two classes, the metric, and the error of each method
 Errors = tuple[bool, str, dict[str, float]]
 # values by metric and class; class None is the number of the shift

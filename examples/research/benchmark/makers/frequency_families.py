@@ -18,7 +18,8 @@ _LOAN = (
     "all_util total_bal_il num_il_tl"
 )
 
-# For each name, a table whose target has the source's rows, and the query of another target.
+# For each name: a table in which source and target are the same query, and the query of a target
+# that is shifted.
 _CHOOSE = {
     "diamonds": (
         Table(

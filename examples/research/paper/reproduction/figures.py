@@ -22,7 +22,7 @@ _WIDTH, _COLOURS = 900, 64
 
 
 def draw_reliability(adapted: Path, path: Path, *, title: str) -> None:
-    """Draw both views of the paper's appendix for every method on an adapted file."""
+    """Draw the two reliability diagrams of the paper for every method on an adapted file."""
     fitted = {
         method: calibrate(adapted, CalibrateSettings(method=method, allow_limit=True))
         for method in METHODS[1:]

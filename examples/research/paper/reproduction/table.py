@@ -18,7 +18,7 @@ _STAGES = {"align": "alignment", "discriminators": "discriminators"}
 def markdown(
     found: Comparison, prepared: Mapping[str, Extracted], adapt: AdaptSettings | None
 ) -> str:
-    """Return the content of table.md; no training was asked for without `adapt`."""
+    """Return the content of table.md; `adapt` is None if nothing was trained."""
     run = "no training"
     if adapt is not None:
         decay = "" if adapt.weight_decay is None else f", weight decay {adapt.weight_decay:g}"
