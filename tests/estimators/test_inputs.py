@@ -94,9 +94,9 @@ def test_inputs_that_do_not_fit_together_is_refused() -> None:
     bad_logits[3, 1] = np.nan
     for change, message in [
         ({"target_logits": good.target_logits[:1]}, "at least 2 rows"),
-        ({"target_logits": good.target_logits[:, :3]}, "fit together"),
+        ({"target_logits": good.target_logits[:, :3]}, "as many classes"),
         ({"source_labels": good.source_labels + 1}, "not one of the classes"),
-        ({"source_labels": good.source_labels[:-1]}, "fit together"),
+        ({"source_labels": good.source_labels[:-1]}, "every source row needs a label"),
         ({"source_weights": np.full(good.n_source, -1.0)}, "weights"),
         ({"source_weights": np.full(good.n_source, np.nan)}, "weights"),
         ({"target_logits": bad_logits}, "finite"),
