@@ -81,7 +81,7 @@ def _forgotten(error: Any) -> None:
 def _send() -> None:
     if sys.platform == "win32":
         _thread.interrupt_main()
-    else:  # A real signal also ends a system call that waits. One that Python simulates does not.
+    else:  # A real signal also ends a system call that waits; a simulated signal does not.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

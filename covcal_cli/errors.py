@@ -61,7 +61,7 @@ def printable(text: str) -> str:
 def message(text: str) -> str:
     """Return any text as part of a message: printable, and not too long.
 
-    Of a long text, the beginning and the end remain, because the remedy is at the end.
+    A long text keeps its beginning and its end, because the remedy is at the end.
     """
     text = printable(text)
     if len(text) <= _LONGEST:

@@ -135,9 +135,9 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of a block together, when all of them are complete.
 
-    First all old outputs but one are removed. Then the new outputs take their places, beginning
-    with that one. If the process is killed meanwhile, outputs may be missing, but a new output
-    never stands beside an old one.
+    First all old outputs but one are removed. Then the new outputs take their places; the first of
+    them replaces the old output that remains. If the process is killed meanwhile, outputs may be
+    missing, but a new output never stands beside an old output.
     """
     together = _Together()
     before = _TOGETHER.set(together)

@@ -1,8 +1,9 @@
 """Apply calibrations to files, and refuse files that a calibration does not fit.
 
-These logits come from the "forecaster". It is the classifier itself, or the network that covcal
-adapt trained ("aligned"). An adapted file contains the aligned logits of its own rows. For later
-rows, `networks_for` returns the networks that compute them from the features phi(x), with NumPy.
+A calibration scales the logits of a "forecaster". This is the classifier itself, or the network
+that covcal adapt trained ("aligned"). An adapted file contains the aligned logits of its own rows.
+For later rows, `networks_for` returns the networks that compute aligned logits from the features
+phi(x), with NumPy.
 `read_named` reads several calibrations, and `scaled_logits` applies them to one file.
 `source_accuracy` is the classifier's accuracy on labelled source rows that it was not trained on.
 

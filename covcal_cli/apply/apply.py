@@ -205,7 +205,7 @@ class _CalibratedRows:
     with_probabilities: bool
     progress: ProgressCallback
     decision: Decision | None = None
-    n_labels: int = 1  # of how many labels blocks are in memory at the same time
+    n_labels: int = 1  # number of labels whose blocks are in memory at the same time
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 

@@ -61,7 +61,7 @@ class Layout:
     with_decision: bool = False
     with_sets: bool = False
     integer_ids: bool = False  # whether ids are integers in the input
-    # Whether `classes` are labels of which a row can have several. Then no single one is the
+    # Whether `classes` are labels of which a row can have several. Then no single label is the
     # answer.
     is_multilabel: bool = False
 
@@ -427,7 +427,7 @@ def _lines(
 
 
 def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
-    """Return texts as bytes, (m, width), with `_UNUSED` after each."""
+    """Return texts as bytes, (m, width), with `_UNUSED` after each text."""
     width = texts.dtype.itemsize
     codes = np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), width)
     if codes[:, -1].all():  # all texts have the same length

@@ -68,8 +68,8 @@ BY_PREDICTED, _MAX_GROUPS = "predicted", 100
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # labels are suggested only if a larger share of rows than this can probably be accepted
 _LEAST_SHARE = 0.005
-# Labels are suggested if they make a promise possible with this probability: with the first one if
-# any number of labels reaches it, else with the second.
+# Labels are suggested if they make a promise possible with the first of these probabilities. If no
+# number of labels reaches it, the second probability is enough.
 _LIKELY = (0.8, 0.5)
 _NEAR = 1e-5  # rounding error of a threshold in 32 bits
 

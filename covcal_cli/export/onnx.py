@@ -182,13 +182,13 @@ def add_label(build: NodeBuilder, logits: str, output: str) -> str:
 def add_confidence(
     build: NodeBuilder, logits: str, probabilities: str, n_classes: int, output: str
 ) -> str:
-    """Add the probability of this class, [N]."""
+    """Add the probability of the class with the largest logit, [N]."""
     only = build.node("Mul", probabilities, _chosen(build, logits, n_classes))
     return build.reduced("ReduceMax", only, 1, output=output)
 
 
 def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
-    """Add 1 for this class and 0 for the others, [N, K]."""
+    """Add 1 for the class with the largest logit and 0 for the other classes, [N, K]."""
     label = build.node("ArgMax", logits, axis=1, keepdims=1)
     numbers = build.constant(np.arange(n_classes, dtype=np.int64)[None])
     return build.as_float(build.node("Equal", label, numbers))
@@ -296,7 +296,7 @@ def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Check the classifier on the first random inputs that it accepts. Return it, and them."""
+    """Check the classifier on the first random inputs that it accepts. Return both."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:
@@ -447,7 +447,7 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
-    """Copy weights from other files into one file, and change the tensors to read that one."""
+    """Copy weights from other files into one file, and change the tensors to read this file."""
     packed.write_bytes(b"")  # a killed run may have left the file
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)

@@ -64,7 +64,7 @@ class LabelUse:
     drawn: Number  # number of rows that all batches for a decision drew
     # number of labelled rows above the accepted threshold, or above the first tested one
     labels: Count
-    wrong: Count  # number of wrong rows among them, with drawn rows that have no label
+    wrong: Count  # number of wrong rows among these, including drawn rows without a label
     allowed: int  # the most wrong rows with which the test passes; -1 if it cannot pass
     batches: Number
 

@@ -38,8 +38,9 @@ _ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
 def file_here() -> Path:
     """Return adapted.h5 in this folder; if there is none, features.h5.
 
-    Raises `CovcalError` if neither exists. The same if adapted.h5 was not made from the features.h5
-    beside it or from the features file that it names, or if that file is outside the folder.
+    Raises `CovcalError` if neither exists. Also raises it if adapted.h5 was not made from the
+    features.h5 beside it or from the features file that it names, or if that file is outside the
+    folder.
     """
     for path in (_ADAPTED, _FEATURES):
         if path.is_file():

@@ -4,7 +4,7 @@
 ``psi``, ``head`` and ``aligned_discriminator`` is the M members. ``discriminator``, on the
 projected features, has a first axis of length 1. Layers are ``weight_0``, ``bias_0``, ``weight_1``
 and so on, of shapes (M, inputs, outputs) and (M, outputs). There is a ReLU between layers. If
-``psi/output_relu`` is 1, another one follows psi's last layer.
+``psi/output_relu`` is 1, another ReLU follows psi's last layer.
 """
 
 import hashlib

@@ -10,11 +10,12 @@ other probabilities to a,
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
 is a martingale with mean 1 if a is true. This is so for every prior Beta(p, q) that was fixed
-before the draws. So by Ville's inequality, the probability that it ever reaches 1/e is at most e.
-With probability 1 - e, the true a is therefore at all times among the values with E(a) below 1/e
-(Robbins 1970; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence
-sequences"). These values are an interval, because log E is a convex function of a. S and F need not
-be whole numbers, if a weighted draw counts as a fraction of a random draw.
+before the draws. Let alpha be the allowed error probability. By Ville's inequality, the probability
+that E(a) ever reaches 1/alpha is at most alpha. With probability 1 - alpha, the true a is therefore
+at all times among the values with E(a) below 1/alpha (Robbins 1970; Howard et al. 2021,
+"Time-uniform, nonparametric, nonasymptotic confidence sequences"). These values are an interval,
+because log E is a convex function of a. S and F need not be whole numbers, if a weighted draw
+counts as a fraction of a random draw.
 """
 
 import math

@@ -36,13 +36,13 @@ _LOG_TOLERANCE = 6e-3  # tolerance of a sum of p if the values -log p have two d
 _LARGEST_LOG = 746.0  # -log p of the least positive float64; larger values are logits
 _EXACT_SUM = 1e-4  # tolerance of a sum of values that have all their digits
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # if more rows than this share are probabilities, the others count as damaged
-_TIED = 0.1  # if more values than this share equal the smallest or the largest, values were clipped
+_MOST = 0.5  # if more than this share of rows is probabilities, the other rows count as damaged
+_TIED = 0.1  # if more than this share of values is the smallest or largest value, it was clipped
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # in fewer rows, a pattern may be chance
 _FEWEST_ROWS = 4  # in fewer rows, equal sums may be chance
 _BLOCK_VALUES = 1 << 16
-_NEAR = 0.9  # of the largest value that a softmax of probabilities can have, this share
+_NEAR = 0.9  # share of the largest value that a softmax of probabilities can have
 # in quantised scores, probability 0 is 0 or the smallest number of the type
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
@@ -141,7 +141,7 @@ class OutputEvidence:
         self._uneven += int((steps != 0).any(axis=1).sum())
 
     def _add_reversed(self, exact: Float64s) -> None:
-        # If already the first rows are neither, counting stops.
+        # If already the first rows are neither -log p nor ranks, counting stops.
         if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
             return
         sums = np.exp(-exact).sum(axis=1)

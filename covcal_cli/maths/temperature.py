@@ -127,7 +127,7 @@ class _Point:
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
     """Return the point with the lowest loss, and whether a lower one was not allowed.
 
-    If T may not be below 1, T = 1 replaces such T.
+    If T may not be below 1, T = 1 replaces every smaller T.
     """
     candidates, is_held = minima, False
     if not allow_sharpening:

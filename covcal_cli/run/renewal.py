@@ -55,7 +55,7 @@ class LabelledComparison:
     """The old and the new calibration, measured on the same labelled target rows."""
 
     labels: int  # number of labelled rows
-    old: float  # ECE of the old one
+    old: float  # ECE of the old calibration
     new: float
     low: float  # ends of the interval of (new ECE - old ECE)
     high: float
