@@ -224,7 +224,9 @@ def run_on_ray(
     try:
         yield from found.iter_batches(batch_size=None, batch_format="numpy")
     except RayError as error:
-        raise CovcalError(f"a worker failed, and --resume goes on: {first_error(error)}") from error
+        raise CovcalError(
+            f"a worker failed (--resume continues the run): {first_error(error)}"
+        ) from error
 
 
 def first_error(error: Exception) -> str:

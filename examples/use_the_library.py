@@ -2,7 +2,7 @@
 
     python examples/use_the_library.py FEATURES.H5
 
-The script runs both, and prints the results.
+The script uses the functions and the classes, and prints the results.
 """
 
 import sys

@@ -300,7 +300,9 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         accuracy = f"{comparison.accuracy:.0%} estimated"
         accuracy += f" ({comparison.low:.0%} to {comparison.high:.0%})"
         lines.append(f"Accuracy    {accuracy} on the new rows")
-    lines.append(f"Confidence  {comparison.old:.0%} by the old, {comparison.new:.0%} by the new")
+    lines.append(
+        f"Confidence  {comparison.old:.0%} by the old calibration, {comparison.new:.0%} by the new"
+    )
     lines.append(f"Old one     {comparison.answer}")
     lines.append(f"New rows    {comparison.change}")
     if renewal.is_reference_kept:
@@ -320,13 +322,13 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
 def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     """Return the first line: which calibration is now used, and the reason."""
     labels = comparison.by_labels
-    first = "Put the new one in use" if renewal.is_in_use else "Kept the old one"
+    first = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
     if labels is None:
         if renewal.is_in_use:
             return f"{first}, as you asked: without labels only an estimate supports it"
-        return f"{first}: the new rows have no labels, and only an estimate supports the new one"
+        return f"{first}: the new rows have no labels, and only an estimate supports it"
     sides = f"ECE {100 * labels.new:.1f} instead of {100 * labels.old:.1f} %"
-    measured = f"measured on {labels.labels} labels, the new one"
+    measured = f"measured on {labels.labels} labels, the new calibration"
     if labels.is_better:
         return f"{first}: {measured} is better ({sides})"
     asked = ", as you asked" if renewal.is_in_use else ""

@@ -283,7 +283,7 @@ def watch(
         raise typer.BadParameter("promise needs --decide", param_hint="--fail-on")
     if target_labels and labels is not None:
         raise typer.BadParameter(
-            "use only one of this and --labels",
+            "use either this option or --labels",
             param_hint="--target-labels",
         )
     if not files and (labels is None or history is None):

@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--members", type=int)
     parser.add_argument("--features", type=int, default=84)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--share", type=float, default=1.0, help="of the rows, to try it out")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of the rows to use, for a trial"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         features = Path(folder) / "features.h5"

@@ -110,9 +110,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draws", type=int, default=500, help="nights per line")
-    parser.add_argument("--resamples", type=int, default=1000, help="behind an interval")
+    parser.add_argument("--resamples", type=int, default=1000, help="resamples for an interval")
     arguments = parser.parse_args()
-    gates = [f"{gate}, {how}" for gate in ("above", "worse") for how in ("as found", "95 %")]
+    gates = [f"{gate}, {how}" for gate in ("above", "worse") for how in ("plain value", "95 %")]
     print(f"| drift | true ECE | rows | {' | '.join(gates)} |")
     print(f"|---|{'---:|' * 6}")
     for drift, honest in DRIFTS.items():

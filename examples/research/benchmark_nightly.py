@@ -68,8 +68,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nannyml", type=Path, required=True, help="wheel of nannyml")
-    parser.add_argument("--nights", type=int, default=50, help="of each series")
-    parser.add_argument("--rows", type=int, nargs="+", default=(250, 1000), help="of each night")
+    parser.add_argument("--nights", type=int, default=50, help="nights of each series")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=(250, 1000), help="rows of each night"
+    )
     parser.add_argument("--sharper", type=float, default=3, help="factor of the broken logits")
     asked = parser.parse_args()
     stream = employment(asked.nannyml)

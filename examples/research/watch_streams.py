@@ -384,12 +384,12 @@ def main() -> None:
     )
     parser.add_argument("--popmon", type=Path, help="wheel of popmon")
     parser.add_argument("--nannyml", type=Path, help="wheel of nannyml")
-    parser.add_argument("--labels", type=int, nargs="+", default=(0, 50), help="a month")
+    parser.add_argument("--labels", type=int, nargs="+", default=(0, 50), help="labels a month")
     parser.add_argument("--seeds", type=int, default=1, help="draws of the labels")
-    parser.add_argument("--tolerance", type=float, default=5, help="in points")
-    parser.add_argument("--shuffled", type=int, default=0, help="series of each stream")
-    parser.add_argument("--rows", type=int, default=250, help="of a shuffled week")
-    parser.add_argument("--cbpe", action="store_true", help="judge by NannyML too")
+    parser.add_argument("--tolerance", type=float, default=5, help="tolerance in points")
+    parser.add_argument("--shuffled", type=int, default=0, help="shuffled series of each stream")
+    parser.add_argument("--rows", type=int, default=250, help="rows of a shuffled week")
+    parser.add_argument("--cbpe", action="store_true", help="also estimate with NannyML")
     asked = parser.parse_args()
     tolerance = asked.tolerance / 100
     verdicts = "holds (wrong) | off (wrong) | not known"

@@ -123,8 +123,8 @@ BETTER = judged_by(-0.08, -0.02, brier_is_worse=False)
 WORSE = judged_by(0.02, 0.08, brier_is_worse=True)
 UNDECIDED = judged_by(-0.08, 0.001, brier_is_worse=False)
 BY_LABELS, AS_ASKED = (
-    "measured on 500 labels, the new one",
-    "Put the new one in use, as you asked: ",
+    "measured on 500 labels, the new calibration",
+    "Put the new calibration in use, as you asked: ",
 )
 
 
@@ -136,23 +136,23 @@ BY_LABELS, AS_ASKED = (
             (),
             False,
             True,
-            f"Put the new one in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 %)",
+            f"Put the new calibration in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 %)",
         ),
         (
             BETTER,
             (),
             True,
             True,
-            f"Put the new one in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 %)",
+            f"Put the new calibration in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 %)",
         ),
         (
             WORSE,
             (),
             True,
             False,
-            f"Kept the old one: {BY_LABELS} is worse (ECE 15.0 instead of 10.0 %)",
+            f"Kept the old calibration: {BY_LABELS} is worse (ECE 15.0 instead of 10.0 %)",
         ),
-        (WORSE, ("--replace",), False, False, f"Kept the old one: {BY_LABELS} is worse"),
+        (WORSE, ("--replace",), False, False, f"Kept the old calibration: {BY_LABELS} is worse"),
         (WORSE, ("--force",), True, True, f"{AS_ASKED}{BY_LABELS} is worse"),
         (
             UNDECIDED,
@@ -161,14 +161,20 @@ BY_LABELS, AS_ASKED = (
             False,
             "be worse (ECE 6.1 instead of 10.0 %, difference between -8.0 and +0.1",
         ),
-        (UNDECIDED, ("--replace",), True, False, f"Kept the old one: {BY_LABELS} may be worse"),
+        (
+            UNDECIDED,
+            ("--replace",),
+            True,
+            False,
+            f"Kept the old calibration: {BY_LABELS} may be worse",
+        ),
         (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, False, "is worse"),
         (
             judged_by(-0.08, -0.02, 49, brier_is_worse=False),
             (),
             False,
             False,
-            "on 49 labels, the new one",
+            "on 49 labels, the new calibration",
         ),
         (judged_by(0.0, 0.0, brier_is_worse=False), (), True, False, "may be worse"),
         (
@@ -176,7 +182,7 @@ BY_LABELS, AS_ASKED = (
             (),
             True,
             False,
-            "Kept the old one: the new rows have no labels, and only an estimate",
+            "Kept the old calibration: the new rows have no labels, and only an estimate",
         ),
         (
             None,
@@ -258,7 +264,7 @@ def test_labels_are_measured_on_all_new_rows(folder: Path) -> None:
     metrics = json.loads(evaluated.out)["metrics"]
     sides = f"ECE {100 * metrics['new']['ece']:.1f} instead of {100 * metrics['old']['ece']:.1f} %"
     text = " ".join(done.out.split())
-    assert f"measured on {len(arrays['y'])} labels, the new one is better ({sides})" in text
+    assert f"measured on {len(arrays['y'])} labels, the new calibration is better ({sides})" in text
 
 
 def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
@@ -278,7 +284,7 @@ def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
     estimate = f"{first['accuracy']:.0%} estimated ({first['low']:.0%} to {first['high']:.0%})"
     assert estimate in text
     new, old = (entry["mean_confidence"] for entry in content["calibrations"])
-    assert f"Confidence {old:.0%} by the old, {new:.0%} by the new" in text
+    assert f"Confidence {old:.0%} by the old calibration, {new:.0%} by the new" in text
 
 
 def test_the_next_period_takes_the_place_of_one_that_was_left(folder: Path) -> None:

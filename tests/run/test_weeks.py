@@ -42,10 +42,10 @@ def test_weeks_of_honest_drift(weeks: int, tmp_path: Path) -> None:
         arguments = ("--from", "out", f"week{week}.csv", "--history", "w.jsonl", *method)
         done = covcal("run", *arguments, cwd=tmp_path).require_success()
         if (tmp_path / "out/cal.json").read_bytes() == before:
-            assert "Kept the old one" in done.out
+            assert "Kept the old calibration" in done.out
             continue
         replaced += 1
-        assert "the new one is better" in " ".join(done.out.split())
+        assert "the new calibration is better" in " ".join(done.out.split())
         old, new = ece_of(tmp_path, f"cal.{replaced}", "cal")
         assert new < old
         assert (tmp_path / f"out/cal.{replaced}.json").read_bytes() == before

@@ -336,7 +336,7 @@ def test_labels_in_the_files_count_only_if_asked(folder: Path) -> None:
     right = (rows["logits"].argmax(axis=1) == rows["labels"]).mean()
     assert one["by_labels"]["accuracy"] == pytest.approx(right)
     usage = covcal("watch", "night.h5", "--target-labels", "--labels", "x.csv", cwd=folder)
-    assert "use only one of this and --labels" in usage.usage_error()
+    assert "use either this option or --labels" in usage.usage_error()
 
 
 class TestEmptyNights:

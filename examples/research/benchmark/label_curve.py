@@ -253,9 +253,9 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
     values = [over_shifts(points, "covered", n) for n in NUMBERS]
     yield "intervals by `pick` that contain the accuracy, %", _cells(values)
     worst = [min(by_shift(points, "covered", n).values(), default=None) for n in NUMBERS]
-    yield "the same on the worst shift", _cells(worst)
+    yield "intervals that contain the accuracy on the worst shift, %", _cells(worst)
     values = [over_shifts(points, "width", n) for n in NUMBERS]
-    yield "their width in points", _cells(values)
+    yield "width of these intervals in points", _cells(values)
     values = [over_shifts(points, "wilson", n) for n in NUMBERS]
     yield "width of Wilson's intervals, random rows", _cells(values)
 

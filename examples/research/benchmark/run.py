@@ -49,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="only this half: choose settings on choose, and run test once to judge them; "
         "seen-once judged the second rule; seen has U-M, M-U, M-M, M-S and S-M",
     )
-    add("--without-adapt", action="store_true", help="only measure files as they are")
+    add("--without-adapt", action="store_true", help="measure files without covcal adapt")
     add(
         "--methods",
         nargs="+",
         choices=ALL,
         default=list(ALL),
         metavar="METHOD",
-        help="beside none and temp; default: all. The tables need auto",
+        help="methods beside none and temp; default: all. The tables need auto",
     )
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:

@@ -40,11 +40,16 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
     add("--weight-decay", type=float, metavar="X", help="with --preset paper; 5e-4 when left out")
     add("--batched", action="store_true", help="all seeds as members of one run: faster")
     add("--exact-only", action="store_true", help="only none and temp: no training, no chance")
-    add("--office31-model", type=Path, metavar="ONNX", help="a ResNet-50, where DIR holds Office31")
+    add(
+        "--office31-model",
+        type=Path,
+        metavar="ONNX",
+        help="a ResNet-50 in ONNX, if DIR holds Office31",
+    )
     add("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     given = parser.parse_args(arguments)
     if given.weight_decay is not None and given.preset != "paper":
-        parser.error("--weight-decay goes with --preset paper only")
+        parser.error("--weight-decay needs --preset paper")
     if given.seeds < 1 or given.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
     adapt = AdaptSettings(preset=given.preset, weight_decay=given.weight_decay, device="cpu")
@@ -70,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on there", file=sys.stderr)
+        print("interrupted: run the same command to continue", file=sys.stderr)
         return 130
     print(table, end="")
     return 0

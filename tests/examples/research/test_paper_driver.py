@@ -195,7 +195,7 @@ def test_exact_cells_need_no_training(
     assert "stand-in" in line
     assert not list(tmp_path.rglob("*seed0.h5"))
     assert "left out M-S, S-M, S-U: SVHN is not in" in printed.err
-    assert "left out U-M: U-M wants the classifier" in printed.err
+    assert "left out U-M: U-M needs the classifier" in printed.err
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
     model = data.folder / "models" / shift.model
     if not model.is_file():
         raise MissingDataError(
-            f"{shift.name} wants the classifier {model}: park2020_lenet_*.onnx are exported from "
+            f"{shift.name} needs the classifier {model}: park2020_lenet_*.onnx are exported from "
             "the weights in github.com/sangdon/calibration-under-covariateshift (input [n, 1, 28, "
             "28] in 0..1), svhnnet.onnx is any SVHN classifier of [n, 3, 32, 32] in 0..1"
         )
