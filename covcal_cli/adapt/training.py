@@ -55,7 +55,7 @@ from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_ROWS = 50_000  # most rows of a domain for a discriminator; psi of all of them is in memory
-_ON_FEATURES, _ON_ALIGNED = 2, 3  # choose the random numbers of a stage; alignment has 1
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # seeds of the stages; the stage of alignment has seed 1
 _REPORT_PRECISION = 6
 _BLOCK_VALUES = 1 << 22  # most logits of a member in one block
 _CARRIED = ("logits", "labels", "split", "ids", "columns")

@@ -157,7 +157,7 @@ METHODS = {
             "prior+cot",
             "original",
             "by_prior_and_transport",
-            "prior, with the confidence matched to cot's accuracy",
+            "prior, with the confidence matched to cot's estimate",
             _PRIOR,
             takes_prior=True,
             candidate=True,

@@ -172,7 +172,7 @@ class LogisticDiscriminator:
 def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
     """Fit the discriminator to the training rows of both domains.
 
-    If a domain has more than 50 000 rows, `seed` chooses as many.
+    If a domain has more than 50 000 rows, `seed` chooses 50 000 of them.
     """
     rows = []
     for domain in (source, target):

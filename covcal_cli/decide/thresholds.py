@@ -139,7 +139,7 @@ def temperature_range(
     accuracies: tuple[float, float] | None,
     labels: Labels | None,
 ) -> tuple[float, float, float]:
-    """Return T, and the T at which the mean confidence is the lowest and the highest accuracy."""
+    """Return T, and the two T at which the mean confidence is the lowest and highest accuracy."""
     if accuracies is None:
         return temperature, temperature, temperature
     low, high = (match_accuracy(logits, end, labels).temperature for end in accuracies)

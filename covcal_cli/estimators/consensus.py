@@ -1,4 +1,4 @@
-"""Compute all estimates of the target accuracy, and combine them into the one that commands use.
+"""Compute all estimates of the target accuracy, and combine them into one estimate for commands.
 
 The rule by which they are combined: (Its constants are in this module, in `clusters` and in
 `guards`. They were chosen on the half *choose* of the research benchmark.)

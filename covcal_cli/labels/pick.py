@@ -369,7 +369,7 @@ class _Frame:
         The score is the confidence by the calibration of the decision. A decision that only makes
         sets needs rows drawn at random from all rows. For other decisions, rows are drawn in the
         order of their scores. Then the number of drawn rows above a threshold hardly depends on
-        chance. `batches` are the earlier ones.
+        chance. `batches` are the earlier batches.
         """
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):

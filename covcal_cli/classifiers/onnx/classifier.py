@@ -74,7 +74,7 @@ class OriginalModel:
         self._runner = Runner(where, session, inputs, zipped)
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
-        """Return how far the output in `values` is from that of the unchanged model, relatively."""
+        """Return the relative error of the output in `values` against the unchanged model's."""
         own = self._runner.run([self._output.name], batch)[self._output.name]
         return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 

@@ -19,7 +19,7 @@ _RANDOM = {
 _SHAPE_ONLY = {"Shape", "Size"}
 # Its second and third outputs only say how to read the first.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# The first operators treat NaN as a missing value. The second pass NaN on.
+# The operators of the first set treat NaN as a missing value; those of the second pass NaN on.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }

@@ -222,7 +222,7 @@ def device_of(providers: Sequence[str]) -> torch.device:
     """Return the device that the first of `providers` names; by default, the CPU.
 
     Names are ``cpu`` and ``cuda``, in any case, the preferred one first. As with ONNX Runtime, it
-    is an error if the device is missing; no other one is used instead.
+    is an error if the device is missing; no other device is used instead.
     """
     names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
     for asked, name in zip(providers, names, strict=True):

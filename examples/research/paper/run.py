@@ -33,11 +33,11 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
         choices=list(SHIFTS),
         default=[],
         metavar="SHIFT",
-        help="of " + ", ".join(SHIFTS) + "; all that the data allows when left out",
+        help="of " + ", ".join(SHIFTS) + "; default: all shifts with data",
     )
     add("--seeds", type=int, default=10, metavar="N", help="runs per shift (default: %(default)s)")
     add("--preset", choices=["default", "paper"], default="default", help="of covcal adapt")
-    add("--weight-decay", type=float, metavar="X", help="with --preset paper; 5e-4 when left out")
+    add("--weight-decay", type=float, metavar="X", help="with --preset paper; default: 5e-4")
     add("--batched", action="store_true", help="all seeds as members of one run: faster")
     add("--exact-only", action="store_true", help="only none and temp: no training, no chance")
     add(
