@@ -74,7 +74,7 @@ def calibrate(
     with FeatureFile(Path(path)) as file:
         if labels is None and not isinstance(settings.labels, str):
             raise CovcalError(
-                "labels=N needs the calibrate of covcal_cli.api, which draws the rows"
+                "labels=N needs the function covcal_cli.api.calibrate, which draws the rows"
             )
         if labels is not None:
             return _fit_to_labels(file, labels, settings, LABELLED)

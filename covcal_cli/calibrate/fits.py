@@ -116,7 +116,7 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Return a note: how class frequencies changed by the estimate, and whether it may be chance.
+    """Return a note: the estimated change of class frequencies, and whether it may be chance.
 
     If the difference is too small for its penalty, RLLS returns equal frequencies.
     """

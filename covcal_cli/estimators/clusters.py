@@ -34,8 +34,9 @@ _ROUNDING = 1e-7
 _MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
 # number of Sinkhorn steps in each clustering step, which move the shares towards the fixed ones
 _NUDGES = 5
-# If the cosine to one centre exceeds the K - 1 others by this much, a point belongs mostly to that
-# cluster. The cosines are multiplied by log K divided by this number before the softmax.
+# If the cosine to one centre exceeds the cosines to the K - 1 other centres by this much, a point
+# belongs mostly to that cluster. Before the softmax, the cosines are multiplied by log K divided by
+# this number.
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # with fewer source rows, the place of a class is not known
 # the smallest spread of a logit within a class, as a share of the spread of all logits

@@ -109,7 +109,7 @@ def intervals(
     if names is None:
         names = metrics.names
     elif not _PARTS.keys().isdisjoint(names):
-        # their intervals must fit together, so all are needed
+        # the intervals of the ECE and its parts must fit together, so all of them are needed
         names = {*names, *(name for name in _PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)

@@ -51,7 +51,7 @@ class TemperatureFit:
     temperature: float  # above 0; above 1 it lowers confidence
     loss: float  # the weighted mean loss at `temperature`; never above `loss_at_one`
     loss_at_one: float
-    at_limit: Limit | None  # which end of the search interval T is, if it is one
+    at_limit: Limit | None  # the end of the search interval that T is at, if any
     held_at_one: bool  # whether the best T was below 1, but not allowed
     local_minima: int  # number of minima inside the interval
     ruled_out: int = 0  # number of rows whose label is a masked class, so that no T fits them

@@ -20,7 +20,7 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError
 
 Token = int | str
-_FEW = 16  # rows; enough to distinguish tokens
+_FEW = 16  # this number of rows is enough to distinguish tokens
 _MEAN = "mean"
 
 
