@@ -382,7 +382,9 @@ LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are the mean of a proper
 # edges of the cells of confidence, with equal width in log odds
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
 _MAX_CELLS = 1_000_000  # with more joint cells than this, the ECE has no paired difference
-_MAX_CLASS_CELLS = 1 << 17  # the same limit for the class gap, which counts each class separately
+_MAX_CLASS_CELLS = (
+    1 << 17
+)  # the limit of joint cells for the class gap, which counts each class separately
 
 
 @dataclass(frozen=True)

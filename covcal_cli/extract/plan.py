@@ -344,7 +344,7 @@ def available_cores() -> int:
 def _require_labelled(
     data: DomainData, labels: Labels, classes: ClassMap, *, several: bool
 ) -> None:
-    """Refuse a source with labels of fewer than two classes; with `several`, for any label."""
+    """Refuse a source with labels of fewer than two classes; with `several`, check every label."""
     if not len(data.ids):
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
     present = np.unique(labels[labels != UNKNOWN_LABEL])

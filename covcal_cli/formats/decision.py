@@ -39,7 +39,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class GroupPoint:
-    """For one group: its rows, and the expected error of those that are accepted."""
+    """For one group: its rows, and the expected error of its accepted rows."""
 
     name: str
     rows: Count  # number of the group's rows among the rows from which the curve was computed

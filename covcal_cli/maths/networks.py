@@ -53,7 +53,7 @@ def unfit(networks: Networks) -> str | None:
     if networks.get("psi/output_relu", _NONE).shape != (1,):
         return "psi/output_relu"
     members = networks.get("psi/weight_0", _NONE).shape[:1]
-    # the inputs of each network are the outputs of the one before
+    # the inputs of each network are the outputs of the network before
     for name in ("psi", "head"):
         parts = ("weight", "bias")
         counts = [sum(key.startswith(f"{name}/{part}_") for key in networks) for part in parts]

@@ -234,7 +234,7 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
 def watched_classes(predicted: Float64s) -> list[int]:
     """Return the classes that have a signal: the most frequent of `predicted`, (K,), ascending.
 
-    Of two classes only one has a signal, because the other margin is its negative.
+    With two classes, only one has a signal, because the other margin is its negative.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())

@@ -27,7 +27,7 @@ PROBABILITIES = "probabilities"
 CHOICES = "logits"
 # Keys that servers add to an answer.
 _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
-_DEPTH = 12  # lists are looked for only so many levels deep in a line
+_DEPTH = 12  # lists are looked for down to this level of nesting in a line
 _BEFORE = " \t\r\n\"'`([{*_#"  # characters that may come before the answer inside its token
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
 _CUT = -9000.0  # at or below this, sampling excluded the token: servers write -9999 or -inf
