@@ -176,7 +176,7 @@ METHODS = {
             "blend",
             "blend",
             "by_consensus",
-            "mean of two consensus forecasts: from the classifier's logits and from adapt's",
+            "mean of consensus and of consensus on the logits of adapt",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
