@@ -37,7 +37,8 @@ class Dataset:
 
     def __init__(self, path: Path, name: str, raw: Any) -> None:
         self.path, self.name, self._raw = path, name, raw
-        self._finds_chunks: bool | None = None  # None if this is not known yet
+        # whether HDF5 says where the chunks of the dataset are; None before the first check
+        self._finds_chunks: bool | None = None
         with _readable(path, name):
             shape = raw.shape
             self.shape: tuple[int, ...] = tuple(shape or ())

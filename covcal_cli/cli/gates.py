@@ -108,8 +108,8 @@ class GatedOutput:
         """If the block raises a `CovcalError`, write the error into the JUnit report.
 
         Otherwise an earlier report of success would remain. An existing file is replaced only if
-        `force` allows it and the file is a JUnit report, because an error may come before covcal
-        knows which files are inputs.
+        `force` allows it and it starts like a JUnit report of covcal. Any other file might be an
+        input, because an error may come before covcal knows its inputs.
         """
         from covcal_cli.errors import CovcalError
         from covcal_cli.files import write_text

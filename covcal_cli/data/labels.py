@@ -146,7 +146,10 @@ class RowLabels:
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
-        """Return whether labels are class numbers, because no class has their names."""
+        """Return whether labels are read as class numbers, not as names of classes.
+
+        This is so if the classes are plain numbers, and no class has the name of a label.
+        """
         return (
             isinstance(self.names, NumberedNames)
             and classes.by_number

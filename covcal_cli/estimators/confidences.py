@@ -59,7 +59,7 @@ def mean_confidence(inputs: EstimatorInputs) -> Estimate:
 
 
 def agreement(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by the fall of the aligned forecasters' agreement.
+    """Estimate the target accuracy by the agreement of the aligned forecaster with the classifier.
 
     Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): if two
     classifiers err independently and their ensemble is calibrated, they agree as often as each is

@@ -574,8 +574,8 @@ def _influence(counts: Integers) -> Float64s:
 
     The result has the shape of `counts`.
 
-    `counts` are numbers of rows, from low to high confidence. In each cell, wrong rows come before
-    right rows.
+    `counts` has two numbers of rows for each cell of confidence, from low to high: the wrong rows,
+    then the right rows.
     """
     wrong, right = counts[::2], counts[1::2]
     below, above = np.cumsum(wrong) - wrong / 2, right.sum() - np.cumsum(right) + right / 2

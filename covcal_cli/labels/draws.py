@@ -354,9 +354,10 @@ def inclusion_rule(
             return np.full(len(scores), 1 / N)
         return np.asarray((1 - FLOOR) * _spread(scores) / total + FLOOR * (1 / N))
 
-    # A row whose length would be above 1 is certain to be drawn. The other rows share the rest of
-    # the draw, and may then become certain too. Each round stores the rest of the draw, and the sum
-    # by which the other rows' lengths are divided.
+    # A row whose probability would be above 1 is certain to be drawn. The other rows share what is
+    # left of the draw, and may then become certain too. Each round stores how many rows are left to
+    # draw, and the sum of the sizes of the rows that are not certain. The probability of such a row
+    # is its size times the number, divided by the sum.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:

@@ -194,7 +194,10 @@ def pick(
     pages = [] if page is None else _numbered(Path(page), settings.labellers)
     suffix = "" if output is None else output.suffix.lower()
     if suffix in SUFFIXES and page is not None:
-        raise CovcalError(f"the page saves its own CSV: give --output a name other than {output}")
+        raise CovcalError(
+            f"with --page the labels are saved as CSV, not as tasks such as {output}: give "
+            "--output a name that ends in .csv, or leave out --page"
+        )
     if suffix == DOCCANO and images is not None:
         raise CovcalError(
             "doccano shows texts, not pictures: write tasks for Label Studio (-o tasks.json)"

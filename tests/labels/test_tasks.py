@@ -300,4 +300,4 @@ def test_an_export_that_cannot_be_read_is_one_line(kind: str, folder: Path) -> N
 
 def test_a_page_beside_tasks_is_refused(folder: Path) -> None:
     run = ("pick", "x.h5", "-o", "t.json", "--page", "t.html")
-    assert "the page saves its own CSV" in covcal(*run, cwd=folder).error_line()
+    assert "with --page the labels are saved as CSV" in covcal(*run, cwd=folder).error_line()

@@ -129,8 +129,8 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
     """Return the sizes of a row of an output, without those of 1; a free size is 0.
 
-    The rows are the first axis. In an output of shape [1, N, K] they are the second axis. Like the
-    first axis of the model's input, it is then free or fixed.
+    The rows are the first axis. In an output of shape [1, N, K] they are the second axis, if N
+    equals the first axis of the model's input: both are free, or both are the same number above 1.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]

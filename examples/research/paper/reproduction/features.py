@@ -21,7 +21,8 @@ class Data:
 
     folder: Path  # data sets; classifiers in ``models`` below it
     features: Path  # folder for features files
-    office31_model: Path | None = None  # a ResNet-50 for its images; None: the stand-in's features
+    # A ResNet-50 for the images of Office31. None: features of Office-Caltech10 take their place.
+    office31_model: Path | None = None
 
 
 @dataclass(frozen=True)
