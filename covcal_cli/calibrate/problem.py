@@ -66,7 +66,7 @@ NO_PRIOR = (
     "share per class. To estimate the shares, give bbse"
 )
 
-# What it means if T is at a limit of its range.
+# The warning for each limit of the range of T.
 LIMITS: dict[Limit, str] = {
     "lower": ("T is at its lower limit, because the fitted rows ask for more and more confidence"),
     "upper": (

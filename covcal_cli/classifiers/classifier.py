@@ -1,4 +1,4 @@
-"""What a classifier must provide (protocols), and how its outputs become logits.
+"""The protocols of a classifier, and the step that turns its outputs into logits.
 
 If a model does not end in a visible softmax or sigmoid, its outputs may be logits or probabilities.
 One batch is not enough to decide. So such outputs are stored unchanged, until
@@ -84,8 +84,8 @@ class Outputs:
     def settle(self, evidence: OutputEvidence) -> None:
         """Decide, after all rows, whether the outputs are logits or probabilities.
 
-        Raises `CovcalError` if the model gives one number per row that is not the result of a
-        linear layer, and some of these are no probabilities.
+        Raises `CovcalError` if the model gives one number per row that does not come from a linear
+        layer, and some of these numbers lie outside [0, 1].
         """
         if self.are_independent:
             self._settle_labels(evidence)

@@ -116,8 +116,7 @@ class ExtractSettings:
     # "input", "none", or the name of a tensor; default: the input of the last linear layer
     phi: str | None = None
     providers: Sequence[str] = ()  # execution providers of ONNX Runtime, the preferred one first
-    # What the numbers in tables of outputs are, if there is no model. Default: the column names
-    # decide.
+    # whether tables of outputs hold logits or probabilities; by default their column names say so
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # more columns of tables to keep
     choices: tuple[str, ...] = ()  # the answers to look for in logs of a language model

@@ -18,8 +18,7 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# What users often give instead of a model: the first bytes of such files, what they are, and what
-# to do.
+# Files that users often give instead of a model: their first bytes, their kind, and the remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the raw file, not its page"),
