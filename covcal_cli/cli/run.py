@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from covcal_cli.run.run import RunReport, Step
 
 _STEPS = 5  # extract, calibrate, evaluate, export or apply, report; no adapt or compare
+_NO_MODEL = (
+    "No calibrated model was written, because the classes seem to be in the wrong order "
+    "(covcal export --force writes one)"
+)
 
 
 Earlier = Annotated[
@@ -200,7 +204,8 @@ def run(
         if renewal is not None:
             console.note(f"{folder} already holds the results of these rows")
     for path in (*second_names, report.model, report.page):
-        console.wrote(path)
+        if path is not None:
+            console.wrote(path)
 
 
 @dataclass
@@ -211,6 +216,7 @@ class _ProgressLines:
     steps: int  # number of all steps
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
+    warnings: set[str] = field(default_factory=set)  # those that were printed
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:
@@ -228,7 +234,9 @@ class _ProgressLines:
         self.facts.update(step.messages.facts)
         for note in step.messages.notes:
             self.console.note(note)
-        self.console.warn(step.messages.warnings)
+        # Several steps find the same fault, such as a wrong order of the classes.
+        self.console.warn(text for text in step.messages.warnings if text not in self.warnings)
+        self.warnings.update(step.messages.warnings)
         self.console.step(f"{step.output} {'is up to date' if step.reused else 'made'}")
 
     def progress(self, show: ProgressCallback) -> ProgressCallback:
@@ -305,6 +313,8 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
     )
     lines.append(f"Old one     {comparison.answer}")
     lines.append(f"New rows    {comparison.change}")
+    if renewal.report.model is None:
+        lines.append(f"{_NO_MODEL}.")
     if renewal.is_reference_kept:
         lines.append(
             "The new rows raised the alarm of covcal watch, so watch still compares with the "
@@ -361,7 +371,11 @@ def _summary(report: "RunReport", *, verbose: bool) -> str:
         lines.append("Measured          nothing, because no target test row has a label")
         tone, verdict = unmeasured_action(report.calibration)
     lines.insert(0, f"Verdict           {printable(verdict)}")
-    use = f"use {report.model}; {report.page} shows the measurements"
-    read = f"read {report.page} before you use {report.model}"
-    lines.append(f"Next              {use if tone == 'good' else read}")
+    if report.model is None:
+        following = f"read {report.page}. {_NO_MODEL}"
+    elif tone == "good":
+        following = f"use {report.model}; {report.page} shows the measurements"
+    else:
+        following = f"read {report.page} before you use {report.model}"
+    lines.append(f"Next              {following}")
     return "\n".join(lines)

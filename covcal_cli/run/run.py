@@ -334,9 +334,15 @@ class Steps:
         self._step(METRICS, inputs, make, {"seed": settings.seed})
         return evaluation
 
-    def export(self, model: str | Path, document: Path) -> Path:
-        """Return the calibrated model."""
+    def export(self, model: str | Path, document: Path, calibration: Calibration) -> Path | None:
+        """Return the calibrated model; None if its classes seem to be in the wrong order."""
         from covcal_cli.export.export import default_output, export
+
+        name = default_output(model).name
+        accuracy = calibration.source_accuracy
+        if accuracy is not None and accuracy.class_order is not None:
+            own_path(self.folder, name).unlink(missing_ok=True)
+            return None
 
         def make(output: Path) -> None:
             settings = self.settings.extraction
@@ -350,7 +356,6 @@ class Steps:
                 force=True,
             )
 
-        name = default_output(model).name
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def apply(self, file: Path, document: Path) -> Path:
@@ -410,7 +415,9 @@ class RunReport:
 
     calibration: Calibration
     evaluation: Evaluation | None  # None if the test rows of the target have no labels
-    model: Path  # the calibrated model; with tables of outputs, the calibrated probabilities
+    # The calibrated model; with tables of outputs, the calibrated probabilities. None if the
+    # classes of a model seem to be in the wrong order.
+    model: Path | None
     page: Path  # the page of the report
 
 
@@ -469,7 +476,9 @@ def all_after(
     begin("evaluate")
     evaluation = steps.evaluate(file, document)
     begin("export" if model is not None else "apply")
-    written = steps.apply(file, document) if model is None else steps.export(model, document)
+    written = (
+        steps.apply(file, document) if model is None else steps.export(model, document, calibration)
+    )
     begin("report")
     return RunReport(calibration, evaluation, written, steps.report(file, document))
 

@@ -73,13 +73,15 @@ def test_a_thousand_classes_without_a_pattern_are_no_permutation() -> None:
     assert better_order(labels, predictions, 1000) is None
 
 
+IDENTITY = {"wk": np.eye(4, dtype=np.float32), "bk": np.zeros(4, np.float32)}
+
+
 @pytest.mark.parametrize("turned", [0, 1])
 def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     """Every answer is wrong, and right in another order: the warning says which order."""
     x = np.random.default_rng(0).random((300, 4), dtype=np.float32)
-    constants = {"wk": np.eye(4, dtype=np.float32), "bk": np.zeros(4, np.float32)}
     nodes = [node("Relu", "x", "phi"), node("Gemm", "phi wk bk", "y", transB=1)]
-    model = Graph(nodes, constants=constants, shape=("N", 4)).save(tmp_path)
+    model = Graph(nodes, constants=IDENTITY, shape=("N", 4)).save(tmp_path)
     y = (x.argmax(axis=1) + turned) % 4
     np.savez(tmp_path / "s.npz", x=x, y=y)
     np.savez(tmp_path / "t.npz", x=x, y=(y + 1) % 4)
@@ -93,6 +95,19 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     covcal("calibrate", "--force", cwd=tmp_path)
     verdict = covcal("inspect", "cal.json", cwd=tmp_path).require_success().out
     assert ("Do not use this calibration: the classes seem to be in the" in verdict) == bool(turned)
+
+
+def test_a_run_with_classes_in_the_wrong_order_exports_no_model(tmp_path: Path) -> None:
+    """The warning, which extract and calibrate give, is printed once."""
+    x = np.random.default_rng(0).random((300, 4), dtype=np.float32)
+    model = Graph([node("Gemm", "x wk bk", "y")], constants=IDENTITY, shape=("N", 4)).save(tmp_path)
+    np.savez(tmp_path / "s.npz", x=x, y=(x.argmax(axis=1) + 1) % 4)
+    np.savez(tmp_path / "t.npz", x=x)
+    done = covcal("run", model, "s.npz", "t.npz", cwd=tmp_path).require_success()
+    assert done.err.count("in another order") == 1
+    assert "No calibrated model was written, because the classes seem to be in the" in done.out
+    assert not (tmp_path / "covcal-run/calibrated.onnx").exists()
+    assert (tmp_path / "covcal-run/report.html").exists()
 
 
 @pytest.mark.parametrize(
