@@ -159,6 +159,12 @@ def notes_on_weights(weights: ImportanceWeights) -> list[str]:
 def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
     """Return warnings if importance weights are too uneven to be used."""
     health, warnings = weights.health, []
+    if health.ess == 0:
+        return [
+            "all importance weights are 0, because no source validation row is similar to the "
+            "target, so T is fitted as by the same method without iw: use auto, or label target "
+            "rows (covcal pick)"
+        ]
     few = []
     if health.ess_share < MIN_ESS_SHARE:
         few.append(f"at least {MIN_ESS_SHARE * health.n:.1f} needed")

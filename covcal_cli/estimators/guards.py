@@ -215,10 +215,17 @@ def condition(number: float) -> Guard:
 
 # Checks of importance weights (MATHEMATICS, section 9).
 
+_NO_WEIGHT = (
+    "all importance weights are 0, because no source row is similar to the target; do not use a "
+    "method with iw"
+)
+
 
 def ess_share(weights: Float64s) -> Guard:
     """Check whether the domains overlap: the effective sample size is at least 5 % of the rows."""
     share = effective_sample_size(weights) / max(1, len(weights))
+    if share == 0:
+        return Guard("effective sample share", 0.0, MIN_ESS_SHARE, False, _NO_WEIGHT)
     passed = share >= MIN_ESS_SHARE
     verdict = "the domains overlap" if passed else "the domains hardly overlap"
     text = (
@@ -232,6 +239,8 @@ def ess_share(weights: Float64s) -> Guard:
 def ess_count(weights: Float64s) -> Guard:
     """Check whether the effective sample size is at least 50 rows."""
     count = effective_sample_size(weights)
+    if count == 0:
+        return Guard("effective sample size", 0.0, MIN_ESS, False, _NO_WEIGHT)
     text = (
         f"a weighted mean uses only {_told_apart(count, MIN_ESS, 1)} effective rows of "
         f"{len(weights)} (at least {MIN_ESS:.0f})"

@@ -22,6 +22,7 @@ from covcal_cli.calibrate.fits import warnings_on_weights
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.calibrate.problem import CalibrateSettings, Problem, fit_discriminator
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
@@ -591,6 +592,18 @@ def test_few_effective_rows_are_told_by_number(ess_fit: float, words: str | None
     found = warnings_on_weights(replace(weights, health=replace(health, mean_weight=1.0)))
     assert len(found) == (words is not None)
     assert words is None or words in found[0]
+
+
+def test_weights_that_are_all_0_are_told_with_the_remedy() -> None:
+    """No number of effective rows is then of use, neither in the warning nor in the checks."""
+    weights = importance_weights(np.full((1, 60), 1e6), np.full((1, 60), -1e6))
+    assert not weights.weights.any()
+    (warning,) = warnings_on_weights(weights)
+    assert warning.startswith("all importance weights are 0, because no source validation row is")
+    assert warning.endswith("use auto, or label target rows (covcal pick)")
+    for guard in guards_on_weights(weights)[:2]:
+        assert not guard.passed
+        assert guard.sentence.startswith("all importance weights are 0")
 
 
 @pytest.mark.parametrize(
