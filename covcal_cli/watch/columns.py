@@ -6,7 +6,8 @@ these parts changed. Categories are compared by the PSI of their shares, and by 
 The share of missing values has a chi-square test of its own. The p-values are corrected for the
 number of tests in a period (Bonferroni).
 
-Columns that cannot be compared are left out: dates, and texts that are nearly all different.
+Columns that cannot be compared are left out: dates, texts that are nearly all different, and
+identifiers, because a new row has a new one.
 """
 
 import math
@@ -31,6 +32,8 @@ _LEAST_EXPECTED = 5.0  # categories with a smaller expected count are joined in 
 _TENTHS = np.arange(1, 10) / 10
 _TERMS = 100  # number of terms of the series of the Kolmogorov distribution
 _NEW = 3  # the most new categories that are named
+# a name such as id, image_id, userID or uuid
+_IDENTIFIER = re.compile(r"(.*[\W_])?(id|ids|uuid|guid|ID|Id|IDS|UUID|GUID)|.*[a-z](Id|ID)")
 _DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
 
 
@@ -47,15 +50,30 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
         return None
     missing = 1 - len(present) / len(values)
     different, counts = np.unique(present, return_counts=True)
-    if present.dtype.kind == "f" and len(different) > _MOST_NUMBERS:
+    if (
+        present.dtype.kind == "f"
+        and len(different) > _MOST_NUMBERS
+        and not _identifies(name, values)
+    ):
         return ColumnSketch(name, len(values), missing, quantiles(present))
-    if len(different) > _MOST_CATEGORIES:
+    if len(different) > _MOST_CATEGORIES:  # such as an identifier
         return None
     texts = _texts(different)
     if all(map(_DATE.fullmatch, texts)) or len(set(texts)) < len(texts):
         return None
     shares = tuple((counts / len(present)).tolist())
     return ColumnSketch(name, len(values), missing, None, tuple(texts), shares)
+
+
+def _identifies(name: str, values: AnyArray) -> bool:
+    """Return whether a column of numbers is an identifier, by its name or as a counter.
+
+    It must have whole numbers. The numbers of a counter rise from row to row.
+    """
+    numbers = values[np.isfinite(values)]
+    is_counter = bool((np.diff(numbers) > 0).all())
+    is_named = _IDENTIFIER.fullmatch(name) is not None
+    return (is_counter or is_named) and bool((numbers == np.floor(numbers)).all())
 
 
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:

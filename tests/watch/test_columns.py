@@ -67,6 +67,26 @@ class TestStatistics:
         assert sketch("shop", utf8(["web", "store"] * 20)) is not None
         assert sketch("few", np.arange(20.0)) is None
 
+    @pytest.mark.parametrize("name", ["id", "image_id", "imageId", "user ID", "request-uuid"])
+    def test_identifiers_have_no_sketch(self, name: str) -> None:
+        """Whether or not rows share an identifier, as the boxes of one image do."""
+        numbers = np.random.default_rng(0).permutation(5000)[:300].astype(float)
+        assert sketch(name, numbers) is None
+        assert sketch(name, numbers // 50) is None
+        assert sketch("width", numbers) is not None
+
+    def test_a_counter_has_no_sketch_whatever_its_name(self) -> None:
+        """Measured values that happen to be sorted are compared: they are not whole."""
+        counter = np.arange(9e9, 9e9 + 300)
+        assert sketch("request", counter) is None
+        assert sketch("request", counter[::-1]) is not None
+        assert sketch("weight", counter / 7) is not None
+
+    def test_an_identifier_of_few_values_is_compared_as_categories(self) -> None:
+        sketched = sketch("shop_id", np.arange(300.0) % 20)
+        assert sketched is not None
+        assert sketched.quantiles is None
+
 
 def columns_of(n: int, seed: int, *, amount: float = 18.0, **others: Any) -> dict[str, Any]:
     """Columns of n rows: log-normal amounts, some missing; shops; and one that never moves."""
