@@ -48,15 +48,13 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
     present = _present(values)
     if len(present) < _LEAST_ROWS:
         return None
+    if values.dtype.kind != "S" and _identifies(name, values):
+        return None
     missing = 1 - len(present) / len(values)
     different, counts = np.unique(present, return_counts=True)
-    if (
-        present.dtype.kind == "f"
-        and len(different) > _MOST_NUMBERS
-        and not _identifies(name, values)
-    ):
+    if present.dtype.kind == "f" and len(different) > _MOST_NUMBERS:
         return ColumnSketch(name, len(values), missing, quantiles(present))
-    if len(different) > _MOST_CATEGORIES:  # such as an identifier
+    if len(different) > _MOST_CATEGORIES:
         return None
     texts = _texts(different)
     if all(map(_DATE.fullmatch, texts)) or len(set(texts)) < len(texts):
@@ -68,12 +66,13 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 def _identifies(name: str, values: AnyArray) -> bool:
     """Return whether a column of numbers is an identifier, by its name or as a counter.
 
-    It must have whole numbers. The numbers of a counter rise from row to row.
+    It must have many different whole numbers. Those of a counter rise from row to row.
     """
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())
     is_named = _IDENTIFIER.fullmatch(name) is not None
-    return (is_counter or is_named) and bool((numbers == np.floor(numbers)).all())
+    is_whole = bool((numbers == np.floor(numbers)).all())
+    return (is_counter or is_named) and is_whole and len(np.unique(numbers)) > _MOST_CATEGORIES
 
 
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:

@@ -73,6 +73,7 @@ class TestStatistics:
         numbers = np.random.default_rng(0).permutation(5000)[:300].astype(float)
         assert sketch(name, numbers) is None
         assert sketch(name, numbers // 50) is None
+        assert sketch(name, numbers % 20) is not None  # the shares of few can drift
         assert sketch("width", numbers) is not None
 
     def test_a_counter_has_no_sketch_whatever_its_name(self) -> None:
@@ -81,11 +82,6 @@ class TestStatistics:
         assert sketch("request", counter) is None
         assert sketch("request", counter[::-1]) is not None
         assert sketch("weight", counter / 7) is not None
-
-    def test_an_identifier_of_few_values_is_compared_as_categories(self) -> None:
-        sketched = sketch("shop_id", np.arange(300.0) % 20)
-        assert sketched is not None
-        assert sketched.quantiles is None
 
 
 def columns_of(n: int, seed: int, *, amount: float = 18.0, **others: Any) -> dict[str, Any]:
