@@ -14,6 +14,7 @@ Every damage is reported in one line; exceptions of h5py never leave this module
 
 import errno
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -25,9 +26,11 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import grows_beyond_belief, require_file
+from covcal_cli.files import as_word, grows_beyond_belief, require_file
 
 Plain = str | int | float
+# the name of a table, without its ending
+_TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
 _CHECKSUM_BYTES = 4  # length of the checksum that is stored with each chunk
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
@@ -246,6 +249,14 @@ def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
 
 def _opened(path: Path, remedy: str) -> Any:
     require_file(path, remedy=remedy)
+    table = _TABLE.fullmatch(path.name)
+    if table is not None and not h5py.is_hdf5(path):
+        features = as_word(f"{table[1]}.h5")
+        raise CovcalError(
+            f"{path} is a table, not a features file: run covcal extract {as_word(path)} -o "
+            f"{features} and give {features} (covcal extract --help: with a model, or with a "
+            "source)"
+        )
     try:
         return h5py.File(path, "r")
     except OSError as error:

@@ -120,7 +120,7 @@ SOMETHING_ELSE: dict[str, Case] = {
     "cal.json to adapt": (("adapt", "temp.json", "-f"), "temp.json is not a readable HDF5 file"),
     "h5 as cal.json": (("evaluate", "features.h5", "-c", "adapted.h5"), "adapted.h5 is not JSON"),
     "model as h5": (("calibrate", "digits.onnx"), "digits.onnx is not a readable HDF5 file"),
-    "npz as h5": (("adapt", "source.npz", "-f"), "source.npz is not a readable HDF5 file"),
+    "npz as h5": (("adapt", "source.npz", "-f"), "run covcal extract source.npz -o source.h5"),
     "picture as h5": (("inspect", "picture.png"), "picture.png is a picture: open it"),
     "h5 as a model": (("extract", "features.h5", "source.npz", "target.npz"), "an HDF5 file"),
     "picture as a model": (("extract", "picture.png", "source.npz", "target.npz"), "a PNG image"),
@@ -151,6 +151,33 @@ def test_a_file_of_another_kind(work: Path, case: str) -> None:
     line = refusal(work, *arguments, *more)
     assert words in line
     assert re.search("[:.] ", line)  # the remedy
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("calibrate", "new.csv"),
+        ("estimate", "new.csv"),
+        ("decide", "new.csv", "--error", "0.1"),
+        ("evaluate", "new.csv", "-c", "temp.json"),
+        ("apply", "new.csv", "-c", "temp.json", "-o", "probs.csv"),
+        ("report", "new.csv", "-c", "temp.json"),
+        ("merge", "new.csv", "features.h5", "-o", "both.h5"),
+        ("pick", "new.csv", "-n", "5"),
+        ("watch", "new.csv", "-c", "temp.json"),
+        ("adapt", "new.csv"),
+        ("compare", "new.csv"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_table_in_place_of_features(work: Path, command: tuple[str, ...]) -> None:
+    """Every command names the table and the command that makes features from it.
+
+    `label` reads a table as a sheet.
+    """
+    (work / "new.csv").write_text("a,b\n1,2\n")
+    line = refusal(work, *command)
+    assert line.startswith("new.csv is a table, not a features file: run covcal extract new.csv -o")
 
 
 class TestModel:

@@ -347,3 +347,15 @@ class TestCSVIsScannedAsItsReaderReadsIt:
         last = path.read_bytes().count(b"\n") + 1
         with pytest.raises(CovcalError, match=f"line {last} has {width + 3} cells"):
             CSVStore(path, of_images=False)
+
+
+def test_a_line_with_the_separator_counts_in_the_numbers_of_lines(tmp_path: Path) -> None:
+    """Excel writes it above the names of the columns."""
+    path = tmp_path / "x.csv"
+    path.write_text("sep=;\na;b\n1;2\n3;4\n")
+    store = CSVStore(path)
+    assert store.whole("b").tolist() == [2, 4]
+    assert store.place(1) == "line 4"
+    path.write_text("sep=;\na;b\n1;2\n3;4;5\n")
+    with pytest.raises(CovcalError, match="line 4 has 3 cells, but the first line names 2 columns"):
+        CSVStore(path)

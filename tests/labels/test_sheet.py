@@ -155,14 +155,23 @@ def test_what_a_spreadsheet_changes_is_read(
 
 
 @pytest.mark.parametrize(
-    ("encoding", "delimiter"),
-    [("utf-8-sig", ","), ("utf-8-sig", ";"), ("utf-16", "\t"), ("utf-16-le", ";")],
+    ("encoding", "delimiter", "above"),
+    [
+        ("utf-8-sig", ",", ""),
+        ("utf-8-sig", ";", ""),
+        ("utf-16", "\t", ""),
+        ("utf-16-le", ";", ""),
+        ("utf-8-sig", ";", "sep=;\r\n"),
+        ("utf-8", ",", "SEP=,\n"),
+    ],
 )
 def test_encodings_and_separators(
-    picked: Path, tmp_path: Path, lines: Lines, encoding: str, delimiter: str
+    picked: Path, tmp_path: Path, lines: Lines, encoding: str, delimiter: str, above: str
 ) -> None:
+    """Excel may write a line with the separator above the names of the columns."""
     sheet = tmp_path / "x.csv"
     with sheet.open("w", encoding=encoding, newline="") as file:
+        file.write(above)
         writer = csv.DictWriter(file, list(lines[0]), delimiter=delimiter)
         writer.writeheader()
         writer.writerows(lines)

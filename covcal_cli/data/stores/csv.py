@@ -34,6 +34,7 @@ from covcal_cli.data.stores.store import (
 )
 
 _DELIMITERS = ",;\t"
+_EXCEL = re.compile(rf"sep=([{_DELIMITERS}])\s*", re.IGNORECASE)  # a line above the names
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
@@ -44,7 +45,7 @@ class CSVStore(Store):
     """The columns of a CSV file.
 
     The first line has the names of the columns. The separator is the first comma, semicolon or tab
-    in it.
+    in it. Excel may write a line such as ``sep=;`` above it, which then names the separator.
     """
 
     is_table = True
@@ -57,6 +58,7 @@ class CSVStore(Store):
         self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
+        self._names_line = 1  # the line with the names of the columns
         self._newline: str | None = None  # the only end of a line; "" if there may be others
         self.with_commas: dict[str, str] = {}
         with self._reading() as (lines, reader, header):
@@ -107,7 +109,7 @@ class CSVStore(Store):
 
     def place(self, row: int) -> str:
         """Return the line of a row if every row is one line, else the number of the row."""
-        return f"line {row + 2}" if self._one_line_each else f"row {row}"
+        return f"line {row + 1 + self._names_line}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
         """Return the records of `rows`, from record `start` on, and the number of the next."""
@@ -195,7 +197,7 @@ class CSVStore(Store):
                 kinds[name] = kind
                 if kind == "text":
                     if self._has_comma(cells[index]):
-                        place = f"line {reader.line_num}"
+                        place = f"line {reader.line_num + self._names_line - 1}"
                         self.with_commas[name] = _comma_message(name, cells[index], place)
                     self._texts[name] = [""] * self._n
                     columns.append((self._texts[name], index))
@@ -257,9 +259,9 @@ class CSVStore(Store):
     def _require_width(self, cells: Sequence[str], line: int) -> None:
         if len(cells) != len(self._names):
             raise self.error(
-                f"line {line} has {len(cells)} cells, but the first line names "
-                f"{len(self._names)} columns: correct the line, or put quotes around cells with "
-                "commas"
+                f"line {line + self._names_line - 1} has {len(cells)} cells, but the first line "
+                f"names {len(self._names)} columns: correct the line, or put quotes around cells "
+                "with commas"
             )
 
     def _checked(self, header: list[str]) -> list[str]:
@@ -287,8 +289,12 @@ class CSVStore(Store):
                 self._newline = "\n" if is_simple else ""
             with open_text(self.path, self._newline) as file:
                 first = file.readline(LONGEST_LINE)
-                file.seek(0)
-                self._delimiter = next((char for char in first if char in _DELIMITERS), ",")
+                excel = _EXCEL.fullmatch(first)
+                if excel is None:
+                    file.seek(0)
+                    self._delimiter = next((char for char in first if char in _DELIMITERS), ",")
+                else:
+                    self._names_line, self._delimiter = 2, excel[1]
                 lines = short_lines(self.path, file) if is_compressed(self.path) else file
                 reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
                 yield lines, reader, next(reader, [])
