@@ -60,6 +60,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.groups import ColumnGroups, joined_groups
+from covcal_cli.labels.draws import MARKED
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.softmax import Scaling, Softmax, class_major
 from covcal_cli.records import Input
@@ -186,6 +187,8 @@ def evaluate(
         # the rows to measure, and their groups
         targets = [one.require_target() for one in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
+        if any(MARKED in one.handle for one in opened):
+            hint = f"{_FOR_CALIBRATION}, or {hint}"
         of_split = _rows_of_split(targets, settings.split, hint)
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
@@ -316,6 +319,12 @@ def _versions(
             if Version(name) in versions and (file.is_adapted or not scaling.reads_aligned)
         }
     return versions
+
+
+_FOR_CALIBRATION = (
+    "the labels from covcal label are for the calibration, so evaluate does not read them. To "
+    "measure, put labels of other rows into the target data and extract again"
+)
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:

@@ -17,6 +17,7 @@ from covcal_cli.maths.odds import wilson
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json
 from tests.evaluate.made_bins import binned
+from tests.labels.labelling import fill
 from tests.made_files import clusters_domain, made_domain, write_features
 
 EXCEEDED = 3
@@ -508,6 +509,19 @@ class TestSplits:
         assert "pass --split all to use labels of other splits" in run.error_line()
         found = printed_json("evaluate", "features.h5", "--split", "all", cwd=folder)
         assert (found["n"], found["unlabelled"]) == (300, 1100)
+
+    def test_labels_of_picked_rows_alone(self, folder: Path) -> None:
+        """These are for the calibration, and the message says so."""
+        target = clusters_domain("target", sizes=(300, 500, 600))
+        write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
+        covcal("pick", "features.h5", "-n", 20, cwd=folder).require_success()
+        fill(folder / "to-label.csv", folder / "features.h5")
+        target["labels"][:] = -1
+        write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
+        covcal("label", "features.h5", "to-label.csv", cwd=folder).require_success()
+        line = covcal("evaluate", "features.h5", cwd=folder).error_line()
+        assert line.startswith("features.h5: none of its 600 target test rows has a label: the ")
+        assert "labels from covcal label are for the calibration, so evaluate does not read" in line
 
     @pytest.mark.parametrize("labelled", [True, False])
     def test_no_test_rows(self, folder: Path, labelled: bool) -> None:
