@@ -108,8 +108,9 @@ def _table_lines(path: Path) -> Lines:
     if {"inclusion", "draw"} <= set(store.entries):
         sheet = read_sheet(path)
         batch = sheet.batch
-        labelled = sum(bool(label) for label in sheet.labels)
-        fill = "" if labelled == len(sheet) else "fill in the column label, then "
+        labelled = sheet.n_labelled
+        columns = "columns label_NAME" if sheet.several else "column label"
+        fill = "" if labelled == len(sheet) else f"fill in the {columns}, then "
         return [
             ("sheet", f"{len(sheet)} rows to label, by covcal pick; {labelled} have a label"),
             ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
@@ -185,7 +186,9 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
     for label in labels:
         with one_label(label), FeatureFile(path) as file:
             domains = [domain for domain in (file.source, file.target) if domain is not None]
-            lines = lines or [_domain(domain) for domain in domains]
+            if not lines:
+                lines = [_domain(domain) for domain in domains]
+                lines += _batches(read_draw(file) if file.target is not None else NO_DRAW)
             accuracy = source_accuracy(file)
             known = [f"{domain.n_labelled} of {domain.name}" for domain in domains]
             doubt = "" if accuracy is None else accuracy.doubt or str(accuracy)

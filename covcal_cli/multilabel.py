@@ -40,7 +40,9 @@ def current_label() -> str | None:
 
 
 def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]:
-    """Return the result of a call for each label, by its name."""
+    """Return the result of a call for each label, by its name; without labels, of one call."""
+    if not labels:
+        return {"": call()}
     results = {}
     for name in labels:
         with one_label(name):

@@ -159,7 +159,7 @@ def write_adapted(
 def put_in(path: Path, draw: Draw) -> None:
     """Put a draw with its labels into a features or adapted file."""
     with FeatureFile(path) as file, atomic_output(path, force=True) as partial:
-        write_copy(partial, file, draw)
+        write_copy(partial, [(file, draw)])
 
 
 def only_rows(domain: Arrays, keep: NDArray[Any]) -> Arrays:

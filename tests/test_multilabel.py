@@ -24,15 +24,22 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import FeatureFile, labels_in
 from covcal_cli.formats.lineage import labels_of
 from covcal_cli.inspect import describe
+from covcal_cli.labels.draws import write_copy
+from covcal_cli.labels.filled_sheet import read_sheet
+from covcal_cli.labels.picked_labels import draw_with_labels
+from covcal_cli.labels.score import forecasters_of, score_blocks
+from covcal_cli.labels.sheet import sheet_text
 from covcal_cli.multilabel import one_label
 from covcal_cli.watch.reference import reference_path
 from covcal_cli.watch.watch import watch
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal, printed_json
 from tests.conftest import shared_folder
+from tests.labels.labelling import lines_of, write_lines
 from tests.made_rows import write_csv, write_json_lines
 
 LABELS = ("cat", "dog", "bird")
+TRUTH = [f"label_{label}" for label in LABELS]
 N = 400
 WEIGHT = np.random.default_rng(3).normal(size=(3, 4)).astype(np.float32)
 Rows = dict[str, NDArray[Any]]
@@ -221,7 +228,6 @@ FILES = ("features.h5", "cal.json")
         ("adapt",),
         ("export", "m.onnx"),
         ("report", "features.h5"),
-        ("pick", "features.h5"),
         ("merge", *FILES[:1] * 2, "-o", "m.h5"),
     ],
     ids=lambda command: command[0],
@@ -329,11 +335,184 @@ def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Pat
     assert period["alarm"]["log_evidence"] == expected.alarm.log_evidence
     assert len((tmp_path / "w.jsonl").read_text().splitlines()) == len(LABELS)
     assert (tmp_path / "cal.dog.reference.json").exists()
-    assert "pick" not in " ".join(watched["labels"]["dog"]["warnings"])  # it takes one label
     gates = ("--fail-on", "changed", "--fail-below", "accuracy=0")
     screen = covcal("watch", "features.h5", *gates, cwd=tmp_path)
     assert all(f"{label}: gate accuracy >= 0 passed" in screen.out for label in LABELS)
     assert screen.out.count("rows changed") == screen.out.count("all classes") == len(LABELS)
+
+
+# Rows to label: one draw and one sheet for all labels.
+
+PICKED = 60
+
+
+@pytest.fixture
+def picked(several: Path, tmp_path: Path) -> Path:
+    """A folder with features.h5, cal.json and the empty sheet of 60 rows."""
+    for name in FILES:
+        shutil.copy(several / name, tmp_path)
+    covcal("pick", "-n", PICKED, cwd=tmp_path).require_success()
+    return tmp_path
+
+
+def filled(folder: Path, name: str = "to-label.csv", **changed: list[str]) -> Path:
+    """Fill in a sheet with the truth in words that people use, except for changed columns."""
+    lines, y = lines_of(folder / name), made("target")["y"]
+    for j, label in enumerate(LABELS):
+        truth = [["0", "no", "False"][j], ["1", "yes", "True"][j]]
+        for place, line in enumerate(lines):
+            cells = changed.get(label)
+            right = truth[y[int(line["id"][1:]), j]]
+            line[f"label_{label}"] = right if cells is None else cells[place]
+    write_lines(folder / name, lines)
+    return folder / name
+
+
+def test_rows_are_drawn_for_all_labels_together(picked: Path) -> None:
+    """The probability of a row follows the mean variance of whether its labels are right."""
+    spread = np.zeros(N)
+    for label in LABELS:
+        with one_label(label), FeatureFile(picked / "features.h5") as file:
+            scaled = forecasters_of(file, None, 0)
+            rows = np.arange(N, dtype=np.int64)
+            right = np.concatenate([s for _, s in score_blocks(file, rows, scaled)])
+            drawable = file.require_target().split != 2
+            spread += right * (1 - right) / len(LABELS)
+    size = np.sqrt(spread[drawable])
+    expected = PICKED * (0.8 * size / size.sum() + 0.2 / len(size))
+    assert expected.max() < 1
+    inclusion = dict(zip(np.flatnonzero(drawable), expected, strict=True))
+    lines = lines_of(picked / "to-label.csv")
+    assert [*lines[0]] == [
+        "id",
+        "site",
+        *(f"label_{label}" for label in LABELS),
+        "inclusion",
+        "draw",
+    ]
+    for line in lines:
+        assert float(line["inclusion"]) == pytest.approx(inclusion[int(line["id"][1:])])
+    text = (picked / "to-label.csv").read_text()
+    assert sheet_text(read_sheet(picked / "to-label.csv")) == text
+
+
+def test_labels_are_used_as_in_a_file_of_one_label(picked: Path, tmp_path: Path) -> None:
+    """Estimate and calibration equal those of two classes with the same draw and labels."""
+    report = api.label(picked / "features.h5", [filled(picked)])
+    assert (report.new, report.labelled, report.empty) == (3 * PICKED, 3 * PICKED, 0)
+    assert {label: one.labelled for label, one in report.of_label.items()} == dict.fromkeys(
+        LABELS, PICKED
+    )
+    own, labelled = tmp_path / "own", tmp_path / "own" / "labelled.h5"
+    own.mkdir()
+    with one_label("dog"):
+        with FeatureFile(picked / "features.h5") as file:
+            draw = draw_with_labels(file)
+        y = made("target")["y"][draw.rows, 1]
+        np.testing.assert_array_equal(draw.labels, y)
+        expected = api.estimate(picked / "features.h5"), api.calibrate(picked / "features.h5")
+        measured = api.evaluate(
+            picked / "features.h5", {"cal": expected[1]}, api.EvaluateSettings(split="all")
+        )
+    with FeatureFile(alone(own, "dog")) as file:
+        write_copy(labelled, [(file, draw)])
+    assert api.estimate(labelled).estimates == expected[0].estimates
+    calibration = api.calibrate(labelled)
+    assert calibration.used_target_labels
+    assert calibration.scaling == expected[1].scaling
+    assert calibration.labelled_rows == expected[1].labelled_rows
+    assert measured.n == N - PICKED
+    assert "60 of 326 train and validation rows by confidences of 3 labels" in (
+        covcal("inspect", "features.h5", cwd=picked).out
+    )
+
+
+def test_a_copy_with_labels_shares_what_labels_have_in_common(picked: Path) -> None:
+    """Features are not stored again for each label."""
+    api.label(picked / "features.h5", [filled(picked)])
+    with h5py.File(picked / "features.h5") as file:
+        assert file["label/0/target/features"] == file["label/2/target/features"]
+        assert file["label/0/target/logits"] != file["label/2/target/logits"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda lines: [{**x, "label_dog": "maybe"} for x in lines],
+            "'maybe' in the column label_",
+        ),
+        (
+            lambda lines: [{**x, "label_dog": ""} for x in lines],
+            "60 of 180 labels are empty (dog 6",
+        ),
+        (lambda lines: [{**x, "inclusion": "0.5"} for x in lines], "but covcal pick wrote 0."),
+        (
+            lambda lines: [{k: x[k] for k in x if k != "label_dog"} for x in lines],
+            "no column label",
+        ),
+        (lambda lines: [x | {"label_cow": "1"} for x in lines], "which is no label of the file"),
+        (lambda lines: lines[1:], "the picked rows are missing|which describes the draw, is missi"),
+        (
+            lambda lines: [
+                x | {"label_bird": cell}
+                for x, cell in zip(lines, sorted(x["label_bird"] for x in lines), strict=True)
+            ],
+            "the column label_bird was sorted alone",
+        ),
+        (
+            lambda lines: [
+                x | {n: y[n] for n in y if not n.startswith("label_")}
+                for x, y in zip(lines, sorted(lines, key=lambda y: y["id"]), strict=True)
+            ],
+            "the labels may not have moved with them",
+        ),
+        (lambda lines: [x | dict.fromkeys(TRUTH, "") for x in lines], "has no labels yet"),
+    ],
+    ids=["maybe", "empty", "inclusion", "lacking", "unknown", "line", "sorted", "moved", "nothing"],
+)
+def test_a_sheet_that_was_changed_is_refused(change: Any, message: str, picked: Path) -> None:
+    sheet, before = filled(picked), (picked / "features.h5").read_bytes()
+    write_lines(sheet, change(lines_of(sheet)))
+    with pytest.raises(CovcalError) as error:
+        api.label(picked / "features.h5", [sheet])
+    assert any(part in str(error.value) for part in message.split("|"))
+    assert (picked / "features.h5").read_bytes() == before
+
+
+def test_two_labellers_disagree_about_one_label(several: Path, tmp_path: Path) -> None:
+    """Agreement is counted for each label; a disagreement names the label."""
+    shutil.copy(several / "features.h5", tmp_path)
+    covcal("pick", "-n", 40, "--overlap", 10, "--predictions", cwd=tmp_path).require_success()
+    sheets = ["to-label-1.csv", "to-label-2.csv"]
+    for name in sheets:
+        filled(tmp_path, name)
+    lines = lines_of(tmp_path / sheets[1])
+    lines[3]["label_dog"] = "no" if lines[3]["label_dog"] == "yes" else "yes"
+    write_lines(tmp_path / sheets[1], lines)
+    line = covcal("label", "features.h5", *sheets, cwd=tmp_path).error_line()
+    assert "label 'dog': labellers disagree on 1 row of 10" in line
+    done = covcal("label", "features.h5", *sheets, "--resolve", "drop", cwd=tmp_path)
+    done.require_success()
+    assert "119 new: 119 of the 120 labels" in done.out
+    assert "Agreement  least for dog: on 9 of 10 rows" in done.out
+    assert f"Differ     dog: '{lines[3]['id']}' is" in done.out
+
+
+def test_labels_that_come_late_are_joined_to_every_label(picked: Path) -> None:
+    """`watch --labels` reads a column of each label."""
+    sheet = filled(picked)
+    late = printed_json("watch", "features.h5", "--labels", sheet, "-o", "-", cwd=picked)
+    counts = [one["periods"][0]["measured"]["labels"]["rows"] for one in late["labels"].values()]
+    assert counts == [PICKED] * 3
+
+
+@pytest.mark.parametrize("option", [("--page", "l.html"), ("-o", "l.jsonl"), ("--for", "d.json")])
+def test_a_page_tasks_and_decisions_are_for_one_label(
+    option: tuple[str, str], several: Path, tmp_path: Path
+) -> None:
+    line = covcal("pick", several / "features.h5", *option, cwd=tmp_path).error_line()
+    assert "features.h5 holds several labels, but" in line
 
 
 # Extraction: the forms of labels, models, and what is refused.

@@ -101,7 +101,7 @@ def apply(
 
     # all calibrations are applied to the file that the first one chooses
     labels = labels_of(file, documents)
-    path, notes = next(iter(for_each_label(labels[:1], judged).values())) if labels else judged()
+    path, notes = next(iter(for_each_label(labels[:1], judged).values()))
     if file is None:
         console.note(f"applying {document} to {path}")
     with console.progress() as progress:

@@ -155,8 +155,7 @@ def _next(path: Path, output: Path) -> str:
         with FeatureFile(path) as file:
             return file.target is not None and file.target.n_labelled > 0
 
-    names = labels_in(path)
-    labelled = any(for_each_label(names, is_labelled).values()) if names else is_labelled()
+    labelled = any(for_each_label(labels_in(path), is_labelled).values())
     return f"covcal {'evaluate' if labelled else 'apply'} {as_word(path)} -c {as_word(output)}"
 
 

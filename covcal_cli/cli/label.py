@@ -61,7 +61,8 @@ def label(
 
     Several CSV files may hold labels of different rows, or of the same rows by different people.
     The command prints how far people agree (Cohen's kappa, or Fleiss' for more than two). If they
-    label a row differently, it names the row, and --resolve decides.
+    label a row differently, it names the row, and --resolve decides. If rows can have several
+    labels, this is done for each label.
 
     \b
     Examples:
@@ -94,10 +95,11 @@ def label(
     )
     console.screen(_summary(labelling))
     if labelling.empty:
-        is_single = labelling.empty == 1
+        is_single, cells = labelling.empty == 1, "label" if labelling.of_label else "row"
         console.warn(
             [
-                f"{labelling.empty} row{' has' if is_single else 's have'} no label yet. Until "
+                f"{labelling.empty} {cells}{' has' if is_single else 's have'} no "
+                f"{'value' if labelling.of_label else 'label'} yet. Until "
                 "then the labelled rows are assumed to be a random part of their batch, but "
                 "nothing checks this"
             ]
@@ -116,22 +118,29 @@ def label(
 
 def _summary(labelling: "Labelling") -> str:
     """Return the number of added labels, and the agreement of labellers."""
+    from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable
     from covcal_cli.labels.label import some_of
 
     rows = labelling.labelled + labelling.empty
     replaced = f", {labelling.replaced} replaced" if labelling.replaced else ""
     batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""
-    lines = [
-        f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of the {rows} rows "
-        f"picked{batches} now have a label"
-    ]
-    if (agreement := labelling.agreement) is not None:
+    which = f"the {rows} rows picked{batches} now have a label"
+    if labelling.of_label:
+        counts = [f"{name} {one.labelled}" for name, one in labelling.of_label.items()]
+        which = f"the {rows} labels of the rows picked{batches} now have a value: {listed(counts)}"
+    lines = [f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of {which}"]
+    agreements = {
+        f"least for {name}: " if name else "": one.agreement
+        for name, one in (labelling.of_label or {"": labelling}).items()
+        if one.agreement is not None
+    }
+    for least, agreement in sorted(agreements.items(), key=lambda item: item[1].kappa)[:1]:
         people = "two" if agreement.labellers == 2 else f"at least two of {agreement.labellers}"
         lines.append(
-            f"Agreement  on {agreement.agreed} of {agreement.rows} rows that {people} people "
-            f"labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
+            f"Agreement  {least}on {agreement.agreed} of {agreement.rows} rows that {people} "
+            f"people labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
         )
     if labelling.differing:
-        lines.append(f"Differ     {printable(some_of(labelling.differing))}")
-    return "\n".join(lines)
+        lines.append(f"Differ     {some_of(labelling.differing)}")
+    return "\n".join(map(printable, lines))

@@ -1,6 +1,5 @@
 """Screens for files whose rows can have several labels."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,18 +19,13 @@ if TYPE_CHECKING:
     from covcal_cli.watch.period import Watched
 
 _SHOWN = 4  # most labels that a sentence names
-# the advice to use `covcal pick`, as messages give it
-_PICK = re.compile(r"(?: with|:) covcal pick(?: FILE -n 50)?")
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the different texts, each with the names of the labels that it is about.
-
-    The advice to use `covcal pick` is removed, because pick cannot read files with several labels.
-    """
+    """Return the different texts, each with the names of the labels that it is about."""
     labels_of: dict[str, list[str]] = {}
     for label, of_label in texts.items():
-        for text in dict.fromkeys(_PICK.sub("", text) for text in of_label):
+        for text in dict.fromkeys(of_label):
             labels_of.setdefault(text, []).append(label)
     return [
         text if len(labels) == len(texts) else f"{named(labels)}: {text}"

@@ -118,7 +118,8 @@ def pick(
     Rows are drawn at random; the less sure the classifier is of a row, the more often the row is
     drawn. The CSV also holds the probabilities of the draw, which make estimates from the labels
     unbiased, and the texts and columns that extract kept. Fill in the column "label", and run
-    covcal label. Rows of earlier draws are not drawn again.
+    covcal label. Rows of earlier draws are not drawn again. If rows can have several labels, the
+    CSV has a column label_NAME for each: write 1 or 0.
 
     The page works offline and on a phone: open it in any browser, label the rows, save the CSV.
     The CSV and the page do not show the classifier's answer unless you ask for it, because people
@@ -207,7 +208,8 @@ def pick(
     saved = " ".join(as_word(sheet.path.name) for sheet in picked.sheets)
     outputs = " ".join(as_word(sheet.path) for sheet in picked.sheets)
     what = "it" if people == 1 else "one each"
-    next_step = f"fill in the column label, keep the other columns, then {read} {outputs}"
+    fill = "columns label_NAME with 1 or 0" if sheet.several else "column label"
+    next_step = f"fill in the {fill}, keep the other columns, then {read} {outputs}"
     interface = output.with_suffix(".xml")
     if output.suffix.lower() == LABEL_STUDIO:
         next_step = (
@@ -245,7 +247,8 @@ def _summary(picked: "PickReport", where: str) -> str:
     first = (
         f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"
     )
-    classes = f"Classes   {printable(listed(picked.classes))}"
+    several = bool(picked.sheet.several)
+    classes = f"{'Labels' if several else 'Classes':<10}{printable(listed(picked.classes))}"
     if len(picked.sheets) > 1:
         share, sizes = picked.sheets[0].share, [len(sheet) for sheet in picked.sheets]
         overlap = 0 if share is None else share.overlap
@@ -260,7 +263,8 @@ def _summary(picked: "PickReport", where: str) -> str:
     return "\n".join(
         [
             first,
-            f"Accuracy  known to about +/- {half} points with these labels{before}{wrong}",
+            f"Accuracy  {'of a label ' if several else ''}known to about +/- {half} points with "
+            f"these labels{before}{wrong}",
             f"ECE       expect {least:.0f} points or more after a calibration with so few labels"
             if least >= 1
             else "ECE       a calibration with these labels can reach less than 1 point",

@@ -88,9 +88,9 @@ def watch(
         Path | None,
         typer.Option(
             metavar="LABELS.CSV",
-            help="CSV with labels that came after their period: the columns id and label, and "
-            "period if ids are repeated. Without NEW.H5, the labels are added to the periods "
-            "of the history.",
+            help="CSV with labels that came after their period: the columns id and label (or "
+            "label_NAME for each of several), and period if ids are repeated. Without NEW.H5, the "
+            "labels are added to the periods of the history.",
         ),
     ] = None,
     target_labels: Annotated[
@@ -258,10 +258,10 @@ def watch(
             console.wrote(plot)
             return
     names = labels_of(None, [calibration])
-    if names and (plot is not None or labels is not None):
+    if names and plot is not None:
         raise typer.BadParameter(
             "works on one classifier, but this calibration has several labels: leave it out",
-            param_hint="--plot" if plot is not None else "--labels",
+            param_hint="--plot",
         )
     if acknowledge is not None:
         if history is None or files:

@@ -232,8 +232,10 @@ def _is_minus_one(text: str) -> bool:
 _COLUMN = re.compile(r"(?:true|y_true|label)_(.+)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;|,]")
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # a text in quotes, as Python writes it in a list
-_VALUES = {"": UNKNOWN_LABEL, "nan": UNKNOWN_LABEL, "-1": UNKNOWN_LABEL, "-1.0": UNKNOWN_LABEL}
-_VALUES |= dict.fromkeys(("1", "1.0", "true"), 1) | dict.fromkeys(("0", "0.0", "false"), 0)
+# Whether a row has one of several labels, by the text of a cell in lower case.
+PRESENCE = dict.fromkeys(("", "nan", "-1", "-1.0"), UNKNOWN_LABEL)
+PRESENCE |= dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), 1)
+PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
 
 
 class LabelSets:
@@ -317,9 +319,9 @@ class LabelSets:
             return self._known(self._store.whole(name).reshape(-1, 1), name)[:, 0]
         texts = [text.strip().lower() for text in self._store.texts(name)]
         for row, text in enumerate(texts):
-            if text not in _VALUES:
+            if text not in PRESENCE:
                 raise self._refused(name, row, shown(text))
-        return np.array([_VALUES[text] for text in texts], dtype=np.int64)
+        return np.array([PRESENCE[text] for text in texts], dtype=np.int64)
 
     def _known(self, values: AnyArray, name: str) -> Labels:
         """Return numbers as 1, 0 or -1 (unknown). Refuse other values."""

@@ -42,7 +42,7 @@ All rows are processed in parts, so that memory does not limit their number.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -65,6 +65,7 @@ from covcal_cli.formats.features import SPLITS, UNMARKED_SHA256, Domain, Feature
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.hdf5 import Dataset, Group
 from covcal_cli.maths.acceptance import OUTSIDE
+from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
 # `read_draw` puts this number in place of a label. No class has this number.
@@ -72,6 +73,8 @@ HIDDEN_LABEL = int(np.iinfo(np.int64).max)
 MARKED = "marked"  # the group in the HDF5 file
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet
 _OWN_ATTRIBUTES = ("schema", "complete")
+# In a file with several labels, the datasets that each label has for itself.
+_OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "put the labels in again with covcal label"
 # The types of number that each dataset may have. Datasets of rows have shape (m,), datasets of
 # batches (B,).
@@ -251,42 +254,50 @@ def read_draw(file: FeatureFile) -> Draw:
     return draw
 
 
-def write_copy(partial: Path, file: FeatureFile, draw: Draw) -> None:
-    """Write a copy of `file` to `partial` that contains this draw instead of its own.
+def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
+    """Write a copy of a file to `partial` that contains these draws instead of its own.
+
+    `parts` are the file and its draw; if rows can have several labels, these of each label.
 
     The copy also stores the sha256 of the file without a draw. So calibrations and adapted files
     that belong to the file belong to the copy too.
     """
+    file, _ = parts[0]
     attributes = {
         name: file.attributes[name] for name in file.attributes if name not in _OWN_ATTRIBUTES
     }
     attributes[UNMARKED_SHA256] = file.sha256()
-    with HDF5Writer(
-        partial, schema=file.schema, classes=file.classes, attributes=attributes
-    ) as writer:
-        for place, dataset in file.handle.datasets.items():
-            if place != "classes" and not place.startswith(f"{MARKED}/"):
-                writer.copy(place, dataset)
-        write_draw(writer, draw)
+    schema = str(file.attributes["schema"])
+    with HDF5Writer(partial, schema=schema, classes=file.classes, attributes=attributes) as writer:
+        for number, (part, draw) in enumerate(parts):
+            group = f"label/{number}/" if schema == SCHEMA else ""
+            for place, dataset in part.handle.datasets.items():
+                if place == "classes" or place.startswith(f"{MARKED}/"):
+                    continue
+                if number and not place.endswith(_OF_EACH_LABEL):
+                    writer.share(f"{group}{place}", f"label/0/{place}")
+                else:
+                    writer.copy(f"{group}{place}", dataset)
+            write_draw(writer, draw, group)
         writer.complete()
 
 
-def write_draw(writer: HDF5Writer, draw: Draw) -> None:
-    """Write a draw and its labels into an open file.
+def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
+    """Write a draw and its labels into a group of an open file, whose path ends with a slash.
 
     Raises `ValueError` if its labels are hidden, because the file would lose them.
     """
     if (draw.labels == HIDDEN_LABEL).any():
         raise ValueError("the labels of the draw are hidden: read it with picked_labels")
     for name in ("rows", "inclusion", "batch", "stratum"):
-        writer.write(f"{MARKED}/{name}", getattr(draw, name))
-    writer.write(LABELS, draw.labels)
+        writer.write(f"{group}{MARKED}/{name}", getattr(draw, name))
+    writer.write(f"{group}{LABELS}", draw.labels)
     for name in ("drawn", "population", "seed"):
         numbers = [getattr(batch, name) for batch in draw.batches]
-        writer.write(f"{MARKED}/batches/{name}", np.array(numbers, dtype=np.int64))
+        writer.write(f"{group}{MARKED}/batches/{name}", np.array(numbers, dtype=np.int64))
     splits = ["+".join(batch.splits) for batch in draw.batches]
-    writer.write(f"{MARKED}/batches/splits", utf8(splits))
-    writer.write(f"{MARKED}/batches/score", utf8([batch.score for batch in draw.batches]))
+    writer.write(f"{group}{MARKED}/batches/splits", utf8(splits))
+    writer.write(f"{group}{MARKED}/batches/score", utf8([batch.score for batch in draw.batches]))
 
 
 def _values(file: FeatureFile, name: str, kinds: str) -> AnyArray:

@@ -10,7 +10,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from covcal_cli.labels.sheet import (
     CHOICE,
     COLUMNS,
     HASH_BYTES,
+    LABEL_PREFIX,
     LETTERS,
     NUMBERS,
     STEPS,
@@ -74,12 +75,17 @@ def _sheet(table: LabelTable) -> Sheet:
     path, columns = table.path, table.columns
     needed = ("id", "inclusion", "draw")
     lacking = [name for name in needed if name not in columns]
-    if not {"label", CHOICE} & set(columns):
+    several = {
+        name.removeprefix(LABEL_PREFIX): [cell.strip() for cell in cells]
+        for name, cells in columns.items()
+        if name.startswith(LABEL_PREFIX) and not {"label", CHOICE} & set(columns)
+    }
+    if not several and not {"label", CHOICE} & set(columns):
         lacking.append("label")
     if lacking:
         raise CovcalError(f"{path} has no column {lacking[0]}: {_REMEDY}")
     ids, inclusion, draw = (list(columns[name]) for name in needed)
-    labels = _labels(table)
+    labels = [""] * len(ids) if several else _labels(table)
     twice = [row_id for row_id, count in Counter(ids).items() if count > 1]
     if twice:
         raise CovcalError(f"{path}: id {shown(twice[0])} occurs twice: keep one of the lines")
@@ -143,9 +149,14 @@ def _sheet(table: LabelTable) -> Sheet:
         np.array(confidences),
         labels,
         places if share is None else np.searchsorted(share.places(batch.drawn), places),
-        cells={name: column for name, column in columns.items() if name not in COLUMNS},
+        cells={
+            name: column
+            for name, column in columns.items()
+            if name not in COLUMNS and name.removeprefix(LABEL_PREFIX) not in several
+        },
         share=share,
         is_export=table.is_export,
+        several=several,
     )
     if share is None and len(sheet) == batch.drawn:
         _require_possible(sheet)
@@ -241,6 +252,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
         labels=[""] * len(parts),
         places=np.arange(len(parts)),
         cells={},
+        several={},
     )
     if len(joined) == joined.batch.drawn:
         _require_possible(joined)
@@ -284,35 +296,40 @@ def _require_possible(sheet: Sheet) -> None:
         )
 
 
-def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
+def require_labels_beside_rows(
+    sheet: Sheet, columns: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+) -> None:
     """Refuse labels that seem to be beside the wrong rows.
 
-    `predicted` are the names of the classes that the classifier predicts for the sheet's rows. If
-    only the labels were sorted, they are in alphabetical order, while the lines are in the order of
-    `pick`. If only the other columns were sorted, the labels agree with the classifier better in
-    the old order of the lines than in the new one.
+    `columns` are, for each column of labels, the labels and the names of the classes that the
+    classifier predicts for the sheet's rows. If only a column of labels was sorted, it is in
+    alphabetical order, while the lines are in the order of `pick`. If only the other columns were
+    sorted, the labels agree with the classifier better in the old order of the lines than in the
+    new one.
     """
-    for line, cell in enumerate(sheet.predicted):
-        if cell and not _is_same_class(cell, predicted[line]):
-            raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
     if sheet.is_export:  # in an export, the label is inside the task of its row
         return
-    labelled = [line for line in range(len(sheet)) if sheet.labels[line]]
-    labels = [sheet.labels[line] for line in labelled]
-    if np.array_equal(sheet.places, np.arange(len(sheet))):
-        if _is_sorted(labels) and 2 / _arrangements(labels) < _LEAST_CHANCE:
-            raise CovcalError(
-                f"{sheet.path}: the column label was sorted alone: undo that, or fill in the "
-                "labels again"
-            )
-        return
-    # The lines were moved. This is right if the labels agree with the classifier more often beside
-    # the moved lines than at the old positions of these lines.
     now = before = 0
-    for line in labelled:
-        stayed = _is_same_class(sheet.labels[int(sheet.places[line])], predicted[line])
-        moved = _is_same_class(sheet.labels[line], predicted[line])
-        now, before = now + (moved and not stayed), before + (stayed and not moved)
+    for column, (labels, predicted) in columns.items():
+        labelled = [line for line in range(len(sheet)) if labels[line]]
+        if np.array_equal(sheet.places, np.arange(len(sheet))):
+            cells = [labels[line] for line in labelled]
+            # with many columns, one of them is sorted by chance more often
+            chance = 2 / _arrangements(cells) * len(columns)
+            if _is_sorted(cells) and chance < _LEAST_CHANCE:
+                raise CovcalError(
+                    f"{sheet.path}: the column {column} was sorted alone: undo that, or fill in "
+                    "the labels again"
+                )
+            continue
+        # The lines were moved. This is right if the labels agree with the classifier more often
+        # beside the moved lines than at the old positions of these lines.
+        for line in labelled:
+            stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
+            moved = _is_same_class(labels[line], predicted[line])
+            now, before = now + (moved and not stayed), before + (stayed and not moved)
+    if np.array_equal(sheet.places, np.arange(len(sheet))):
+        return
     if _sign_test(now, now + before) > 0.01:
         raise CovcalError(
             f"{sheet.path}: its lines are in another order than covcal pick wrote, and the "
@@ -320,12 +337,16 @@ def require_labels_beside_rows(sheet: Sheet, predicted: Sequence[str]) -> None:
         )
 
 
-def require_cells_beside_rows(sheet: Sheet, cells: Cells) -> None:
-    """Refuse a sheet in which a kept column has the text of another row.
+def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:
+    """Refuse a sheet in which a kept column, or ``predicted``, has the text of another row.
 
-    `cells` are the kept columns of the sheet's rows as the features file has them. A number that a
-    spreadsheet rounded may equal that of another row, so numbers are not compared exactly.
+    `cells` are the kept columns of the sheet's rows as the features file has them, and `predicted`
+    the classifier's answers. A number that a spreadsheet rounded may equal that of another row, so
+    numbers are not compared exactly.
     """
+    for line, cell in enumerate(sheet.predicted):
+        if cell and not _is_same_class(cell, predicted[line]):
+            raise _moved(sheet.path, f"the row {shown(sheet.ids[line])}", "predicted")
     for name, column in sheet.cells.items():
         own = cells.get(name) or cells.get(name.removeprefix(GROUP_PREFIX)) or ()
         expected = [" ".join(text.split()) for text in own]

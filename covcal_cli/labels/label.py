@@ -8,11 +8,15 @@ one. These labels are stored separately from the labels that ``evaluate`` reads
 Several people may label the rows of one batch, each in a sheet (the CSV or page of pick) of their
 own. The labels of all sheets are collected. If two people disagree about a row, the user says which
 label counts.
+
+If rows can have several labels, all labels have the same drawn rows, and a sheet has a column for
+each label. Everything else is done for each label by itself.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -22,8 +26,8 @@ from covcal_cli.arrays import UNKNOWN_LABEL, Rows
 from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.errors import CovcalError, require_one_of, shown
 from covcal_cli.files import atomic_output, check_output, require_file
-from covcal_cli.formats.features import REMEDY, FeatureFile
-from covcal_cli.labels.draws import write_copy
+from covcal_cli.formats.features import REMEDY, FeatureFile, labels_in
+from covcal_cli.labels.draws import Draw, read_draw, write_copy
 from covcal_cli.labels.filled_sheet import (
     plain_number,
     read_sheets,
@@ -33,8 +37,9 @@ from covcal_cli.labels.filled_sheet import (
     with_batches,
 )
 from covcal_cli.labels.picked_labels import draw_with_labels
-from covcal_cli.labels.score import region_of
-from covcal_cli.labels.sheet import Sheet, kept_cells
+from covcal_cli.labels.score import predicted_names, region_of
+from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_texts
+from covcal_cli.multilabel import current_label, for_each_label
 
 RESOLVE = ("first", "last", "drop", "majority")
 _SHOWN = 5  # the most rows that a message names
@@ -59,18 +64,24 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Labelling:
-    """The result of ``covcal label``: how many labels were added, and how many are missing."""
+    """The result of ``covcal label``: how many labels were added, and how many are missing.
+
+    If rows can have several labels, the numbers are sums over the labels.
+    """
 
     new: int  # labels of rows that had no label
     replaced: int  # labels that changed the class of a row
     labelled: int  # rows that have a label now
     empty: int  # drawn rows without a label
+    cells: int  # rows of these sheets
+    empty_cells: int  # rows of these sheets without a label
     batches: int  # number of batches that drew the rows
     for_decision: bool  # whether the last batch was drawn to prove the promise of a decision
     has_source: bool  # whether the file has source rows, which calibrate needs
     # agreement of several labellers; None if no row has two labels
     agreement: Agreement | None = None
     differing: tuple[str, ...] = ()  # the rows in which labellers disagree, and their labels
+    of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # if there are several labels
 
 
 def label(
@@ -119,60 +130,137 @@ def label(
         check_output(output, force=force, inputs=map(Path, sheets))
     read = [sheet for name in sheets for sheet in read_sheets(Path(name))]
     read.sort(key=lambda sheet: sheet.number)
-    filled = {sheet.number for sheet in read if any(sheet.labels)}
-    with atomic_output(output, force=force or is_replaced) as written, FeatureFile(path) as file:
-        draw = draw_with_labels(file)
-        old = dict(zip(draw.rows.tolist(), draw.labels.tolist(), strict=True))
-        draw = with_batches(file, draw, read)
-        votes: dict[int, dict[int, int]] = {}
-        for number, sheet in enumerate(read):
-            draw, rows = with_batch(file, draw, sheet)
+    filled = {sheet.number for sheet in read if sheet.n_labelled}
+    names = labels_in(path)
+    with atomic_output(output, force=force or is_replaced) as written, ExitStack() as stack:
+
+        def opened() -> FeatureFile:
+            return stack.enter_context(FeatureFile(path))
+
+        files = for_each_label(names, opened)
+        file = next(iter(files.values()))
+        draw, rows = with_batches(file, read_draw(file), read), []
+        for sheet in read:
+            draw, rows_of_sheet = with_batch(file, draw, sheet)
             if sheet.number not in filled:
-                raise CovcalError(f"{sheet.path} has no labels yet: fill in the column label")
-            classes_of_lines = _classes_of(file, sheet, rows)
-            for row, index in zip(rows.tolist(), classes_of_lines, strict=True):
-                votes_of_row = votes.setdefault(row, {})
-                if index != UNKNOWN_LABEL:
-                    votes_of_row[number] = index
-        agreement = _agreement(votes, _labellers(read))
-        sources = [path, *(sheet.path for sheet in read)]
-        new, differing = _resolved(file, votes, old, sources, resolve, agreement, force=force)
-        dropped = sum(bool(votes_of_row) and row not in new for row, votes_of_row in votes.items())
-        labels = {row: index for row, index in old.items() if row not in votes} | new
-        empty = len(votes) - dropped - len(new)
-        if empty and not partial:
-            names = " and ".join(dict.fromkeys(str(sheet.path) for sheet in read))
-            raise CovcalError(
-                f"{names}: {empty} of {len(votes)} labels are empty, and estimates are exact "
-                "only for whole batches: fill them in. To use the labels so far as a random "
-                "part of their batch, pass --partial"
-            )
-        values = np.array(
-            [labels.get(row, UNKNOWN_LABEL) for row in draw.rows.tolist()], dtype=np.int64
-        )
-        write_copy(written, file, replace(draw, labels=values))
-        labelled = int(np.count_nonzero(values != UNKNOWN_LABEL))
-        before = {row: index for row, index in old.items() if index != UNKNOWN_LABEL}
-        return Labelling(
-            new=sum(row not in before for row in new),
-            replaced=sum(index != before.get(row, index) for row, index in new.items()),
-            labelled=labelled,
-            empty=len(values) - labelled,
-            batches=len(draw.batches),
-            for_decision=region_of(draw.batches[-1].score) is not None,
-            has_source=file.source is not None,
-            agreement=agreement,
-            differing=differing,
-        )
+                columns = "columns label_NAME" if names else "column label"
+                raise CovcalError(f"{sheet.path} has no labels yet: fill in the {columns}")
+            rows.append(rows_of_sheet)
+        sheets_of = [_sheets_by_label(sheet, names) for sheet in read]
+        for sheet, by_label, rows_of_sheet in zip(read, sheets_of, rows, strict=True):
+            _require_beside_rows(files, sheet, by_label, rows_of_sheet)
+
+        def joined() -> tuple[Draw, Labelling]:
+            name = current_label() or ""
+            sheets = [by_label[name] for by_label in sheets_of]
+            return _joined(files[name], draw, sheets, rows, resolve, force=force)
+
+        results = for_each_label(names, joined)
+        labelling = _together({name: result for name, (_, result) in results.items()}, names)
+        if labelling.empty_cells and not partial:
+            raise CovcalError(_empty(labelling, read))
+        draws = [of_label for of_label, _ in results.values()]
+        write_copy(written, list(zip(files.values(), draws, strict=True)))
+        return labelling
 
 
-def _classes_of(file: FeatureFile, sheet: Sheet, rows: Rows) -> list[int]:
+def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
+    """Return a sheet for each of several labels, by name; without labels, the sheet itself."""
+    for name in sorted({*sheet.several} ^ {*names}):
+        if name in names:
+            fault = f"has no column {LABEL_PREFIX}{name}: put it back, empty if you have no labels"
+        else:
+            fault = f"has the column {LABEL_PREFIX}{name}, which is no label of the file: remove it"
+        raise CovcalError(f"{sheet.path} {fault}")
+    return {name: sheet.of_label(name) for name in names} if names else {"": sheet}
+
+
+def _require_beside_rows(
+    files: Mapping[str, FeatureFile], sheet: Sheet, by_label: Mapping[str, Sheet], rows: Rows
+) -> None:
+    """Refuse a sheet in which cells or labels seem to be beside the wrong rows."""
+    predicted = {name: predicted_names(file, rows) for name, file in files.items()}
+    cells = kept_cells(next(iter(files.values())).require_target(), rows)
+    require_cells_beside_rows(sheet, cells, predicted_texts(predicted))
+    columns = {
+        f"{LABEL_PREFIX}{name}" if name else "label": (by_label[name].labels, names)
+        for name, names in predicted.items()
+    }
+    require_labels_beside_rows(sheet, columns)
+
+
+def _joined(
+    file: FeatureFile,
+    draw: Draw,
+    sheets: Sequence[Sheet],
+    rows: Sequence[Rows],
+    resolve: str | None,
+    *,
+    force: bool,
+) -> tuple[Draw, Labelling]:
+    """Return a draw with the labels of a file and of sheets, whose lines belong to `rows`."""
+    before = draw_with_labels(file)
+    old = dict(zip(before.rows.tolist(), before.labels.tolist(), strict=True))
+    votes: dict[int, dict[int, int]] = {}
+    for number, (sheet, rows_of_sheet) in enumerate(zip(sheets, rows, strict=True)):
+        for row, index in zip(rows_of_sheet.tolist(), _classes_of(file, sheet), strict=True):
+            votes_of_row = votes.setdefault(row, {})
+            if index != UNKNOWN_LABEL:
+                votes_of_row[number] = index
+    agreement = _agreement(votes, _labellers(sheets))
+    sources = [file.path, *(sheet.path for sheet in sheets)]
+    new, differing = _resolved(file, votes, old, sources, resolve, agreement, force=force)
+    dropped = sum(bool(votes_of_row) and row not in new for row, votes_of_row in votes.items())
+    labels = {row: index for row, index in old.items() if row not in votes} | new
+    values = np.array(
+        [labels.get(row, UNKNOWN_LABEL) for row in draw.rows.tolist()], dtype=np.int64
+    )
+    labelled = int(np.count_nonzero(values != UNKNOWN_LABEL))
+    known = {row: index for row, index in old.items() if index != UNKNOWN_LABEL}
+    labelling = Labelling(
+        new=sum(row not in known for row in new),
+        replaced=sum(index != known.get(row, index) for row, index in new.items()),
+        labelled=labelled,
+        empty=len(values) - labelled,
+        empty_cells=len(votes) - dropped - len(new),
+        cells=len(votes),
+        batches=len(draw.batches),
+        for_decision=region_of(draw.batches[-1].score) is not None,
+        has_source=file.source is not None,
+        agreement=agreement,
+        differing=differing,
+    )
+    return replace(draw, labels=values), labelling
+
+
+def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
+    """Return the sums over several labels; of a single classifier, its own numbers."""
+    first = next(iter(of_label.values()))
+    if not names:
+        return first
+    counts = ("new", "replaced", "labelled", "empty", "empty_cells", "cells")
+    sums = {name: sum(getattr(one, name) for one in of_label.values()) for name in counts}
+    differing = tuple(f"{name}: {row}" for name, one in of_label.items() for row in one.differing)
+    return replace(first, **sums, agreement=None, differing=differing, of_label=of_label)
+
+
+def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
+    """Return the message that some rows of the sheets have no label."""
+    paths = " and ".join(dict.fromkeys(str(sheet.path) for sheet in sheets))
+    empty = {name: one.empty_cells for name, one in labelling.of_label.items() if one.empty_cells}
+    counts = ", ".join(f"{name} {count}" for name, count in [*empty.items()][:_SHOWN])
+    more = ", ..." if len(empty) > _SHOWN else ""
+    write = f" ({counts}{more})" if empty else ""
+    absent = ", with 0 where the row does not have the label" if empty else ""
+    return (
+        f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}, and "
+        f"estimates are exact only for whole batches: fill them in{absent}. To use the labels so "
+        "far as a random part of their batch, pass --partial"
+    )
+
+
+def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
     """Return the class of every line of a sheet; `UNKNOWN_LABEL` where the label is empty."""
-    order = np.argsort(rows)
-    predicted = np.empty(len(rows), dtype=np.int64)
-    predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
-    require_labels_beside_rows(sheet, [file.classes[index] for index in predicted])
-    require_cells_beside_rows(sheet, kept_cells(file.require_target(), rows))
     classes = named_classes(file.classes)
     return [
         _class_of(classes, text, sheet.ids[line], sheet.path) if text else UNKNOWN_LABEL

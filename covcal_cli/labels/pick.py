@@ -7,10 +7,13 @@ rows are drawn.
 
 Only a score and a predicted class are in memory for every row. Everything else is computed in
 parts.
+
+If rows can have several labels, rows are drawn once for all labels. `labels.score` says how.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import AnyArray, Float64s, Floats, Integers, Labels, Rows
+from covcal_cli.arrays import AnyArray, Float64s, Floats, Integers, Rows
 from covcal_cli.errors import (
     CovcalError,
     UnusedOptionError,
@@ -30,7 +33,7 @@ from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.decision import Decision, calibration_of, read_decision
-from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
+from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, labels_in
 from covcal_cli.labels.draws import (
     Batch,
     Draw,
@@ -43,11 +46,13 @@ from covcal_cli.labels.filled_sheet import read_sheets, with_batches
 from covcal_cli.labels.metrics import NEAREST
 from covcal_cli.labels.page import pictures_of, write_page
 from covcal_cli.labels.score import (
+    Scored,
+    blocks_of_labels,
     forecasters_of,
     in_words,
+    predicted_names,
     region_of,
-    score,
-    score_blocks,
+    words_of_labels,
     words_of_region,
 )
 from covcal_cli.labels.sheet import (
@@ -57,6 +62,7 @@ from covcal_cli.labels.sheet import (
     answer_columns,
     fingerprint,
     kept_cells,
+    predicted_texts,
     rows_of,
     sheet_text,
     tasks_text,
@@ -64,6 +70,7 @@ from covcal_cli.labels.sheet import (
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
 from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
+from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 _UNSEEN = ("train", "validation")  # `evaluate` measures on the other split, test
@@ -104,13 +111,16 @@ DEFAULTS = PickSettings()
 
 @dataclass(frozen=True)
 class PickReport:
-    """The drawn rows, and how precisely their labels will tell the accuracy."""
+    """The drawn rows, and how precisely their labels will tell the accuracy.
+
+    With several labels, each accuracy is one of these accuracies' root mean square.
+    """
 
     sheet: Sheet  # all drawn rows
     # the sheets of the labellers; if there is one labeller, `sheet` itself
     sheets: tuple[Sheet, ...]
     pages: tuple[Path, ...]  # the written pages, in the order of the sheets
-    classes: tuple[str, ...]  # the allowed labels
+    classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names
     before: int  # number of rows drawn by earlier batches
     # Half the width of the 95 % interval of the accuracy, if the scores are about right: with the
     # labels of this batch, and with those of all batches.
@@ -182,17 +192,20 @@ def pick(
         If too few rows are left, a sheet or the calibration belongs to another file, the images
         belong to other rows, or an output cannot be written.
     """
+    path, output = Path(path), None if output is None else Path(output)
+    suffix = "" if output is None else output.suffix.lower()
+    names = labels_in(path)
+    if names:
+        _require_csv(path, suffix, page, decision)
     made_for: Decision | None = None
     if decision is not None:
         calibration = calibration or calibration_of(decision)
         made_for = read_decision(decision, calibration)
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
-    path, output = Path(path), None if output is None else Path(output)
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
     outputs = [] if output is None else _numbered(output, settings.labellers)
     pages = [] if page is None else _numbered(Path(page), settings.labellers)
-    suffix = "" if output is None else output.suffix.lower()
     if suffix in SUFFIXES and page is not None:
         raise CovcalError(
             f"with --page the labels are saved as CSV, not as tasks such as {output}: give "
@@ -207,7 +220,14 @@ def pick(
         check_output(written, force=force, inputs=[path, *inputs])
     if page is not None and output is not None and Path(page).resolve() == output.resolve():
         raise CovcalError(f"{page} is the name of both the CSV and the page: give two names")
-    with FeatureFile(path) as file:
+    with ExitStack() as stack:
+
+        def opened() -> tuple[FeatureFile, ScaledLogits | None]:
+            file = stack.enter_context(FeatureFile(path))
+            return file, None if calibration is None else _scaled(file, Path(calibration), networks)
+
+        of_labels = list(for_each_label(names, opened).values())
+        file, scaled = of_labels[0]
         target = file.require_target()
         before = _before(file, [sheet for name in earlier for sheet in read_sheets(Path(name))])
         splits = _splits(path, before, settings.splits)
@@ -220,24 +240,26 @@ def pick(
                 f"{path} has only {left} target {' and '.join(splits)} rows left to "
                 f"label{others}: {remedy}"
             )
-        scaled = None if calibration is None else _scaled(file, Path(calibration), networks)
+        scored: Scored = [(part, forecasters_of(part, s, settings.seed)) for part, s in of_labels]
         if made_for is None or scaled is None:
-            forecasters = forecasters_of(file, scaled, settings.seed)
-            frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
-            words, probabilities = in_words(forecasters), inclusion_rule(frame.score_parts, n)
+            frame = _Frame(scored, splits, before.rows, left, progress or silent)
+            words = words_of_labels(len(names)) if names else in_words(scored[0][1])
+            probabilities = inclusion_rule(frame.score_parts, n)
         else:
-            forecasters = [scaled]
-            frame = _Frame(file, splits, before.rows, left, forecasters, progress or silent)
+            frame = _Frame([(file, [scaled])], splits, before.rows, left, progress or silent)
             words, probabilities = frame.rule_for(made_for, n, before.batches)
         # First the probabilities of all rows, which use no random numbers. Then the draw.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
-        rows, predictions_of_rows, right = frame.drawn(probabilities, rng)
+        rows, right = frame.drawn(probabilities, rng)
         batch = Batch(n, left, settings.seed, splits, words)
         # Shuffled, so that the labels are useful even if a person stops early.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         ids = _ids(target, rows)
         paths = ["" if images is None else _path(Path(images), row_id) for row_id in ids]
-        predicted = [file.classes[index] for index in predictions_of_rows[strata]]
+        by_file = zip(names or ("",), of_labels, strict=True)
+        predicted = predicted_texts(
+            {name: predicted_names(part, rows[strata]) for name, (part, _) in by_file}
+        )
         cells = kept_cells(target, rows[strata])
         sheet = Sheet(
             output or SHEET,
@@ -256,9 +278,10 @@ def pick(
             # If the question is whether a prediction is right, the person must see it.
             [] if file.is_forecast_of_right else answer_columns(cells, predicted),
             predictions,
+            several={name: [""] * n for name in names},
         )
         rows_of(target, sheet)  # refuse ids that occur twice before anybody labels rows
-        classes = (RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes)
+        classes = names or ((RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes))
         unreadable: dict[str, str] = {}
         sheets = _dealt(sheet, settings)
         with moved_together():
@@ -275,7 +298,9 @@ def pick(
             for place, of_labeller in zip(pages, sheets, strict=False):
                 unreadable |= write_page(place, of_labeller, classes, images, force=force)
         variance = frame.variance(probabilities)
-        of_before = score(file, before.rows, scaled, seed=settings.seed, progress=silent).right
+        of_before = np.concatenate(
+            [right for _, right in blocks_of_labels(scored, before.rows)] or [np.empty(0)]
+        )
         batches = [*_variances_before(before, of_before), (n, variance)]
         of_all = Z * _combined_deviation(batches) / population
         at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
@@ -297,26 +322,25 @@ class _Frame:
 
     def __init__(
         self,
-        file: FeatureFile,
+        scored: Scored,
         splits: tuple[str, ...],
         before: Rows,
         left: int,
-        forecasters: Sequence[ScaledLogits],
         progress: ProgressCallback,
     ) -> None:
-        self._file, self._splits, self._before = file, splits, before
-        self._forecasters = forecasters
+        self._scored, self._splits, self._before = scored, splits, before
+        self._file = scored[0][0]
         self._is_exact = left <= _EXACT_ROWS
         # Most scores are near 1, where the score minus 1 keeps more digits.
         self._less = 0.0 if self._is_exact else 1.0
         # whether rows are drawn in random order, and whether in the order of their scores
         self._is_random, self._is_by_score = False, False
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
-        number = np.min_scalar_type(-len(file.classes))
+        number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
         start = 0
         for rows in self._row_blocks():
-            for predictions, right in score_blocks(file, rows, forecasters):
+            for predictions, right in blocks_of_labels(scored, rows):
                 part = slice(start, start + len(right))
                 self._keys[part], self._predictions[part] = right - self._less, predictions
                 start = part.stop
@@ -336,8 +360,8 @@ class _Frame:
         for start in range(0, len(self._keys), size):
             yield self._scores(slice(start, start + size))
 
-    def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Labels, Float64s]:
-        """Draw rows; return them in the order of the draw, with predicted classes and scores."""
+    def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Float64s]:
+        """Draw rows; return them in the order of the draw, with their scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
@@ -354,9 +378,9 @@ class _Frame:
         right = self._scores(places)
         if not self._is_exact:
             order = np.argsort(rows)
-            blocks = score_blocks(self._file, rows[order], self._forecasters)
+            blocks = blocks_of_labels(self._scored, rows[order])
             right[order] = np.concatenate([scores for _, scores in blocks])
-        return rows, self._predictions[places].astype(np.int64), right
+        return rows, right
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
         """Return the order in which rows lie on the line that they are drawn from, in parts."""
@@ -411,6 +435,23 @@ class _Frame:
             doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
             total += float(((1 / probabilities(scores) - 1) * doubtful * (1 - doubtful)).sum())
         return total
+
+
+def _require_csv(
+    path: Path, suffix: str, page: str | Path | None, decision: str | Path | None
+) -> None:
+    """Refuse outputs and draws that are for a single classifier."""
+    if page is not None or suffix in SUFFIXES:
+        what = "--page" if page is not None else f"a file of tasks ({suffix})"
+        raise CovcalError(
+            f"{path} holds several labels, but {what} is for rows with one label each: label the "
+            "CSV, which has a column for each label"
+        )
+    if decision is not None:
+        raise CovcalError(
+            f"{path} holds several labels, but --for draws rows for one decision: leave it out. "
+            "covcal estimate uses the labels of every label"
+        )
 
 
 def _numbered(path: Path, labellers: int) -> list[Path]:

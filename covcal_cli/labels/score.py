@@ -26,6 +26,7 @@ _MOST_FITTED = 20_000
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
 _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
 _THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
+_SEVERAL = re.compile(r"confidences of (\d+) labels")
 _DECISION = re.compile(rf"decision for confidences above ({_THRESHOLD})")
 _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 
@@ -77,6 +78,38 @@ def score_blocks(
         yield predictions, np.clip(right, 0, 1)
 
 
+# Open files with the forecasters of their scores: one file, or one for each of several labels.
+Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
+
+
+def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
+    """Yield predicted classes and scores as `score_blocks` does, also for several labels.
+
+    With several labels, the number of predicted labels stands for the class. The score s is at
+    least 1/2, and s (1 - s) is the mean over labels of s_l (1 - s_l). So `pick` draws a row with a
+    probability in proportion to the square root of this mean. If the scores are right, no other
+    draw has a smaller mean variance of the labels' estimated accuracies. It follows from the
+    inequality of Cauchy and Schwarz, as for one label. A plain random draw is the same only if all
+    rows are equally doubtful. For any single label, the share `FLOOR` limits the loss.
+    """
+    blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
+    if len(blocks) == 1:
+        yield from blocks[0]
+        return
+    for of_labels in zip(*blocks, strict=True):
+        spread = sum(right * (1 - right) for _, right in of_labels) / len(of_labels)
+        present = np.sum([predictions for predictions, _ in of_labels], axis=0)
+        yield present, (1 + np.sqrt(np.maximum(1 - 4 * spread, 0))) / 2
+
+
+def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
+    """Return the names of the classes that the classifier predicts for rows, in any order."""
+    order = np.argsort(rows)
+    predicted = np.empty(len(rows), dtype=np.int64)
+    predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
+    return [file.classes[index] for index in predicted]
+
+
 def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
     """Return the forecasters whose mean confidence is the score, each with its temperature."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
@@ -125,6 +158,11 @@ def _sentence(parts: Sequence[tuple[str, str]]) -> str:
     return f"{'mean ' if len(parts) > 1 else ''}confidence of {named}"
 
 
+def words_of_labels(count: int) -> str:
+    """Describe the scores of several labels together."""
+    return f"confidences of {count} labels"
+
+
 def words_of_region(threshold: float) -> str:
     """Describe the draw for a decision: equal probabilities above a threshold, small ones below."""
     return f"decision for confidences above {threshold!r}"
@@ -137,8 +175,10 @@ def region_of(words: str) -> float | None:
 
 
 def code_of(words: str) -> str:
-    """Return the short code of a score, such as ``c1.94a0.81``; ``d0.931`` for a decision."""
+    """Return the short code of a score: ``c1.94a0.81``, ``l3`` or, for a decision, ``d0.931``."""
     region = region_of(words)
+    if several := _SEVERAL.fullmatch(words):
+        return f"l{several[1]}"
     if region is not None:
         return f"d{region!r}"
     return "".join(f"{whose[0]}{temperature}" for whose, temperature in _NAMED.findall(words))
@@ -148,6 +188,8 @@ def words_of(code: str) -> str | None:
     """Return the words of a code, or None if the text is not a code."""
     if re.fullmatch(rf"d{_THRESHOLD}", code):
         return words_of_region(float(code[1:]))
+    if re.fullmatch(r"l[1-9]\d{0,8}", code):
+        return words_of_labels(int(code[1:]))
     if not re.fullmatch(rf"(?:{_CODED.pattern})+", code):
         return None
     by_letter = {whose[0]: whose for whose in _WHOSE.values()}

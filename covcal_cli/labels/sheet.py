@@ -10,6 +10,9 @@ A sheet also shows the columns that extract kept. Columns that seem to be the cl
 are hidden by default, because people tend to agree with an answer that they see. A spreadsheet
 takes a text that begins with a sign such as ``=`` for a formula. `escaped` puts an apostrophe
 before such a text, and `unescaped` removes it.
+
+If rows can have several labels, the sheet has a column ``label_NAME`` for each instead of
+``label``. A person writes 1 or 0, and nothing if the answer is not known.
 """
 
 import base64
@@ -23,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float64s, Integers, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Integers, Rows
+from covcal_cli.data.labels import PRESENCE
 from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
@@ -31,9 +35,11 @@ from covcal_cli.formats.writer import utf8
 from covcal_cli.labels.draws import Batch
 from covcal_cli.labels.score import code_of
 from covcal_cli.labels.tasks import LABEL_STUDIO, doccano_tasks, label_studio_tasks, task_text
+from covcal_cli.multilabel import CLASSES
 
 SHEET = Path("to-label.csv")  # the default file of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
+LABEL_PREFIX = "label_"  # before the name of a label, in the columns of several labels
 CHOICE = "choice"  # the column for labels in CSV files of Label Studio
 _PROOF_ROWS = 256  # logits of this many rows tell apart data whose ids are equal
 _DIGITS = 16  # digits of a sha256 that are kept
@@ -113,9 +119,34 @@ class Sheet:
     # the part of the batch that one labeller gets; None if the sheet has all rows
     share: Share | None = None
     is_export: bool = False  # whether an annotation tool exported it; such exports may lack lines
+    # if rows can have several labels: the cells of each label, by its name, and no `labels`
+    several: Cells = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def n_labelled(self) -> int:
+        """The number of rows with a label."""
+        columns = self.several.values() if self.several else (self.labels,)
+        return sum(any(cells) for cells in zip(*columns, strict=True))
+
+    def of_label(self, name: str) -> "Sheet":
+        """Return the sheet for one of several labels, with class names as labels.
+
+        Raises `CovcalError` if a cell is neither yes nor no.
+        """
+        names = {UNKNOWN_LABEL: "", **dict(enumerate(CLASSES))}
+        labels = []
+        for row_id, cell in zip(self.ids, self.several[name], strict=True):
+            if cell.lower() not in PRESENCE:
+                raise CovcalError(
+                    f"{self.path}: {shown(row_id)} has {shown(cell)} in the column "
+                    f"{LABEL_PREFIX}{name}: write 1 if the row has this label, 0 if it does not, "
+                    "and nothing if you cannot tell"
+                )
+            labels.append(names[PRESENCE[cell.lower()]])
+        return replace(self, labels=labels, several={})
 
     def lines(self, lines: Integers) -> "Sheet":
         """Return the sheet with only these lines, in this order."""
@@ -134,6 +165,7 @@ class Sheet:
             places=np.arange(len(lines)),
             paths=taken(self.paths),
             cells={name: taken(cells) for name, cells in self.cells.items()},
+            several={name: taken(cells) for name, cells in self.several.items()},
         )
 
     def of_labeller(self, share: Share, path: Path) -> "Sheet":
@@ -195,8 +227,11 @@ def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
     columns |= facts
     if sheet.shows_answers:
         columns |= answers_of(sheet)
+    if sheet.several:
+        columns |= {f"{LABEL_PREFIX}{name}": cells for name, cells in sheet.several.items()}
+    else:
+        columns["label"] = sheet.labels
     columns |= {
-        "label": sheet.labels,
         "inclusion": [repr(value) for value in sheet.inclusion.tolist()],
         "draw": [_cell(sheet, line) for line in range(len(sheet))],
     }
@@ -347,6 +382,21 @@ def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
     same = list(predicted)
     return [
         name for name, column in cells.items() if _ANSWER.fullmatch(name) or list(column) == same
+    ]
+
+
+def predicted_texts(predicted: Mapping[Any, Sequence[str]]) -> list[str]:
+    """Return the classifier's answer for each row, from the names of its classes.
+
+    With several labels, `predicted` has a list of names for each, and the answer names the labels.
+    """
+    if len(predicted) == 1:
+        return list(*predicted.values())
+    rows = zip(*predicted.values(), strict=True)
+    return [
+        ", ".join(label for label, name in zip(predicted, row, strict=True) if name == CLASSES[1])
+        or "none"
+        for row in rows
     ]
 
 

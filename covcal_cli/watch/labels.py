@@ -13,7 +13,8 @@ longest pool whose interval overlaps the intervals of all shorter pools. So if t
 the pool that is used begins after the change.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. They are joined by id to the rows
-of periods. If an id occurs in several periods, the CSV needs a third column, ``period``.
+of periods. If an id occurs in several periods, the CSV needs a third column, ``period``. If rows
+can have several labels, the CSV has a column ``label_NAME`` for each instead of ``label``.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Booleans, Float64s, Integers, Labels, Rows
 from covcal_cli.data.classes import named_classes
-from covcal_cli.data.labels import RowLabels
+from covcal_cli.data.labels import PRESENCE, RowLabels
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, short_percent, shown
 from covcal_cli.estimators.inputs import most_rows
@@ -39,8 +40,10 @@ from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw, lab
 from covcal_cli.labels.posterior import MAX_FRAME as MOST_FITTED
 from covcal_cli.labels.posterior import posterior
 from covcal_cli.labels.score import score
+from covcal_cli.labels.sheet import LABEL_PREFIX
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.odds import anytime_interval
+from covcal_cli.multilabel import current_label
 from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
@@ -403,10 +406,15 @@ def read_late_labels(path: Path) -> LateLabels:
     """
     require_file(path, remedy=_REMEDY)
     store = CSVStore(path, as_texts=True)
-    for name in ("id", "label"):
-        if name not in store.entries:
-            raise CovcalError(f"{path} has no column {name}: {_REMEDY}")
-    ids, texts = store.texts("id"), [text.strip() for text in store.texts("label")]
+    name = current_label()
+    column = "label" if name is None else f"{LABEL_PREFIX}{name}"
+    for needed in ("id", column):
+        if needed not in store.entries:
+            remedy = f"give a CSV with the columns id and {column}"
+            raise CovcalError(f"{path} has no column {needed}: {remedy}")
+    ids, texts = store.texts("id"), [text.strip() for text in store.texts(column)]
+    if name is not None:
+        texts = [str(PRESENCE.get(text.lower(), text)) for text in texts]
     periods = store.texts("period") if "period" in store.entries else None
     keys = list(zip(ids, periods or [""] * len(ids), strict=True))
     twice = next((key for key, count in Counter(keys).items() if count > 1), None)
