@@ -12,20 +12,23 @@
 # night it makes a candidate and shows both calibrations in the report. It then fails every night
 # until somebody acts: corrects the model or the data, or accepts the new rows.
 #
+# A night without labels is a normal night. It has no gates, and only covcal watch judges it.
+#
 # In the environment: METHOD, TOLERANCE, MAX_ECE, MAX_REGRESSION, NIGHTS (7), and PERIOD, the
 # night's name (its date).
 #
 # FOLDER holds
 #   cal.json            the calibration in use; cal.1.json, cal.2.json ... are earlier calibrations
 #   cal.reference.json  data on its rows; watch compares every night with them
-#   reference.json      the metrics of the first good night. Every night is compared with these,
-#                       because each night could be a little worse than the last. To accept another
-#                       level, remove the file.
+#   reference.json      the metrics of the first good night with labels. Every night is compared
+#                       with these, because each night could be a little worse than the last. To
+#                       accept another level, remove the file.
 #   watch.jsonl         one line per night; trend.html draws them
 #   candidate.json      the last candidate
 #   bad                 the first bad night. Once the model or the data is mended, remove the file.
 #   nights/             the rows of the last NIGHTS good nights
 #   metrics.json, junit.xml, report.html, night.log   of the last night, good or not
+#   junit-nights.xml    the gates of the last NIGHTS nights together
 #
 # All labelled rows are judged. A gate fails if the whole 95 % interval is beyond its limit, on the
 # rows of tonight, or on the rows of the last NIGHTS nights together, which can prove more.
@@ -37,7 +40,7 @@ folder="$2"
 accept="${3:-}"
 mkdir -p "$folder"
 # Remove files of an earlier night, so that nobody takes them for tonight's files.
-rm -f "$folder/metrics.json" "$folder/junit.xml" "$folder/report.html"
+rm -f "$folder/metrics.json" "$folder/junit.xml" "$folder/junit-nights.xml" "$folder/report.html"
 
 # Keep what the commands print, and show it only if the night was bad.
 exec 3>&1 > "$folder/night.log" 2>&1
@@ -83,21 +86,29 @@ if [[ -f "$folder/reference.json" ]]; then
   gates+=(--baseline "$folder/reference.json" --fail-regression "ece=${MAX_REGRESSION:-0.005}")
 fi
 
+covcal inspect "$features" > "$folder/rows.txt"
+labelled=yes
+if grep -q "^target .* 0 labelled" "$folder/rows.txt"; then labelled=no; fi
+rm -f "$folder/rows.txt"
+
 # The calibration is called "nightly" whatever its method. On bad input the job stops here.
 failed=0
-covcal evaluate "$features" -c "nightly=$judged" "${gates[@]}" \
-  -o "$folder/metrics.json" --junit "$folder/junit.xml" || failed=$?
-if [[ "$failed" != 0 && "$failed" != 3 ]]; then exit "$failed"; fi
-
 nights="$folder/nights"
 if [[ "$accept" == accept ]]; then rm -rf "$nights"; fi
-mkdir -p "$nights"
-for old in "$nights"/*.h5; do if cmp -s "$features" "$old"; then rm "$old"; fi; done # a rerun
-replace "$features" "$nights/${PERIOD:-$(date +%F)}.h5"
-(cd "$nights" && ls -t | tail -n "+$((${NIGHTS:-7} + 1))" | while read -r old; do rm "$old"; done)
-if [[ "$off$failed" == 00 ]]; then
-  covcal evaluate "$nights"/*.h5 -c "nightly=$judged" "${gates[@]}" || failed=$?
+if [[ "$labelled" == yes ]]; then
+  covcal evaluate "$features" -c "nightly=$judged" "${gates[@]}" \
+    -o "$folder/metrics.json" --junit "$folder/junit.xml" || failed=$?
   if [[ "$failed" != 0 && "$failed" != 3 ]]; then exit "$failed"; fi
+
+  mkdir -p "$nights"
+  for old in "$nights"/*.h5; do if cmp -s "$features" "$old"; then rm "$old"; fi; done # a rerun
+  replace "$features" "$nights/${PERIOD:-$(date +%F)}.h5"
+  (cd "$nights" && ls -t | tail -n "+$((${NIGHTS:-7} + 1))" | while read -r old; do rm "$old"; done)
+  if [[ "$off$failed" == 00 ]]; then
+    covcal evaluate "$nights"/*.h5 -c "nightly=$judged" "${gates[@]}" \
+      --junit "$folder/junit-nights.xml" || failed=$?
+    if [[ "$failed" != 0 && "$failed" != 3 ]]; then exit "$failed"; fi
+  fi
 fi
 
 # A bad night counts until somebody acts, because a few rows may not prove it again.
@@ -136,6 +147,6 @@ if [[ "$judged" == "$candidate" ]]; then
   rm -f "$folder/changed" "$folder/bad"
   covcal watch "$features" -c "$folder/cal.json" --quiet > /dev/null # makes cal.reference.json
 fi
-if [[ ! -f "$folder/reference.json" ]]; then
+if [[ ! -f "$folder/reference.json" && "$labelled" == yes ]]; then
   replace "$folder/metrics.json" "$folder/reference.json"
 fi

@@ -213,8 +213,9 @@ def evaluate(
         if unlabelled == count:
             elsewhere = " pass --split all to use labels of other splits, or"
             has_labels = any(map(_has_labels, targets))
+            split = "" if settings.split == ALL else f"{settings.split} "
             raise UnlabelledError(
-                f"{path}: none of its {count} target {settings.split} rows has a label:"
+                f"{path}: none of its {count} target {split}rows has a label:"
                 f"{elsewhere if has_labels else ''} {hint}"
             )
         results = {version: entry.result() for version, entry in collector.metrics.items()}

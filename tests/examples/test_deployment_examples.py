@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -289,6 +290,7 @@ class TestNightly:
             mails.append(nights.mail)
             assert "confidence not off" in nights.text("night.log")
             assert "ece" in nights.text("junit.xml")
+            assert "ece" in nights.text("junit-nights.xml")
         assert [bool(mail) for mail in mails] == [False, True, False]
         assert mails[1].startswith("rows  ")
         assert "changed since 2026-11-03" in mails[1]
@@ -326,6 +328,20 @@ class TestNightly:
         content = json.loads(nights.text("metrics.json"))
         assert set(content["metrics"]) == {"none", "nightly"}
         assert len(content["regressions"]) == 1
+
+    def test_a_night_without_labels_is_normal(self, nights: Nights) -> None:
+        """It has no metrics and no gates, and prints nothing."""
+        used = nights.text("cal.json")
+        nights.number += 1
+        write_week(nights.features, nights.number, 0.0)
+        with h5py.File(nights.features, "r+") as file:
+            file["target/labels"][:] = -1
+        assert nights.again(TOLERANCE="90") == 0
+        assert nights.mail == ""
+        assert nights.text("cal.json") == used
+        assert "nothing here is measured" in nights.text("night.log")
+        for name in ("metrics.json", "junit.xml", "junit-nights.xml"):
+            assert not (nights.folder / name).exists()
 
     def test_bad_input_leaves_no_metrics_of_another_night(self, nights: Nights) -> None:
         used = nights.text("cal.json")
