@@ -61,6 +61,58 @@ def test_dialects_of_csv_say_the_same(text: str, tmp_path: Path) -> None:
     assert data.columns == {}
 
 
+_ROWS = "".join(f"{row},{row / 7},c{row % 3}, {'é x'[row % 3]} \n" for row in range(200))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        '1,2,c",d\n',
+        '1,"2","a, ""b""",d\n',
+        "1,,c, \n,nan,,d\n",
+        "1,-inf,c,d\n1,1e400,c,d\n",
+        "+1,1_0,c,d\n",
+        " 1\t, -2. ,true,None\n1e-400,4.9e-324,,\n",
+        "true,false,c,d\n",
+        "1,2,\ufeffc,d\n\ufeff1,2,c,d\n",
+        "1,2,c\0,d\n",
+        "1,2,c,d\n\n1,2,c,d\n",
+        "1,2,c,d\r\n1,2,c,d\r\n",
+        "1,2,c,d\r1,2,c,d\n",
+        "1,2,c\n",
+        "1,2,c,d,e\n",
+        "1,0x1,c,d\n",
+        "1,2,c,d",
+    ],
+)
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_pyarrow_reads_a_table_as_python_does(
+    name: str, more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / name
+    text = f"a,b,label,group_d\n{_ROWS}{more}{_ROWS}".encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+
+    def read(large: int) -> object:
+        monkeypatch.setattr("covcal_cli.data.stores.csv._LARGE", large)
+        try:
+            store = CSVStore(path)
+            assert (store._arrow is None) == (large > 0)
+            n = store.entries["a"].shape[0]
+            pieces = store.pieces(["b", "a"], np.delete(np.arange(n), [3, 100, n - 2]), 64)
+            numbers = [
+                (rows.tolist(), {name: values.tobytes() for name, values in arrays.items()})
+                for rows, arrays in pieces
+            ]
+        except CovcalError as error:
+            return str(error)
+        return numbers, store.texts("label"), store.texts("group_d"), store.place(n - 1)
+
+    assert read(0) == read(1 << 40)
+
+
 def test_a_compressed_table_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
