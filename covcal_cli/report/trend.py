@@ -22,6 +22,7 @@ from covcal_cli.report.tables import Table, html, safe
 from covcal_cli.watch.calendar import missing_between
 from covcal_cli.watch.history import History, in_time
 from covcal_cli.watch.period import (
+    UNCHANGED,
     VERDICTS,
     Gap,
     Period,
@@ -257,7 +258,8 @@ def _periods_table(trend: Timeline) -> str:
                 *(numbers.period, period.verdict),
                 f"{numbers.confidence:.0%}" if numbers.rows else "-",
                 *(_with_interval(numbers.estimate), _with_interval(period.by_labels), gap),
-                *(str(numbers.rows), trend.history.change_of(period)),
+                str(numbers.rows),
+                trend.history.change_of(period).replace(UNCHANGED, "no change found"),
                 *([_promise(period)] if has_promise else []),
             ]
         )
@@ -658,7 +660,7 @@ def _power(power: int) -> str:
 
 _SWATCHES = {
     "calibrated confidence": '<line class="line confidence" x2="24" y1="7" y2="7"/>',
-    "confidence": '<line class="line before" x2="24" y1="7" y2="7"/>',
+    "confidence before calibration": '<line class="line before" x2="24" y1="7" y2="7"/>',
     "estimated accuracy": '<rect class="band" width="24" height="14"/>'
     '<line class="line estimate" x2="24" y1="7" y2="7"/>',
     "accuracy by labels": f'<g transform="translate(12 7)"><line class="measured" y1="-7" y2="7"'

@@ -29,6 +29,7 @@ from covcal_cli.records import (
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
+UNCHANGED = "no change was found since the calibration"
 _LARGE_DRIFT = 0.1  # a larger PSI, or difference of shares, is usually called a moderate change
 _LARGE_SHARE = 0.01  # a smaller share of missing or new values does not matter
 _LARGEST = 1e15  # larger than the evidence of any shift of 10 million rows
@@ -275,7 +276,7 @@ class Period(Document):
         if self.alarm.raised:
             return f"changed since {self.alarm.since}: {self.alarm.change}"
         if self.segment is None:
-            return "no change was found since the calibration"
+            return UNCHANGED
         return (
             f"no change was found since {self.segment.since}, whose rows are the reference now "
             f"({self.segment.reason})"
