@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -38,16 +39,24 @@ _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeErro
 class Dataset:
     """An array of an open file, read by slices like a dataset of h5py."""
 
-    def __init__(self, path: Path, name: str, raw: Any) -> None:
-        self.path, self.name, self._raw = path, name, raw
+    def __init__(self, path: Path, name: str, identifier: Any) -> None:
+        self.path, self.name, self._identifier = path, name, identifier
         # whether HDF5 says where the chunks of the dataset are; None before the first check
         self._finds_chunks: bool | None = None
         with _readable(path, name):
-            shape = raw.shape
+            space, self._type = identifier.get_space(), identifier.get_type()
+            shape = None if space.get_simple_extent_type() == h5py.h5s.NULL else space.shape
             self.shape: tuple[int, ...] = tuple(shape or ())
             self.ndim = -1 if shape is None else len(self.shape)  # -1 if the dataset has no values
-            self.dtype: np.dtype[Any] = raw.dtype
+            # whether the dataset was made so that an axis can become longer
+            self.can_grow = self.ndim > 0 and space.get_simple_extent_dims(True) != self.shape
+            self.dtype: np.dtype[Any] = self._type.dtype
         self.is_text = h5py.check_string_dtype(self.dtype) is not None
+
+    @cached_property
+    def _raw(self) -> Any:
+        """The dataset of h5py."""
+        return h5py.Dataset(self._identifier)
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
@@ -57,19 +66,12 @@ class Dataset:
             return sides
 
     @property
-    def can_grow(self) -> bool:
-        """Whether the dataset was made so that an axis can become longer."""
-        with _readable(self.path, self.name):
-            return bool(self._raw.maxshape != self._raw.shape)
-
-    @property
     def is_usual(self) -> bool:
         """Whether numbers are stored in the usual little-endian form."""
         with _readable(self.path, self.name):
-            stored = self._raw.id.get_type()
+            usual = _usual_type if self.dtype.metadata is None else h5py.h5t.py_create
             return bool(
-                self.dtype == self.dtype.newbyteorder("<")
-                and stored.equal(h5py.h5t.py_create(self.dtype))
+                self.dtype == self.dtype.newbyteorder("<") and self._type.equal(usual(self.dtype))
             )
 
     def __len__(self) -> int:
@@ -120,6 +122,12 @@ class Dataset:
             raise CovcalError(f"{self.path}: {self.name} is not UTF-8: make it again") from error
 
 
+@cache
+def _usual_type(dtype: np.dtype[Any]) -> Any:
+    """Return HDF5's type of numbers, which takes longer to make than to compare."""
+    return h5py.h5t.py_create(dtype)
+
+
 def _has_zeros(values: AnyArray) -> bool:
     """Return whether any row of the last axis has only zeros or only empty texts."""
     if values.ndim == 0 or values.size == 0:
@@ -134,13 +142,20 @@ def _has_zeros(values: AnyArray) -> bool:
 class Group(Mapping[str, Any]):
     """A group of an open file: groups and `Dataset` by name, or by a path such as ``a/b``.
 
-    `datasets` are all datasets of the file by path, without a leading slash.
+    `datasets` are all datasets of the file by path, without a leading slash. `members` are the
+    datasets and groups of the file by path, if it was examined.
     """
 
     def __init__(
-        self, path: Path, name: str, raw: Any, datasets: Mapping[str, Dataset] | None = None
+        self,
+        path: Path,
+        name: str,
+        raw: Any,
+        datasets: Mapping[str, Dataset] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
-        self.path, self.name, self._raw, self.datasets = path, name, raw, datasets or {}
+        self.path, self.name, self._raw = path, name, raw
+        self.datasets, self.members = datasets or {}, members or {}
 
     def __getitem__(self, name: Any) -> Any:
         """Return the group or dataset called `name`; raise `CovcalError` if there is none."""
@@ -152,10 +167,10 @@ class Group(Mapping[str, Any]):
         if name not in self:
             raise CovcalError(f"{self.path}: {place} is missing: make it again")
         with _readable(self.path, place):
-            raw = self._raw[name]
-        if isinstance(raw, h5py.Group):
-            return Group(self.path, place, raw, self.datasets)
-        return Dataset(self.path, place, raw)
+            member = self.members.get(place[1:]) or self._raw[name].id
+        if isinstance(member, h5py.h5g.GroupID):
+            return Group(self.path, place, h5py.Group(member), self.datasets, self.members)
+        return Dataset(self.path, place, member)
 
     def _place(self, name: str) -> str:
         return f"{self.name.rstrip('/')}/{name}"
@@ -167,8 +182,12 @@ class Group(Mapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is a group or dataset called `name`."""
-        if isinstance(name, str) and self._place(name)[1:] in self.datasets:
-            return True
+        if isinstance(name, str):
+            place = self._place(name)[1:]
+            if place in self.members:
+                return True
+            if self.name[1:] in self.members and "/" not in name:
+                return False
         with _readable(self.path, self.name):
             return self._raw.get(name, getclass=True) in (h5py.Group, h5py.Dataset)
 
@@ -211,11 +230,11 @@ class File(Group):
         try:
             with _readable(path, "/"):
                 # Only texts and single numbers, because covcal writes no other root attributes.
-                self.attrs: dict[str, Any] = dict(_plain_attributes(raw.attrs))
+                self.attrs: dict[str, Any] = dict(_plain_attributes(raw.id))
             place = within(self.attrs)
             with _readable(path, place):
                 self._raw = raw = raw if place == "/" else raw[place]
-                self.datasets = dict(_examined(path, raw))
+                self.datasets, self.members = _examined(path, raw)
         except BaseException:
             self.close()
             raise
@@ -244,7 +263,7 @@ def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
     Datasets are not examined.
     """
     with _opened(path, remedy) as raw, _readable(path, "/"):
-        return dict(_plain_attributes(raw.attrs, names))
+        return dict(_plain_attributes(raw.id, names))
 
 
 def _opened(path: Path, remedy: str) -> Any:
@@ -292,44 +311,53 @@ def _readable(path: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-def _examined(path: Path, file: Any) -> Iterator[tuple[str, Dataset]]:
-    """Yield every dataset in the order of names. Refuse links and external data."""
+def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]]:
+    """Return every dataset in the order of names, and all members. Refuse links, external data.
+
+    Members are identifiers of h5py: its objects take several times as long, which counts with
+    dozens of names.
+    """
+    datasets, members = dict[str, Dataset](), dict[str, Any]()
     seen = set()  # several names may lead to one object, and a group may contain itself
-    waiting = [("", file)]
+    waiting = [("", file.id)]
     while waiting:
         place, member = waiting.pop()
-        about = h5py.h5o.get_info(member.id)
-        if (about.fileno, about.addr) in seen:
+        if not isinstance(member, (h5py.h5d.DatasetID, h5py.h5g.GroupID)):
             continue
+        about = h5py.h5o.get_info(member)
+        is_new = (about.fileno, about.addr) not in seen
         seen.add((about.fileno, about.addr))
-        if isinstance(member, h5py.Dataset):
-            dataset = Dataset(path, f"/{place}", member)
-            _require_own(dataset, member.id)
-            if dataset.ndim >= 0:
-                yield place, dataset
-        elif isinstance(member, h5py.Group):
+        if isinstance(member, h5py.h5d.DatasetID):
+            members[place] = member
+            if is_new:
+                dataset = Dataset(path, f"/{place}", member)
+                _require_own(dataset, member)
+                if dataset.ndim >= 0:
+                    datasets[place] = dataset
+        elif is_new:
+            members[place] = member
             # The list is a stack: its last entry is examined first.
             waiting += [
-                (f"{place}/{name}".lstrip("/"), _linked(path, place, member, name))
+                (_inside(place, name), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
             ]
+    return datasets, members
 
 
-def _linked(path: Path, place: str, group: Any, name: str) -> Any:
+def _inside(place: str, name: bytes) -> str:
+    """Return the path of a name in a group."""
+    return f"{place}/{name.decode('utf-8', 'surrogateescape')}".lstrip("/")
+
+
+def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
     """Return the group or dataset of a name. Refuse a link to another file or place."""
-    # h5py's own search for a name takes several times as long, which counts with dozens of names.
-    encoded = name.encode("utf-8", "surrogateescape")
-    if group.id.links.get_info(encoded).type == h5py.h5l.TYPE_HARD:
-        member = h5py.h5o.open(group.id, encoded)
-        if isinstance(member, h5py.h5g.GroupID):
-            return h5py.Group(member)
-        return h5py.Dataset(member) if isinstance(member, h5py.h5d.DatasetID) else group[name]
-    where = f"{place}/{name}".lstrip("/")
-    link = group.get(name, getlink=True)
+    if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
+        return h5py.h5o.open(group, name)
+    link = h5py.Group(group).get(name, getlink=True)
     target = f"{getattr(link, 'filename', '')}:{getattr(link, 'path', '')}".lstrip(":")
     raise CovcalError(
-        f"{path}: /{where} is a link to {target}, but covcal does not follow links: write the "
-        "values themselves into the file"
+        f"{path}: /{_inside(place, name)} is a link to {target}, but covcal does not follow links: "
+        "write the values themselves into the file"
     )
 
 
@@ -354,13 +382,14 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
     if sides is not None:
         lengths = zip(dataset.shape, sides, strict=True)
         chunks = math.prod(-(-side // length) for side, length in lengths)
-        missing = identifier.get_num_chunks() < chunks
+        stored_chunks = identifier.get_num_chunks()
+        missing = stored_chunks < chunks
     else:
         missing = stored < bytes_needed
     if missing:
         raise CovcalError(f"{where} was not written completely: make the file again")
     if sides is not None:
-        _require_checksums(dataset, identifier, settings, sides)
+        _require_checksums(dataset, identifier, settings, sides, stored_chunks)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
             f"{where} would take {bytes_needed / 1e9:.1f} GB, but the file has only "
@@ -369,11 +398,12 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
 
 
 def _require_checksums(
-    dataset: Dataset, identifier: Any, settings: Any, sides: tuple[int, ...]
+    dataset: Dataset, identifier: Any, settings: Any, sides: tuple[int, ...], n_chunks: int
 ) -> None:
     """Refuse a dataset with checksums if a chunk is missing or has no checksum.
 
-    `settings` are HDF5's creation properties of the dataset; `sides` is the shape of a chunk.
+    `settings` are HDF5's creation properties of the dataset; `sides` is the shape of a chunk,
+    and `n_chunks` is the number of chunks.
     """
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
     if h5py.h5z.FILTER_FLETCHER32 not in filters:
@@ -393,19 +423,34 @@ def _require_checksums(
 
     damaged = identifier.chunk_iter(is_damaged)
     where = f"{dataset.path}: {dataset.name}"
-    if damaged or len(places) < identifier.get_num_chunks():
+    if damaged or len(places) < n_chunks:
         raise CovcalError(f"{where} has damaged chunks: copy the file again or make it again")
 
 
 def _plain_attributes(
-    attributes: Any, names: Sequence[str] | None = None
+    group: Any, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Plain]]:
-    """Yield the attributes, all or those of some names, that are texts or single numbers."""
-    for name in attributes if names is None else [name for name in names if name in attributes]:
-        value = attributes[name]
+    """Yield the attributes, all or those of some names, that are texts or single numbers.
+
+    `group` is an identifier of h5py: its other objects take twice as long.
+    """
+    if names is None:
+        count = h5py.h5a.get_num_attrs(group)
+        attributes = (h5py.h5a.open(group, index=number) for number in range(count))
+    else:
+        encoded = [name.encode() for name in names]
+        attributes = (h5py.h5a.open(group, n) for n in encoded if h5py.h5a.exists(group, n))
+    for attribute in attributes:
+        dtype = attribute.dtype
+        if attribute.shape != () or dtype.subdtype is not None:
+            continue
+        array = np.empty((), dtype)
+        attribute.read(array)
+        value = array[()]
         if isinstance(value, bytes | np.bytes_):
-            value = bytes(value).decode("utf-8", errors="replace")
+            errors = "surrogateescape" if dtype.kind == "O" else "replace"
+            value = bytes(value).decode("utf-8", errors=errors)
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, Plain):
-            yield name, value
+            yield attribute.name.decode("utf-8", "surrogateescape"), value

@@ -423,8 +423,8 @@ class FeatureFile:
 
     def _require_labels(self) -> None:
         """Refuse a file with more labels than it names."""
-        named, stored = len(_label_names(self.path, self._file.attrs)), self._file.n_beside
-        if named and named != stored:
+        named = len(_label_names(self.path, self._file.attrs))
+        if named and named != (stored := self._file.n_beside):
             raise CovcalError(
                 f"{self.path} holds {stored} labels, but its attribute {LABELS} names {named}: "
                 "extract again"
