@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Callable, Generator, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -39,6 +40,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the longest files, so that two workers end at about the same time."""
     items.sort(key=lambda item: (item.path.stem not in LONGEST, -item.path.stat().st_size))
+
+
+def pytest_runtest_teardown() -> None:
+    """Take back the threads that a test gave torch: two that wait for each other lose time."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def pytest_unconfigure() -> None:
@@ -77,6 +84,14 @@ def few_regions() -> Iterator[None]:
     """Let ``decide`` draw from a quarter of its regions; test_acceptance.py takes all of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("covcal_cli.maths.acceptance._REGIONS", (0.1, 0.3, 0.6, 1.0))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """Wait for no disk: no test pulls the plug, and thousands of files would take half a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 

@@ -73,6 +73,7 @@ SUBSETS = [
     subset
     for size in (1, 2, 5, 6)
     for subset in itertools.combinations([name for name in COLUMNS if name != "path"], size)
+    if size != 2 or "label" in subset
 ]
 
 

@@ -72,7 +72,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder and the table of a run over three made shifts with short training."""
     folder = tmp_path_factory.mktemp("benchmark")
     with pytest.MonkeyPatch.context() as patch, short_training(20, members=1):
-        patch.setattr("benchmark.labels._POINTS", 81)  # temperatures that the oracle tries
+        patch.setattr("benchmark.labels._POINTS", 21)  # temperatures that the oracle tries
         text = driver.benchmark(made_cases(), folder, methods=COMPARED, seeds=SEEDS)
         check_resuming(patch, folder, text)
     return folder, text
