@@ -29,7 +29,10 @@ from covcal_cli.labels.filled_sheet import read_sheet
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import forecasters_of, score_blocks
 from covcal_cli.labels.sheet import sheet_text
-from covcal_cli.multilabel import one_label
+from covcal_cli.multilabel import for_each_label, one_label
+from covcal_cli.records import of_labels, write_document
+from covcal_cli.report.page import reliability_diagram
+from covcal_cli.report.verdict import verdict
 from covcal_cli.watch.reference import reference_path
 from covcal_cli.watch.watch import watch
 from tests.classifiers.onnx.onnx_graphs import Graph, node
@@ -227,7 +230,6 @@ FILES = ("features.h5", "cal.json")
     [
         ("adapt",),
         ("export", "m.onnx"),
-        ("report", "features.h5"),
         ("merge", *FILES[:1] * 2, "-o", "m.h5"),
     ],
     ids=lambda command: command[0],
@@ -339,6 +341,55 @@ def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Pat
     screen = covcal("watch", "features.h5", *gates, cwd=tmp_path)
     assert all(f"{label}: gate accuracy >= 0 passed" in screen.out for label in LABELS)
     assert screen.out.count("rows changed") == screen.out.count("all classes") == len(LABELS)
+
+
+# The report.
+
+
+def test_the_report_shows_all_labels_and_the_details_of_each(several: Path, tmp_path: Path) -> None:
+    """The verdict names the worst label; each diagram is that of the label's own measurement."""
+    shown = covcal("report", "-o", tmp_path / "r.html", cwd=several).require_success()
+    page = (tmp_path / "r.html").read_text()
+    eces, diagrams = {}, {}
+    for label in LABELS:
+        with one_label(label):
+            calibration = api.read_calibration(several / "cal.json")
+            metrics = api.evaluate(several / "features.h5", {"cal": calibration}).metrics["cal"]
+        eces[label], diagrams[label] = metrics.ece, reliability_diagram("cal", metrics)
+    worst = max(eces, key=lambda label: eces[label])
+    assert shown.out.startswith(f"The worst of 3 labels is {worst}. ")
+    assert f"{100 * sum(eces.values()) / 3:.1f} after" in shown.out
+    assert page.index(f"The worst of 3 labels is {worst}.") < page.index('data-label="label">cat')
+    parts = page.split("<details><summary>")
+    assert page.count('id="over"') == parts[0].count('id="over"') == 1
+    for label in LABELS:
+        start = page.index(f"<details><summary>{label}: ")
+        assert page.index(diagrams[label]) > start
+        assert page.count(diagrams[label]) == 1
+
+
+def test_a_report_without_labels_shows_estimates(tmp_path: Path) -> None:
+    """Nothing is called measured, and the worst label is that with the largest difference."""
+    write_csv(tmp_path / "old.csv", columns(made("source")))
+    rows = {k: v for k, v in columns(made("target")).items() if not k.startswith("label_")}
+    write_csv(tmp_path / "new.csv", rows)
+    settings = ExtractSettings(outputs="logits", multilabel=True)
+    features, document = tmp_path / "f.h5", tmp_path / "cal.json"
+    api.extract(None, tmp_path / "old.csv", tmp_path / "new.csv", features, settings)
+    calibrations = for_each_label(
+        LABELS, lambda: api.calibrate(features, api.CalibrateSettings(method="temp"))
+    )
+    write_document(of_labels(calibrations, document), document, force=False)
+    content = api.report(features, [document], tmp_path / "r.html")
+    result = verdict(content)
+    assert "No test row of the target has a value for any label" in " ".join(result.sentences)
+    gaps = {}
+    for label, of_label in content.labels.items():
+        assert of_label.estimation is not None
+        after = of_label.calibration.target_confidence[1]
+        gaps[label] = abs((after or 0) - of_label.estimation.estimates[0].accuracy)
+    assert max(gaps, key=lambda label: gaps[label]) in result.headline
+    assert "Before and after" not in (tmp_path / "r.html").read_text()
 
 
 # Rows to label: one draw and one sheet for all labels.

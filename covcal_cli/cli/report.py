@@ -54,7 +54,8 @@ def report(
 ) -> None:
     """Write one HTML page that says whether the confidence can be trusted.
 
-    With target labels it shows measurements, without them estimates. The page needs no network.
+    With target labels it shows measurements, without them estimates. The page needs no network. If
+    rows can have several labels, it has one table of all labels, and the details of each.
 
     \b
     Examples:
@@ -63,22 +64,30 @@ def report(
       covcal report adapted.h5 -c cal.json -c temp.json --bootstrap 2000
       covcal report --decide decide.json
     """
+    from covcal_cli.cli import multilabel
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.forecast import split_names
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.lineage import file_to_judge
+    from covcal_cli.formats.lineage import file_to_judge, labels_of
+    from covcal_cli.multilabel import for_each_label
     from covcal_cli.report.report import report as write
     from covcal_cli.report.verdict import verdict
 
     console = Console(quiet=quiet, verbose=verbose)
     documents, names = split_names(calibration or [Path("cal.json")])
-    path, notes = file_to_judge(
-        file,
-        [read_calibration(document) for document in documents],
-        documents,
-        purpose="report",
-        picked=not calibration,
-    )
+
+    def judged() -> tuple[Path, list[str]]:
+        return file_to_judge(
+            file,
+            [read_calibration(document) for document in documents],
+            documents,
+            purpose="report",
+            picked=not calibration,
+        )
+
+    # all labels are read from the file that the calibration of the first one chooses
+    labels = labels_of(file, documents)
+    path, notes = next(iter(for_each_label(labels[:1], judged).values()))
     if file is None:
         console.note(f"reporting on {path}")
     content = write(
@@ -97,11 +106,16 @@ def report(
         decision=decision,
         force=force,
     )
-    for text in (*notes, *content.notes):
+    of_labels = content.labels or {"": content}
+    own_notes = multilabel.gathered({label: one.notes for label, one in of_labels.items()})
+    for text in (*notes, *own_notes):
         console.note(text)
     result = verdict(content)
     sentences = result.sentences[: None if verbose else _SENTENCES]
     console.screen("\n".join([f"{result.headline}.", *sentences]))
-    if content.source_accuracy is not None and content.source_accuracy.doubt is not None:
-        console.warn([content.source_accuracy.doubt])
+    doubts = {
+        label: [one.source_accuracy.doubt or ""] if one.source_accuracy is not None else []
+        for label, one in of_labels.items()
+    }
+    console.warn(text for text in multilabel.gathered(doubts) if text)
     console.wrote(output)

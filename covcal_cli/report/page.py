@@ -18,6 +18,7 @@ from covcal_cli.report.tables import (
     class_table,
     differences_table,
     estimates_table,
+    labels_table,
     metrics_table,
     provenance_table,
     safe,
@@ -187,11 +188,8 @@ def page(content: ReportContent) -> str:
         f"<h1>{safe(title)}</h1>",
         f'<p class="origin">{safe(_origin(content))}</p>',
         _verdict_box(result),
-        "" if content.reading is None else f"<p>{safe(content.reading)}</p>",
-        *_accepted(content),
-        *_measured(content),
-        *_estimated(content),
-        *_calibrations(content),
+        DEFINITIONS,
+        *(_labels(content) if content.labels else _details(content)),
         section("Make this page again", f"<pre>{chr(10).join(map(safe, commands(content)))}</pre>"),
         folded("Files, hashes and settings", provenance_table(content)),
         f'<p class="origin">covcal {safe(__version__)}</p>',
@@ -200,13 +198,34 @@ def page(content: ReportContent) -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
+def _labels(content: ReportContent) -> Iterable[str]:
+    """Yield a table of several labels, and a folded part with the details of each."""
+    verdicts = {label: verdict(of_label) for label, of_label in content.labels.items()}
+    advice = {label: result.headline for label, result in verdicts.items()}
+    yield section("Labels", labels_table(content.labels, advice))
+    for label, of_label in content.labels.items():
+        parts = (_verdict_box(verdicts[label]), *_details(of_label))
+        yield folded(f"{label}: {advice[label]}", "\n".join(part for part in parts if part))
+
+
+def _details(content: ReportContent) -> Iterable[str]:
+    """Yield the sections below the verdict on a classifier."""
+    yield "" if content.reading is None else f"<p>{safe(content.reading)}</p>"
+    yield from _accepted(content)
+    yield from _measured(content)
+    yield from _estimated(content)
+    yield from _calibrations(content)
+
+
 def _origin(content: ReportContent) -> str:
-    classes = len(content.calibration.classes)
+    classes = f"{len(content.calibration.classes)} classes"
+    if content.labels:
+        classes = f"{len(content.labels)} labels, of which a row can have several"
     model = content.attributes.get("model_name") or "a classifier without a recorded name"
     if not content.calibration.model["sha256"]:
         model = "A table of outputs"
     rows = "; ".join(f"{name}: {text}" for name, text in content.rows.items())
-    return f"{model}, {classes} classes. Rows of the {rows}."
+    return f"{model}, {classes}. Rows of the {rows}."
 
 
 def _verdict_box(result: Verdict) -> str:
@@ -238,7 +257,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
     )
     yield section(
         "Before and after",
-        f'{DEFINITIONS}<p class="key">{swatch("over")}over-confident</span>'
+        f'<p class="key">{swatch("over")}over-confident</span>'
         f"{swatch('under')}under-confident</span></p>"
         f'<div class="diagrams">{diagrams}</div>'
         "<p>Rows are grouped by confidence. The height of a bar is the share of right answers. If "

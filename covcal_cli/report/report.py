@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from covcal_cli.calibrate.estimate import Estimation, expect
@@ -12,8 +13,9 @@ from covcal_cli.files import check_output, write_text
 from covcal_cli.forecast import read_named, source_accuracy
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
-from covcal_cli.formats.features import SPLITS, FeatureFile
+from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
 from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.multilabel import for_each_label
 from covcal_cli.report.page import page
 from covcal_cli.report.verdict import DEFAULTS, ReportContent
 
@@ -30,6 +32,9 @@ def report(
     force: bool = False,
 ) -> ReportContent:
     """Write one HTML page about calibrations of a file. It needs no other file.
+
+    If rows can have several labels, the page has a verdict and a table for all labels, and the
+    details of each label.
 
     If target rows have labels, it shows measurements, else estimates; it says which. Estimates are
     made with the settings of the first calibration. Equal input gives equal bytes.
@@ -63,6 +68,28 @@ def report(
         raise CovcalError("a report needs at least one calibration: give it with -c cal.json")
     decided = None if decision is None else Path(decision)
     check_output(output, force=force, inputs=[path, *files, *([decided] if decided else [])])
+
+    def of_label() -> ReportContent:
+        return _content(path, files, settings, names, networks, decided)
+
+    labels = labels_in(path)
+    contents = for_each_label(labels, of_label)
+    content = next(iter(contents.values()))
+    if labels:
+        content = replace(content, labels=contents)
+    write_text(output, page(content), force=force)
+    return content
+
+
+def _content(
+    path: Path,
+    files: Sequence[Path],
+    settings: EvaluateSettings,
+    names: Sequence[str],
+    networks: Path | None,
+    decided: Path | None,
+) -> ReportContent:
+    """Return the content of a report about one classifier, or about one of several labels."""
     accepting = None if decided is None else read_decision(decided, *files)
     calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
@@ -90,7 +117,7 @@ def report(
             allow_other_preprocessing=settings.allow_other_preprocessing,
         )
         estimation, notes = expectation.estimation, (*notes, *expectation.notes)
-    content = ReportContent(
+    return ReportContent(
         path=path,
         documents=tuple(files),
         calibrations=calibrations,
@@ -107,8 +134,6 @@ def report(
         decided=decided,
         names=tuple(names),
     )
-    write_text(output, page(content), force=force)
-    return content
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:

@@ -4,17 +4,18 @@ All text from outside is escaped here.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
 from covcal_cli.calibrate.estimate import Estimation
-from covcal_cli.errors import percent, printable, short_percent
+from covcal_cli.errors import in_percent, interval, percent, printable, short_percent
 from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.metrics import METRICS, Metrics, in_report
 from covcal_cli.evaluate.result import DecisionMetrics, Evaluation
+from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.maths.softmax import shown_temperatures
@@ -135,13 +136,32 @@ def metrics_table(evaluation: Evaluation) -> str:
         cells = [display.label]
         for name in names:
             text = _number(evaluation.metrics[name].value(metric), display.percent)
-            interval = evaluation.intervals.get(name, {}).get(metric)
-            if interval is not None:
-                low, high = (_number(end, display.percent) for end in interval)
+            ends = evaluation.intervals.get(name, {}).get(metric)
+            if ends is not None:
+                low, high = (_number(end, display.percent) for end in ends)
                 text = Lines(f"{text}\n({low.removesuffix(' %')} to {high})")
             cells.append(text)
         rows.append(cells)
     return html(Table(["", *names], rows))
+
+
+def labels_table(labels: Mapping[str, ReportContent], advice: Mapping[str, str]) -> str:
+    """Return a table of several labels: accuracy, confidence, ECE, T and the advice for each."""
+    rows = []
+    for label, content in labels.items():
+        accuracy, eces = "", ["-", "-"]
+        if content.evaluation is not None:
+            metrics = content.evaluation.metrics
+            accuracy = percent(metrics[NONE].accuracy)
+            eces = [percent(metrics[name].ece) for name in (NONE, content.name)]
+        elif content.estimation is not None:
+            best = content.estimation.estimates[0]
+            accuracy = f"about {in_percent(best.accuracy)} % {interval(best.low, best.high)}"
+        confidence = map(percent, content.calibration.target_confidence)
+        temperature = content.calibration.scaling.shown(3)
+        rows.append([label, accuracy, *confidence, *eces, temperature, advice[label]])
+    header = ["label", "accuracy", "confidence before", "after", "ECE before", "after", "T"]
+    return html(Table([*header, "advice"], rows, texts=(0, 7)))
 
 
 def differences_table(evaluation: Evaluation) -> str:

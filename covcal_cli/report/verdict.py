@@ -8,13 +8,15 @@ measured.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
+from statistics import fmean
 from typing import Literal
 
 from covcal_cli.calibrate.estimate import Estimation
+from covcal_cli.data.classes import listed
 from covcal_cli.errors import short_percent
 from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import (
@@ -66,6 +68,9 @@ class ReportContent:
     decision: Decision | None = None
     decided: Path | None = None  # the file of the decision
     names: tuple[str, ...] = ()  # for each document: NAME of -c NAME=FILE, or empty
+    # If rows can have several labels: the content of each label. The fields above are then about
+    # the first label.
+    labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -192,6 +197,13 @@ NEGLIGIBLE, NARROW = 0.01, 0.05
 WIDE = 0.2  # a wider range of the accuracy is too vague to rely on
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
 _NAMED = 4  # most classes that a sentence names
+# The tones from good to bad, and what they advise about labels.
+_TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
+_ADVICE = (
+    "Trust the confidence in",
+    "Nothing is proved about the confidence in",
+    "Do not trust the confidence in",
+)
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
 
 
@@ -205,10 +217,53 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return the verdict on the first calibration."""
+    """Return the verdict on the first calibration; with several labels, on the worst label."""
+    if content.labels:
+        return _of_labels(content.labels)
     if content.evaluation is None:
         return _expected(content)
     return _measured(content, content.evaluation)
+
+
+def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
+    """Return the verdict on the worst label, and which labels have the same advice."""
+    verdicts = {label: verdict(content) for label, content in labels.items()}
+    worst = max(labels, key=lambda label: (_TONES.index(verdicts[label].tone), off(labels[label])))
+    sentences = []
+    for tone, advice in zip(_TONES, _ADVICE, strict=True):
+        names = [label for label in labels if verdicts[label].tone == tone]
+        if names:
+            sentences.append(f"{advice} {listed(names)}.")
+    measured = [content.evaluation for content in labels.values() if content.evaluation is not None]
+    if len(measured) < len(labels):
+        names = [label for label, content in labels.items() if content.evaluation is None]
+        which = "any label" if not measured else listed(names)
+        split = labels[worst].settings.split
+        sentences.append(
+            f"No {split} row of the target has a value for {which}, so nothing is measured there. "
+            f"{_LABELS_HELP}"
+        )
+    if measured:
+        before, after = (
+            points(fmean(evaluation.metrics[name].ece for evaluation in measured))
+            for name in (NONE, labels[worst].name)
+        )
+        sentences.append(
+            f"On average over the labels, the calibration error (ECE) is {before} points before "
+            f"calibration and {after} after."
+        )
+    headline = f"The worst of {len(labels)} labels is {worst}. {verdicts[worst].headline}"
+    return Verdict(verdicts[worst].tone, headline, tuple(sentences))
+
+
+def off(content: ReportContent) -> float:
+    """Return how far the calibrated confidence is off: the ECE, or the estimated difference."""
+    if content.evaluation is not None:
+        return content.evaluation.metrics[content.name].ece
+    after = content.calibration.target_confidence[1]
+    if after is None or content.estimation is None:
+        return 0.0
+    return abs(after - content.estimation.estimates[0].accuracy)
 
 
 # With labels.
