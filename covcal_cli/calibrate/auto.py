@@ -104,7 +104,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """With given class frequencies: return the choice if COT's checks pass, and if one fails."""
+    """Return the choices for given class frequencies: if COT's checks pass, and if one fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -235,12 +235,12 @@ def expect(
 
     `documents` are calibrations of the file's classifier; their `names` are as in `read_named`.
     `asked` has those fields of `EstimateSettings` that the user set. The others are those of the
-    first calibration. Only the class frequencies are those of the first calibration that has some.
-    `networks` is the adapted file of an fl method, if it has moved. `metrics`, `by` and `costs` are
-    as in `estimate`. Raises `TooFewRowsError` if the file has too few rows for an estimate. Raises
-    `CovcalError` if the class frequencies or a value of the file cannot be used, or a calibration
-    does not fit the file. Raises `UnusedOptionError` if `networks` are given, but no calibration
-    needs them.
+    first calibration. But the class frequencies are those of the first calibration for which the
+    user gave some. `networks` is the adapted file of an fl method, if it has moved. `metrics`, `by`
+    and `costs` are as in `estimate`. Raises `TooFewRowsError` if the file has too few rows for an
+    estimate. Raises `CovcalError` if the class frequencies or a value of the file cannot be used,
+    or a calibration does not fit the file. Raises `UnusedOptionError` if `networks` are given, but
+    no calibration needs them.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})

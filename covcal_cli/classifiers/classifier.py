@@ -63,8 +63,7 @@ class Outputs:
     def to_float32(self, outputs: AnyArray) -> Float32s:
         """Return outputs as float32, after subtracting a large offset that a row's outputs share.
 
-        (float32 would lose digits to it.) Rows that may turn out to be probabilities keep their
-        sum.
+        Without this step, float32 would lose digits. Rows that may be probabilities are unchanged.
         """
         # outputs of several labels have no common offset that could be subtracted
         if self.are_independent:
@@ -78,7 +77,7 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the numbers as the model gives them, which show what they are."""
+        """Return the numbers as the model gives them, to see whether they are logits."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
@@ -141,8 +140,7 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Read the outputs as an earlier extraction did. If `tail` is None, `outputs` decide.
 
-        `outputs` are those of random inputs. If they are not probabilities, they are never read as
-        such.
+        `outputs` are those of random inputs. They are read as probabilities only if they are such.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))

@@ -300,8 +300,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare methods on these runs. Each seed of a shift may have a file of its own.
 
-    A record is named after the file and the seed of its run, so no two runs may have both in
-    common.
+    A record is named after the file and the seed of its run. So two runs may not have the same file
+    name and the same seed.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():

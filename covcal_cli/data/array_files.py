@@ -76,7 +76,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # images may only illustrate rows of numbers
+        try:  # the images may be only for people to look at
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -115,7 +115,8 @@ class ArrayData:
         if feeds is None:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
-        elif file.image_name is not None:  # until now, this column of numbers counted as a group
+        # the rows were taken for images, and this column for a group
+        elif file.image_name is not None:
             unused = {*self.columns} - {*used} | {*file.keep}
             self.columns = {name: v for name, v in self.columns.items() if name in unused}
         if not self.holds_images:

@@ -91,7 +91,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return a comma and the `advice` on ``--classes``; nothing if the user uses it."""
+        """Return a comma and the `advice` on ``--classes``; nothing if the user gave it."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -103,8 +103,8 @@ def numbered_classes(count: int) -> ClassMap:
 def named_classes(names: Sequence[str]) -> ClassMap:
     """Return classes with these names, in the order of the logits.
 
-    A number among the labels is a class number only if no name is a number, or if every name is its
-    own number.
+    A label such as 3 is the number of a class in two cases: no name is a number, or the names are
+    0, 1, 2 and so on.
     """
     numbers = [_number(name) for name in names]
     plain = all(number is None for number in numbers) or numbers == list(range(len(names)))

@@ -3,8 +3,8 @@
 Detectors, matchers, OCR and language models often give a prediction and its confidence, but not the
 probability of every class. `confidence_stores` makes a table of probabilities from this. The
 predicted class gets the confidence, and all other classes share the rest equally. So a temperature
-has its usual effect: as T grows, the confidence falls to 1/K. Such a table must not be used for
-anything that needs other probabilities (`FeatureFile.has_one_confidence`).
+has its usual effect: as T grows, the confidence falls to 1/K. But the probabilities of the other
+classes are not real, so nothing may depend on them (`FeatureFile.has_one_confidence`).
 
 The classes are all predictions and labels of both tables. If the source only says whether a
 prediction is right, one more class stands for all other answers. In three cases the classes are
@@ -41,7 +41,8 @@ _MOST_CLASSES = 200
 # If more than this share of rows has a confidence below 1/K, confidences are not about one of K
 # classes.
 _BELOW_CHANCE = 0.01
-_TELLING = 10  # to see which class a confidence is about, each prediction needs so many rows
+# with fewer rows of a prediction, it cannot be seen which class a confidence is about
+_TELLING = 10
 _NONE = -1.0  # many tools write this if there is no confidence
 _MOST_DECIMALS = 7
 # a confidence of 1/K is raised by this factor, so that the predicted class is the most probable

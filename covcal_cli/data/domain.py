@@ -36,7 +36,7 @@ class DomainData(Protocol):
     given_split: Splits | None  # (n,): the splits in the data, if there are any
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
     way_to_label: str  # how the user can label the rows, for messages
-    # by name: the group of each row, (n,), for ``covcal evaluate --by``
+    # the kept columns by name, (n,) each; ``covcal evaluate --by`` groups the rows by them
     columns: Mapping[str, AnyArray]
     notes: tuple[str, ...]  # notes on how the data were read, for the user
     holds_images: bool  # whether the rows need preprocessing

@@ -2,7 +2,7 @@
 
 An array or column that is named like an input is that input. For a model with one input, it may
 also be the array x, or the only array with several values per row, or all columns of numbers of a
-table together. Values are not changed. Their type is changed if this costs nothing but precision.
+table together. Values are not changed, but they may be rounded to the type of the input.
 """
 
 from collections.abc import Mapping, Sequence

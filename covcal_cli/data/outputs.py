@@ -57,8 +57,9 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 
 # the columns in which `covcal apply` writes the classifier's answer
 _ANSWER = ("label", "label_index", "confidence")
-_FEW_SUMMING = 0.1  # if a smaller share of the rows of sigmoids sums to 1, this is chance
-# if the classes have less than 1 minus this share of the probability, a note says so
+# sigmoids of a row may sum to 1 by chance, but not in a larger share of the rows than this
+_FEW_SUMMING = 0.1
+# if a larger share of the probability is outside the classes, a note says so
 _MUCH_ELSEWHERE = 0.25
 _ROWS_AT_ONCE = 1024
 
@@ -127,8 +128,8 @@ class OutputFile:
 class OutputTable:
     """The outputs of a classifier for the rows of one domain; see `DomainData`.
 
-    All outputs are read once at the beginning: only all rows show what they are, and errors then
-    come early.
+    All outputs are read once at the beginning, because only all rows together show whether they are
+    logits or probabilities. So errors are reported early, too.
     """
 
     holds_images = False
@@ -253,7 +254,7 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that must be probabilities, judging by all rows; else yield notes."""
+        """Refuse logits if all rows show that they are probabilities; else yield notes."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -312,7 +313,7 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs of several labels that are of the other kind; else yield notes."""
+        """Refuse sigmoids of several labels that are given as logits, or the reverse."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield (
                 f"{seen.fact}, but they are read as logits: pass --probabilities if they are "

@@ -382,7 +382,7 @@ def count_rows(store: Store) -> int:
 
 def domain_of_rows(store: Store) -> AnyArray | None:
     """Return the column ``domain`` in lower case, shape (n,); None without one."""
-    # `apply` writes the name of its domain without an axis, which says nothing about single rows.
+    # `apply` writes one name for the whole file, without an axis, and not a name for each row.
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:
         return None
@@ -496,7 +496,7 @@ _FIRST = 1000  # this many rows are enough to distinguish most features from row
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
-    """Return the columns with a different whole number in every row, in `rising` order or any."""
+    """Return the columns with a different whole number in every row; if `rising`, in order."""
     entries = store.entries
     candidates = [
         name

@@ -77,9 +77,9 @@ def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> flo
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return how many right classes of labelled rows sets may exclude; -1 if not even 0.
+    """Return in how many labelled rows the set may lack the right class; -1 if not even in 0.
 
-    Whether a number is rounded up or down depends on the numbers of these random rows.
+    Whether it is rounded up or down depends on the row numbers, which are random.
     """
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))

@@ -28,8 +28,9 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000  # the most rows of a domain that are clustered
 _STEPS = 10  # the most steps of the clustering
-# A centre has length 1. If it moves less than this, the move is only 32-bit rounding. So is a
-# smaller change of a cluster's powers, relative to the sum of the cluster's points.
+# A centre has length 1. If it moves less than this, the move is only 32-bit rounding. If a
+# cluster's powers change less than this, relative to the sum of the cluster's points, the change is
+# rounding too.
 _ROUNDING = 1e-7
 _MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
 # number of Sinkhorn steps in each clustering step, which move the shares towards the fixed ones

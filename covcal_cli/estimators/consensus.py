@@ -1,7 +1,7 @@
 """Compute all estimates of the target accuracy, and combine them into one estimate for commands.
 
-The rule by which they are combined: (Its constants are in this module, in `clusters` and in
-`guards`. They were chosen on the half *choose* of the research benchmark.)
+The rule of combination has five steps. Its constants are in this module, in `clusters` and in
+`guards`. They were chosen on the half *choose* of the research benchmark.
 
 1. These estimators are used:
    - If the accuracy seems to have fallen: ATC and both clusterings. For two classes, where the

@@ -20,8 +20,8 @@ interval contains every true ECE that the data do not reject:
   noise adds the most. `even` has the same gap in every bin, in the observed direction; then noise
   adds the least.
 - A hypothesis is rejected if the observed ECE is further from the median of the simulated ECE* than
-  95 % of the simulations are. Before that, values below the median of a calibrated forecaster are
-  raised to this median.
+  95 % of the simulations are. Before this comparison, every ECE below the median of a calibrated
+  forecaster is raised to this median.
 
 The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
 may err with half of the error probability, so both together have the stated level:
@@ -299,9 +299,10 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether at least half the error probability of the draws reaches the observed value.
+    """Return whether chance explains the observed value: enough draws are at least as large.
 
-    If there are too few draws for this, a normal distribution is fitted to them.
+    Enough means half of the error probability. If there are too few draws to tell, a normal
+    distribution is fitted to them.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)

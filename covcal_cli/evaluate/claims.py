@@ -28,8 +28,8 @@ class MeanGap:
         """Measure the gap on rows in bins.
 
         A gap counts as proved only if an interval with half of the error rate excludes 0. The
-        interval of the ECE uses the same test. So what is said about the gap and the ECE is wrong,
-        together, no more often than the level allows.
+        interval of the ECE uses the same test. So the sentences on the gap and on the ECE are both
+        right with the stated probability.
         """
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)

@@ -154,8 +154,9 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     """Return a reliability diagram as text, with one line for each bin that has rows.
 
-    ``#`` shows the accuracy. Up to the confidence follows ``>`` if the confidence is too high,
-    ``<`` if it is too low. Neighbouring bins are joined until at most 15 lines remain.
+    ``#`` shows the accuracy. The signs between the accuracy and the confidence are ``>`` if the
+    confidence is too high, and ``<`` if it is too low. Neighbouring bins are joined until at most
+    15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
     # number of bins in a line; the last line may have fewer

@@ -446,7 +446,7 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield the pairs to compare. The first version is ``none``, the second a calibration.
+    """Yield the pairs to compare. The first of `versions` is ``none``.
 
     Each calibration is compared with ``none``, the first calibration and its earlier version.
     """

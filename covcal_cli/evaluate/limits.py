@@ -253,7 +253,7 @@ def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# On the same rows these metrics are the same. On as many other rows, they differ.
+# If all of these metrics are equal, the rows are taken to be the same.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 _OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 

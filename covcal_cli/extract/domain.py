@@ -69,8 +69,8 @@ class DomainExtraction:
 
     name: str  # "source" or "target"
     data: DomainData
-    # Labels of all rows of the data, shape (n,); -1 if unknown. If rows can have several labels,
-    # shape (n, L).
+    # Labels of all rows of the data: class numbers, or -1 if unknown, shape (n,). If rows can have
+    # several labels, shape (n, L).
     labels: Labels
     split: Splits  # the split of each row of the data, shape (n,)
     rows: Rows  # the numbers of the rows to run, ascending
@@ -216,11 +216,11 @@ class DomainExtraction:
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield warnings about this domain, one line each, or None."""
         yield from self.data.notes
-        if not len(self.data.ids):  # the target has no rows, which a note of the plan says
+        if not len(self.data.ids):  # without rows no warning is needed; the plan has a note on this
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
         # adapt and the discriminator need training rows. If the user chose --fractions without
-        # training rows, they are not wanted.
+        # training rows, nothing is missing.
         learns = has_features and not (hashed and self.has_chosen_fractions)
         needed = ("train", "validation") if learns else ("validation",)
         empty = [name for name in needed if not rows[name]]

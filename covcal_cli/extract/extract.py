@@ -278,7 +278,7 @@ class DryRun:
     domains: tuple[DomainReport, ...]  # the rows to run, the source first
     batch: int  # number of rows in a run of the model
     threads: int
-    size: int  # bytes of the features file; while it is made, as much space again is needed
+    size: int  # bytes of the features file; the extraction needs twice as much space
     seconds: float | None  # computed from the batches that were run; None if no row could be read
     warnings: tuple[str, ...]  # see `ExtractReport`
     notes: tuple[str, ...]

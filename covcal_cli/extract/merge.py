@@ -149,7 +149,7 @@ def join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # a file without rows does not know how the output follows from the logits
+            # a file without rows does not say how the output is read
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),

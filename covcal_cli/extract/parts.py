@@ -372,7 +372,8 @@ class DomainSpool:
         for file in (*self._files.values(), self._journal):
             try:
                 file.close()
-            except OSError:  # such as a full disk, which the write that failed has reported
+            # for example, the disk is full; the failed write has reported this already
+            except OSError:
                 if error[0] is None:
                     raise
 

@@ -472,7 +472,7 @@ def _image_pipeline(
 def base_preprocessing(
     classifier: OpenedClassifier, settings: ExtractSettings, model: str | Path | None
 ) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing without single options, and a note on where it was found.
+    """Return the preprocessing before options such as --size change it, and where it was found.
 
     It is the one that --preprocess names, or the one that comes with the model: in its metadata, or
     in a file beside it. If the user named it, the note is None.

@@ -77,8 +77,8 @@ class SetRule:
     cut: Share  # the smallest probability of a class in a set
     mean_size: float  # mean number of classes in a set
     labels: Count  # number of labels that the cut was chosen by; 0 if it is an estimate
-    # The certainty of the coverage. None although there are labels: the coverage is a mean over
-    # repeated draws.
+    # The certainty of the coverage. None without labels, or if the coverage is only a mean over
+    # repeated draws of the labels.
     certainty: Share | None
 
     def members(self, probabilities: Floats) -> Booleans:

@@ -166,7 +166,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return the factor from each row's variance to its part of the sum's variance, (m,)."""
+        """Return the factor of each row's variance in the variance of the estimated sum, (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -257,7 +257,7 @@ def read_draw(file: FeatureFile) -> Draw:
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
     """Write a copy of a file to `partial` that contains these draws instead of its own.
 
-    `parts` are the file and its draw; if rows can have several labels, these of each label.
+    `parts` has the file and its draw; if rows can have several labels, one such pair per label.
 
     The copy also stores the sha256 of the file without a draw. So calibrations and adapted files
     that belong to the file belong to the copy too.

@@ -63,7 +63,7 @@ def read_sheet(path: Path) -> Sheet:
 
 
 def read_sheets(path: Path) -> list[Sheet]:
-    """Read a sheet, or the tasks of an annotation tool, filled in or not: once for each labeller.
+    """Read a sheet or exported tasks, filled in or not, and return one sheet per labeller.
 
     Raises `CovcalError` if it is no sheet, lacks a row, contains a row twice, or contains a changed
     or moved cell that `pick` wrote.

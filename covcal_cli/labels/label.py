@@ -234,7 +234,7 @@ def _joined(
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Return the sums over several labels; of a single classifier, its own numbers."""
+    """Return the sums over several labels; for a single classifier, return its own numbers."""
     first = next(iter(of_label.values()))
     if not names:
         return first

@@ -17,9 +17,9 @@ single number, and a would compensate it.
 The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. This many labels
 without a forecast would give the same variance V. Here p is the mean of the fitted forecast, and V
 is the variance of the estimate, assuming that the forecast is right. With one to three errors, or
-one to three right rows, normal quantiles are too narrow. Then this end of the interval comes from
-the Poisson distribution (Brown, Cai & DasGupta 2001, section 4.1.1). Without any error, the
-interval ends at 1.
+one to three right rows, normal quantiles are too narrow. Then the end of the interval on that side
+comes from the Poisson distribution (Brown, Cai & DasGupta 2001, section 4.1.1). Without any error,
+the interval ends at 1.
 
 The prior standard deviations of b (0.5) and of a (2) were chosen on the half *choose* of
 ``examples/research/benchmark`` (78 shifts).
@@ -149,7 +149,7 @@ def accuracy_and_size(
 
 
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share. With few events, an end is Poisson's.
+    """Return Wilson's interval of a share. With few events, an end is that of a Poisson interval.
 
     Events are the rows of `right` where the classifier is right (for the lower end) or wrong (for
     the upper end).

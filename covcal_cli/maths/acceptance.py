@@ -49,7 +49,7 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return the most wrong drawn rows that refute "more than `error` are wrong"; -1 if none do.
+    """Return how many drawn rows may be wrong to refute "more than `error` are wrong"; -1: none.
 
     If the claim were true, so few wrong rows would be drawn with a probability of at most `level`.
 
@@ -262,7 +262,7 @@ def _candidates(
 
 
 def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """For each first candidate: return the expected share, and the chance to accept any, (m, 2)."""
+    """Return for each possible first candidate the expected share, and the chance to accept any."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     values = np.zeros((len(candidates), 2))
     # How much more is expected after a candidate, given how many of its labelled rows are wrong.
@@ -332,7 +332,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return for each number of labels the most wrong ones that refute an error; -1 if none do."""
+    """Return for each number of labels how many may be wrong to refute an error; -1 if none."""
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
     allowed = np.full(len(sizes), -1, dtype=np.int64)

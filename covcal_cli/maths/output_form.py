@@ -247,8 +247,8 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Some probability must be above 1/2. Logits with a negative offset would be more
-                # equal than that.
+                # Some probability must be above 1/2. Logits with a negative offset are too equal
+                # for that.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0

@@ -299,7 +299,7 @@ class Scaling:
         return "aligned" in self.temperatures
 
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
-        """Return logits and a T, of which the softmax is the calibrated probabilities.
+        """Return logits z and a T, such that softmax(z / T) is the calibrated probabilities.
 
         `blocks` are the logits of each forecaster in `temperatures`, in the same order. They, and
         the result, have shape (K, m), as `class_major` makes them.

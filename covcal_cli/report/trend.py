@@ -592,7 +592,7 @@ def _estimated(period: Period) -> float | None:
 
 
 def _band(field: _Field) -> Iterator[str]:
-    """Yield the interval of the estimate as a band, a third as wide for an isolated period."""
+    """Yield the interval of the estimate as a band, which is narrower for an isolated period."""
     for run in field.trend.runs(_estimated):
         estimates = [(field.trend.x(period), period.measured.estimate) for period in run]
         points = [(x, estimate) for x, estimate in estimates if estimate is not None]

@@ -2,9 +2,9 @@
 
 With labels, every sentence is based on an interval. A calibration makes the confidence better or
 worse only if a paired difference on the same rows proves it. The confidence of a class counts as
-wrong only if the class's own interval proves it. Every class is tested, because a mean over all can
-hide it. Without labels, the verdict is based on the estimated accuracy, and says that nothing was
-measured.
+wrong only if the class's own interval proves it. Every class is tested, because a mean over all
+classes can hide a wrong class. Without labels, the verdict is based on the estimated accuracy, and
+says that nothing was measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,7 +97,7 @@ class ReportContent:
 def commands(content: ReportContent) -> list[str]:
     """Return the commands that were needed, from the classifier to this report.
 
-    What no file names appears in capitals.
+    A name that no file contains is a word in capitals, such as SOURCE.
     """
     # the file of the report, and those that calibrations were fitted on, each once
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]

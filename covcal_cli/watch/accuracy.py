@@ -191,7 +191,7 @@ def _prior_and_kind(calibration: Calibration) -> tuple[Float64s | None, bool]:
 
 
 def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
-    """Yield the checks of the combined estimate for which two classes are not enough."""
+    """Yield the checks of the combined estimate that need more than two classes."""
     clusters, of_source = sketch.source.clusters, sketch.source.places
     if clusters is None or logits.shape[1] == 2:
         return

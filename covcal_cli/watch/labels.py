@@ -1,10 +1,10 @@
 """Compute accuracy and gap from the labels of one period, or of several periods together.
 
-The labels of a period give an accuracy A, and an effective size n*: so many labels of random rows
-would be as precise. So n* A labels count as right, and n* (1 - A) as wrong. These counts are added
-over the periods of a "pool". The result is the gap (mean confidence minus accuracy), because the
-accuracy itself may change from period to period. You may look at its interval after every period;
-it still has the stated error probability (`maths.odds.anytime_interval`).
+The labels of a period give an accuracy A, and an effective size n*: they are as precise as n*
+labels of random rows. So n* A labels count as right, and n* (1 - A) as wrong. These counts are
+added over the periods of a "pool". The result is the gap (mean confidence minus accuracy), because
+the accuracy itself may change from period to period. You may look at its interval after every
+period; it still has the stated error probability (`maths.odds.anytime_interval`).
 
 A pool contains the labelled periods from some period on. The pool that begins with period k = 0, 1,
 ... gets the error probability e / ((k + 1) (k + 2)). These sum to e. So all intervals are right
@@ -207,9 +207,10 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 
 
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
-    """Return accuracy and size of a period, from the same numbers and the rows of each part.
+    """Return the accuracy and effective size of a period that consists of several parts.
 
-    A part counts in proportion to its number of rows. A part without labels is left out.
+    Each part has a number of rows, and an accuracy and effective size. It counts in proportion to
+    its rows. A part without labels is left out.
     """
     labelled = [(rows, labels) for rows, labels in parts if labels is not None]
     if not labelled:

@@ -64,7 +64,7 @@ class PeriodLabels:
 
     rows: Number  # number of labelled rows
     accuracy: Share
-    size: Positive  # effective size: so many labels of random rows would be as precise
+    size: Positive  # effective size: the labels are as precise as this many labels of random rows
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class Period(Document):
     def drifts(self) -> list[ColumnDrift]:
         """The kept columns that drifted, the largest change first.
 
-        A column is called drifted by chance as rarely as a false alarm is raised.
+        The probability that chance alone makes a column drift is that of a false alarm.
         """
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]

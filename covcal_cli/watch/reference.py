@@ -39,7 +39,7 @@ _LEAST_TEMPERATURE = 1e-100  # T must be between this number and its inverse
 def reference_path(document: Path) -> Path:
     """Return the file for a calibration's reference data; its name ends in .reference.json.
 
-    In a file for several labels, each label has its own, with the label in its name.
+    If rows can have several labels, each label has its own file, whose name contains the label.
     """
     label = current_label()
     if label is None:

@@ -144,9 +144,9 @@ def verdict_on(
     `pool` is the gap from labels since the rows last changed. Its interval decides. If it is too
     wide to decide and contains the estimated gap, the estimate decides, as it does without labels.
 
-    Only the middle half of the estimate's range counts. On streams of the half *choose*, labels
-    contradict 10 of its 116 verdicts "holds", and none of its other verdicts. The whole range gave
-    no verdict.
+    Only the middle half of the estimate's range counts, because the whole range is too wide for any
+    verdict. On streams of the half *choose*, labels contradict 10 of 116 verdicts "holds" by the
+    middle half, and no verdict "off".
     """
     if not entry.rows:
         return "not known", None, "no rows came"

@@ -170,7 +170,7 @@ class Tail:
         raise self._unknown()
 
     def check(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
-        """Raise UnknownTailError if the output of a later batch does not follow by this kind."""
+        """Raise UnknownTailError if this kind does not give the output of a later batch."""
         (output,) = self.outputs
         if not self._makes(str(self.kind), output, scores, values, limit):
             raise self._unknown()
@@ -238,7 +238,7 @@ class Reading:
     def tensors(self) -> list[str]:
         """The names of all tensors to read from a run."""
         head = self.head
-        # The shape of the first features tensor shows a width that is not declared.
+        # If the model does not declare the width of phi, the shape of the first tensor shows it.
         to_measure = [head.features[0].name] if head.features and self.width is None else []
         to_read = [value.tensor for value in (*head.features, head.logits)]
         to_compare = [value.tensor for value in self.tail.outputs]

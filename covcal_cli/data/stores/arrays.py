@@ -59,7 +59,7 @@ class NpyStore(Store):
         array = self._array
         if not array.flags.c_contiguous:
             return np.array(array[start:stop])
-        # Not mapped into memory: mapped pages would count as memory of this process.
+        # The file is not mapped into memory, because mapped pages count as memory of this process.
         row_items = math.prod(array.shape[1:])
         offset = array.offset + start * row_items * array.itemsize
         count = (stop - start) * row_items

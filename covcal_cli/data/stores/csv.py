@@ -213,7 +213,8 @@ class CSVStore(Store):
             if not cells:
                 continue
             self._require_width(cells, reader.line_num)
-            # The first value decides for its column. Before it, all cells were empty.
+            # The first value of a column decides what the column contains. All cells above it are
+            # empty.
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
                 if kind is None:
@@ -242,7 +243,8 @@ class CSVStore(Store):
     ) -> int:
         """Read the rows after a line, many at a time, and return the number of all lines."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
-        places = [index for _, index in columns] or [0]  # pyarrow would read all instead of none
+        # if it is asked for no column, pyarrow reads all columns
+        places = [index for _, index in columns] or [0]
         while block := list(islice(lines, size)):
             cells = self._by_arrow(block, places, is_text=True)
             if cells is None:

@@ -34,7 +34,7 @@ _CUT = -9000.0  # at or below this, sampling excluded the token: servers write -
 # how tokenizers write a space
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # rounding error of a sum of probabilities
-_MUCH = 0.25  # if other texts have more of the probability than this, a note says so
+_MUCH = 0.25  # if texts that are no answer have more of the probability than this, a note says so
 _SAMPLING = ("temperature", "top_p")
 
 

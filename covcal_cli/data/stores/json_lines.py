@@ -166,7 +166,7 @@ class JSONLinesStore(Store):
         return full
 
     def _filler(self, name: str) -> float:
-        """Return what replaces a missing value; a missing choice becomes impossible."""
+        """Return the number for a missing value; for an answer that is not listed, -inf."""
         impossible = name == CHOICES and self._columns[name].kind == "list"
         return -math.inf if impossible else math.nan
 
