@@ -1,11 +1,11 @@
 """Errors that a user can cause, a check of arguments that raises such errors, and values as text.
 
 The arguments of public functions and of settings must have the types of their annotations.
-`checked` checks the arguments of a function, `checked_settings` those of a class of settings. A
-wrong, missing or unknown argument raises an `ArgumentError`, which names the argument and what it
-must be. An error of the operating system about a file becomes a `CovcalError`. For a function
-without files, a ValueError from inside becomes an `ArgumentError` too. These checks are about types
-only: the functions and settings check the range of their numbers, for example with
+`checked` checks the arguments of a function, and `checked_settings` the arguments of a class of
+settings. A wrong, missing or unknown argument raises an `ArgumentError`, which names the argument
+and what it must be. An error of the operating system about a file becomes a `CovcalError`. For a
+function without files, a ValueError from inside becomes an `ArgumentError` too. These checks are
+about types only: the functions and settings check the range of their numbers, for example with
 `require_at_least`.
 """
 

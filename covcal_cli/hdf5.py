@@ -258,7 +258,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return those attributes of a file that are texts or single numbers, by name.
+    """Return the attributes of a file, by name, if they are texts or single numbers.
 
     Datasets are not examined.
     """
@@ -430,7 +430,7 @@ def _require_checksums(
 def _plain_attributes(
     group: Any, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Plain]]:
-    """Yield the attributes, all or those of some names, that are texts or single numbers.
+    """Yield the attributes that are texts or single numbers; with names, only these attributes.
 
     `group` is an identifier of h5py: its other objects take twice as long.
     """

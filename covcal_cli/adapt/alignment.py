@@ -100,7 +100,8 @@ class Aligner:
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
         inputs = torch.cat([rows.source.train[source_rows], rows.target.train[target_rows]], dim=1)
-        aligned = self.psi(inputs)  # the rows of the source, then as many of the target
+        # the rows of the source, then the same number of rows of the target
+        aligned = self.psi(inputs)
         logits = self.head(self._dropout(aligned[:, :batch]))
         reversed_ = reverse_gradient(aligned, settings.reversal(self._iteration))
         domain, hidden = self.discriminator.forward(reversed_, self._dropout)
@@ -217,9 +218,9 @@ class Aligner:
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
     """Return whether the probe shows enough overlap of the domains to stop.
 
-    Its weights must have at least the share `least` of effective rows. Their mean must also be near
-    1, as that of the true weights is. (The weights of a bad probe are also nearly equal, but their
-    mean is not near 1.)
+    The share of effective rows of its weights must be at least `least`. The mean weight must also
+    be near 1, because the mean of the true weights is 1. (The weights of a bad probe are also
+    nearly equal, but their mean is not near 1.)
     """
     if least is None or "ess_share" not in check:
         return False
@@ -292,5 +293,5 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:
-    """Return the share of logits on the right side of 0, as the mean of both domains."""
+    """Return the share of logits on the right side of 0: the mean of the shares of both domains."""
     return float(((source > 0).mean() + (target <= 0).mean()) / 2)

@@ -45,13 +45,14 @@ class Schedule:
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
     weight_decay: float  # decoupled for AdamW, an L2 penalty for SGD
-    # rows of each domain in a step; those of the smaller domain are used again and again
+    # rows of each domain in a step; rows of the smaller domain are used again and again
     batch: int
     steps: int | None = None  # most steps; either steps or epochs are given
     epochs: int | None = None
     check_every: int | None = None  # steps between two checks whether to stop; None: one epoch
-    warm_up: int = 0  # in so many first steps, the learning rate rises linearly to its full value
-    halve_every: int | None = None  # after so many epochs, the learning rate is halved
+    # in the first steps, this many, the learning rate rises linearly to its full value
+    warm_up: int = 0
+    halve_every: int | None = None  # the learning rate is halved after this many epochs
 
     def steps_per_epoch(self, n_rows: int) -> int:
         """Return the number of steps that use each of `n_rows` training rows once."""
@@ -84,7 +85,7 @@ class DiscriminatorSettings:
     hidden: int  # width of the hidden layer
     dropout: float  # share of hidden activations that are set to 0 in training
     schedule: Schedule  # the weights with the smallest error on validation rows are kept
-    patience: int  # training ends after so many checks without a smaller error
+    patience: int  # training ends after this many checks without a smaller error
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Settings:
     # Share of activations that are set to 0 in training: in psi's output before the head, and in
     # D-bar's hidden layer.
     dropout: float
-    loss: Loss  # loss of both the forecaster and D-bar
+    loss: Loss  # loss of the forecaster, and of D-bar
     forecaster_weight: float  # weight of the forecaster's loss; the discriminator's has weight 1
     discriminator_speed: float  # D-bar's learning rate, divided by psi's
     # The coefficient of the gradient reversal at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1;
@@ -200,7 +201,7 @@ class AdaptSettings:
     """The options of ``covcal adapt``."""
 
     preset: str = "default"  # the name of a preset
-    members: int | None = None  # number of forecasters; None: that of the preset
+    members: int | None = None  # number of forecasters; None: the number of the preset
     weight_decay: float | None = None  # weight decay, with the preset paper; None: the paper's 5e-4
     seed: int = 0  # seed of all random numbers
     device: str = "auto"  # with auto, CUDA is used if there is a device

@@ -346,8 +346,8 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # The seed of the extraction gets another name, because it is not that of the training. So does
-    # the hash of the features file's content.
+    # The seed of the extraction gets another name, because `seed` is the seed of the training. So
+    # does the hash of the features file's content.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value

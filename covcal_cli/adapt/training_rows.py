@@ -222,7 +222,7 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest eigenvalues and their vectors, by orthogonal iteration.
 
     For 2048 features, a full decomposition would take seconds instead of milliseconds. If `count`
-    is the number of features, the result is that of a full decomposition.
+    is the number of features, this is a full decomposition.
     """
     width = len(covariance)
     started = torch.Generator().manual_seed(0)

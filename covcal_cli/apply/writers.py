@@ -314,7 +314,7 @@ def format_of(path: Path) -> Write:
 _BLOCK_VALUES = 1 << 14  # how many numbers are written at a time
 _SPECIAL = re.compile(rb'[",\n\r]')  # a field with one of these characters must be quoted
 _UNUSED = b"\xff"
-_DIGITS = 9  # so many digits identify every float32
+_DIGITS = 9  # with this many digits, every float32 has a text of its own
 
 # A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(

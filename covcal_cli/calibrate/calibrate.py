@@ -110,7 +110,7 @@ def _fit(problem: Problem, method: Method) -> MethodFit:
 
 
 def _chosen(problem: Problem) -> Calibration:
-    """Fit the method that auto chooses, and those that cal.json lists beside it."""
+    """Fit the method that auto chooses, and the other methods that cal.json lists."""
     name, reason = choose(problem)
     fitted = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
     fit, compared = fitted[name], candidates(problem, fitted, name)
@@ -176,7 +176,7 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        # the number of errors is that of the classifier, also for a blend
+        # the errors of the classifier are counted, also for a blend
         errors=problem.errors(forecasters[0]),
         loss=problem.loss,
     )

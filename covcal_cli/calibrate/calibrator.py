@@ -1,8 +1,8 @@
 """A calibrator of logits in memory, which follows the conventions of scikit-learn.
 
 The arrays become a features file in memory, whose rows are all validation rows. The functions of
-``covcal calibrate`` and ``covcal estimate`` run on it, so results are those of the commands.
-scikit-learn itself is imported only where it asks for its own types.
+``covcal calibrate`` and ``covcal estimate`` run on it, so the results are the same as with the
+commands. scikit-learn is imported only if it calls a method that must return one of its types.
 """
 
 import copy
@@ -189,7 +189,8 @@ class Calibrator:
     def predict_proba(self, logits: ArrayLike) -> Float64s:
         """Return calibrated probabilities, shape (n, K).
 
-        The most probable class is that of the logits, unless the method corrects for a prior.
+        The class with the largest logit is the most probable, unless the method corrects for a
+        prior.
         """
         rows = self.rows(logits)
         forecast = self.calibration_.scaling.forecast([class_major(rows)])

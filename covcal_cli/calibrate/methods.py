@@ -22,8 +22,8 @@ class Method:
     """A method that finds a temperature T_f, and perhaps class offsets."""
 
     name: str
-    # Whose logits are scaled: the classifier's, those of adapt, or both. None means those of adapt
-    # if the file has them, else the classifier's.
+    # Which logits are scaled: the classifier's logits, the aligned logits of adapt, or both. With
+    # None: the aligned logits if the file has them, else the classifier's.
     forecaster: "Forecasters | None"
     fit: str  # the name of the function in `fits`
     help: str

@@ -82,7 +82,7 @@ class EstimateSettings:
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
     # Labels to use: "marked" (from covcal label), "none", or "auto" (marked if there are any). A
-    # number means so many random target rows with known labels (calibrate only).
+    # number means: this many random target rows with known labels (calibrate only).
     labels: str | int = AUTO_LABELS
     # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
     target_prior: str = SOURCE_PRIOR

@@ -261,7 +261,7 @@ class Classifier(Protocol):
 
 
 def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
-    """Refuse an array whose shape or type is not that of the model's input."""
+    """Refuse an array whose shape or type differs from the model's input."""
     fits = len(array.shape) == len(wanted.shape) and all(
         want in (None, have) for want, have in zip(wanted.shape[1:], array.shape[1:], strict=True)
     )

@@ -142,7 +142,7 @@ class Proof:
 
         Such a batch is not counted. `limit` is the largest error that is allowed, relative to the
         largest logit or bias so far. If logits are quantised, `step` is the distance between
-        neighbouring values, by which they may be off too.
+        neighbouring values; an error of this size is allowed too.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)

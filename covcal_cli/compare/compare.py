@@ -142,7 +142,7 @@ class Comparison:
         return min(self.singles, key=lambda method: sign * self.mean(method))
 
     def mean_rank(self, method: str) -> float:
-        """Return the mean over shifts of a method's rank among those in `everywhere`."""
+        """Return the mean over shifts of a method's rank among the methods in `everywhere`."""
         return statistics.fmean(ranks[method] for ranks in self._ranks_everywhere.values())
 
     @cached_property
@@ -162,7 +162,7 @@ class Comparison:
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return a method's loss minus that of the better baseline: above 0 if it is worse."""
+        """Return a method's loss minus the loss of the better baseline: above 0 if it is worse."""
         losses = self.losses(shift)
         baselines = [losses[name] for name in BASELINES if name in losses]
         return losses[method] - min(baselines) if method in losses and baselines else None

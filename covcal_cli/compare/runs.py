@@ -124,7 +124,8 @@ class Duration:
 class Record(Document):
     """The result of one run.
 
-    Raises ValueError if metrics are impossible, or those of the classifier itself are missing.
+    Raises ValueError if metrics are impossible, or the metrics of the classifier itself are
+    missing.
     """
 
     schema: ClassVar[str] = "covcal.compare-run/1"

@@ -34,8 +34,8 @@ def grids(
 
     The table has a row for each method that ran, and a column for each shift. If there are several
     shifts, more columns show the mean over shifts, the worst score, the mean rank, and on how many
-    shifts the method does harm. A method that did not run on every shift has only the last of
-    these. If there are many shifts, they are the rows of a second table. `bold` marks the best
+    shifts the method does harm. A method that did not run on every shift has only the last of these
+    numbers. If there are many shifts, they are the rows of a second table. `bold` marks the best
     cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
@@ -223,8 +223,8 @@ def _tabular(grid: Grid) -> str:
 def as_csv(comparison: Comparison) -> str:
     """Return a line for each shift and method, with every metric as a fraction, not in percent.
 
-    Every line of a shift has the estimated accuracy of the shift. The seconds are those of the fit,
-    without adapt.
+    Every line of a shift has the estimated accuracy of the shift. The seconds are the time of the
+    fit, without adapt.
     """
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")

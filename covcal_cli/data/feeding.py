@@ -74,7 +74,7 @@ def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
 
 
 def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
-    """Return a note for each array whose name differs from that of its input."""
+    """Return a note for each array whose name differs from the name of its input."""
     return tuple(
         f"{feed.names[0]} is read as the model's input {feed.wanted.name}"
         for feed in feeds

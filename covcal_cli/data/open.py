@@ -1,7 +1,8 @@
 """Open the data of one or both domains: folders, shards, or files of arrays.
 
-If both are tables, they must have the same features, as many as the model reads. A table that says
-it is of the other domain is refused. A column of row numbers is not used as a feature.
+If both are tables, they must have the same features, and exactly the features that the model reads.
+A table that says it is of the other domain is refused. A column of row numbers is not used as a
+feature.
 """
 
 from collections.abc import Mapping, Sequence

@@ -209,7 +209,7 @@ class OutputTable:
         return np.take(values, order, axis=1)
 
     def _checked(self) -> tuple[str, ...]:
-        """Read all outputs, refuse those of another kind, and return notes."""
+        """Read all outputs, refuse outputs of another kind, and return notes."""
         outputs, seen = self._columns.outputs, OutputEvidence()
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
             values = self._completed(_stacked(arrays, outputs), rows)

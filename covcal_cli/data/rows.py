@@ -85,7 +85,7 @@ def hashed_split(
     """Assign each name to train (0), validation (1) or test (2); uint8, shape (n,).
 
     A name is a file's path below its class folder, or a row's id. Another seed gives another,
-    independent assignment. `hashes` are those of the same seed, if there are several domains.
+    independent assignment. `hashes`, of the same seed, can be shared by several domains.
     """
     if 1 in fractions:
         return np.full(len(names), fractions.index(1), dtype=np.uint8)

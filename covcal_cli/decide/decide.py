@@ -1,7 +1,7 @@
 """``covcal decide``: choose target rows to accept, and sets of classes for all rows.
 
 Rows are ranked by their calibrated confidence. Without labels, `decide` accepts as many rows as
-possible while their expected error, and a margin of about half of its range, is within the limit.
+possible while their expected error, plus a margin of about half of its range, is within the limit.
 With labels of rows that ``covcal pick --for`` drew, it tests thresholds one after the other. The
 bound of a test is exact, and the order of the tests does not depend on labels (`maths.acceptance`).
 
@@ -339,7 +339,7 @@ class _Labelled:
 
     @property
     def batches(self) -> int:
-        """The number of batches, whatever they were drawn for."""
+        """The number of all batches, also of batches that were not drawn for a decision."""
         return len(self.draw.batches)
 
     def tested(self, ranking: Ranking, settings: DecideSettings) -> "_Test":
@@ -389,7 +389,7 @@ class _Labelled:
         return sampling(p, rows)
 
     def require_design(self) -> None:
-        """Refuse a draw whose probabilities are not those of its regions."""
+        """Refuse a draw whose probabilities do not fit its regions."""
         for number, region in self.used.items():
             self._require_region(number, region)
 

@@ -1,11 +1,11 @@
 """Estimate the target accuracy by clustering: a row in another class's cluster counts as wrong.
 
-A shift changes the logits of all rows in the same way. For example, the logits of a dark image
-favour the same few classes, whatever it shows, and those of a blurred image are smaller. The
+A shift changes the logits of all rows in the same way. For example, the logits of dark images
+favour the same few classes, whatever the images show. The logits of blurred images are smaller. The
 confidence of a row mixes this common change with what the row shows. So the logits of each domain
 are standardised: each class's logit gets mean 0 and standard deviation 1. Then rows of a class are
-still together, near the source rows of that class. If a row ends in another cluster than that of
-its predicted class, the prediction counts as wrong.
+still together, near the source rows of that class. If a row does not end in the cluster of its
+predicted class, the prediction counts as wrong.
 
 Other class frequencies also change the mean of a logit. Standardising removes this change too,
 although it is real. So both estimators (with free and with fixed class shares) are wrong if the
@@ -65,10 +65,10 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     and standard deviation over the domain, and each row is scaled to length 1. These directions are
     clustered separately in each domain by spherical soft k-means (Dhillon and Modha 2001, Banerjee
     et al. 2005). It starts from the mean directions of the source's classes. At the end, a row
-    counts as wrong if the nearest centre is not that of its label. Some right source rows count as
-    wrong too. So the estimate is A_v minus the rise of this share from source to target. At most
-    5000 rows of a domain are read. With two classes, only two directions exist, so there is nothing
-    to cluster.
+    counts as wrong if the nearest centre is not the centre of its predicted class. Some right
+    source rows count as wrong too. So the estimate is A_v minus the rise of this share from source
+    to target. At most 5000 rows of a domain are read. With two classes, only two directions exist,
+    so there is nothing to cluster.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -116,9 +116,9 @@ def strays(
 ) -> tuple[Float64s, Float64s]:
     """Return 1 for each point of a domain, (n, K), that ends outside the cluster of its label.
 
-    Clustering starts from `centres`, those of the source's classes. In the first result, clusters
-    may have any share of the rows. In the second, the shares are moved towards `shares`, shape
-    (K,).
+    Clustering starts from `centres`, the centres of the source's classes. In the first result,
+    clusters may have any share of the rows. In the second, the shares are moved towards `shares`,
+    shape (K,).
     """
     cosines: Float32s = points @ centres.directions.T
     free, fixed = (
@@ -136,7 +136,7 @@ class Places:
     counts: Labels  # (m,), number of their rows
     means: Float64s  # (m, K)
     spreads: Float64s  # (m, K)
-    rows: int  # number of all rows, also those of other classes
+    rows: int  # number of all rows, also of rows of other classes
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:
@@ -197,14 +197,14 @@ def _clustered(
 ) -> Labels:
     """Return the class of each point's nearest centre after clustering, shape (n,).
 
-    `cosines`, shape (n, m), are those of the points to the first centres; they are overwritten.
+    `cosines`, shape (n, m), are between the points and the first centres; they are overwritten.
     With about as many classes as rows, most clusters soon keep their rows. So each step computes
     only the centres whose rows changed, and the cosines to the centres that moved.
     """
     directions = centres.directions.copy()
     # The length of each cluster's sum of points, and how far that sum lies from the direction used.
     lengths, apart = np.zeros((2, len(directions)))
-    # The powers of this step, and those that each centre was computed from.
+    # The powers of this step, and the powers from which each centre was computed.
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
     changes = np.empty_like(cosines)
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)

@@ -65,7 +65,7 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
     classifiers err independently and their ensemble is calibrated, they agree as often as each is
     right. Here the second classifiers are the members of the aligned forecaster (trained by covcal
     adapt). They use the classifier's features and make some of the same errors, so they agree too
-    often. But this is so on both domains. So the estimate is A_v + (agreement on the target -
+    often. But they do so on both domains. So the estimate is A_v + (agreement on the target -
     agreement on the source).
     """
     aligned = inputs.aligned
@@ -108,12 +108,12 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by average thresholded confidence.
 
     Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
-    The threshold t is chosen so that as many source validation rows are below it as the classifier
-    has errors there. The estimate is the share of target rows that are not below t. Rows are
-    compared by the log odds of their confidence at T_s. These have the same order as the
-    confidences, but differ even where confidences are rounded to 1. (The published code fits a
-    temperature, but does not use it. For two classes this makes no difference, because T_s does not
-    change the order of rows.)
+    The threshold t is chosen so that the number of source validation rows below it is the number of
+    the classifier's errors on these rows. The estimate is the share of target rows that are not
+    below t. Rows are compared by the log odds of their confidence at T_s. These have the same order
+    as the confidences, but differ even where confidences are rounded to 1. (The published code fits
+    a temperature, but does not use it. For two classes this makes no difference, because T_s does
+    not change the order of rows.)
 
     The interval includes the noise of t: the share is also computed for two standard errors more
     source errors, and for two fewer.
@@ -145,7 +145,7 @@ def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
 
 
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
-    """Return 1 for scores below the threshold, 0 for those above, and a fraction for ties.
+    """Return 1 for scores below the threshold, 0 for scores above it, and a fraction for ties.
 
     `source` is sorted. With this fraction, exactly `errors` source rows are below the threshold.
     """

@@ -2,8 +2,8 @@
 
 Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023. Let P_j =
 softmax(z_j / T_s) be the probabilities of row j. Moving them to class k costs ||P_j - e_k||_1 / 2 =
-1 - P_jk, where e_k is 1 for class k and 0 for the others. The class frequencies pi are those of the
-source, or those that the user gives.
+1 - P_jk, where e_k is 1 for class k and 0 for the others. The class frequencies pi come from the
+source, or from the user.
 
 covcal subtracts the same cost on the source. The estimated error is e_v + (OT_target - OT_source).
 Here e_v = (errors + 1/2) / (n_v + 1), and OT_source is the cost on source validation rows. Errors
@@ -107,7 +107,7 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     if len(used) <= n:
         prices, upper = _solved(some, pi, rows)
     else:
-        # rows are fewer, so they have prices, from which those of the classes follow
+        # there are fewer rows than classes, so rows have prices; the prices of the classes follow
         of_rows, upper = _solved(np.ascontiguousarray(some.T), rows, pi)
         prices = _net(some.T, of_rows)
     net = _net(some, prices)
@@ -222,8 +222,8 @@ def _at(
 def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     """Estimate the target accuracy by confidence optimal transport (COT).
 
-    `prior` are the class frequencies on the target, shape (K,), with sum 1. Default: those of the
-    source.
+    `prior` are the class frequencies on the target, shape (K,), with sum 1. Default: the
+    frequencies of the source.
     """
     labels, n_v, n_t = inputs.source_labels, inputs.n_source, inputs.n_target
     masses = inputs.source_prior if prior is None else prior

@@ -192,7 +192,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
 
 
 def above_chance(accuracy: float, n_classes: int) -> Guard:
-    """Check whether an estimated accuracy is at least that of guessing, 1/K."""
+    """Check whether an estimated accuracy is at least the accuracy of guessing, 1/K."""
     guessing = 1 / n_classes
     text = (
         f"the estimated accuracy is {_percent(accuracy, guessing)}; guessing would give "

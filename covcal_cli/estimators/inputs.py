@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# At most so many rows of a domain are read, and at most so many logits. With 1000 classes, the
+# These are the most rows, and the most logits, that are read of a domain. With 1000 classes, the
 # limit of 2.5 million logits means 2500 rows.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
@@ -284,7 +284,8 @@ def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float
     """Return how much the mean of `values`, (n,), varies by sampling, as a variance.
 
     `weights`, (n,), sum to 1. By default all are equal. Equal values, such as no error at all, do
-    not prove that the variance is 0. So it is at least that of half an error.
+    not prove that the variance is 0. So the result is at least the variance that half an error
+    would cause.
     """
     n = len(values)
     if weights is None:

@@ -1,11 +1,11 @@
 """Find the temperature at which the mean target confidence equals a given accuracy.
 
-If the labels are those of the same logits, the mean confidence m(T) falls from 1 to 1/K as T grows.
-So exactly one T gives the accuracy. But labels may be the classifier's, and logits those of the
-aligned forecaster. Then m(T) may rise and fall. For T -> 0 it is the share of rows where both have
-the same label. For T -> oo it is 1/K; with class offsets, it is what they give to these labels. So
-a grid finds all T at which m crosses the accuracy. The largest of them at which m falls is used. If
-m never reaches the accuracy, the T with the nearest m on the grid is used.
+If the labels are the classes with the largest logits, the mean confidence m(T) falls from 1 to 1/K
+as T grows. So exactly one T gives the accuracy. But the labels may come from the classifier, and
+the logits from the aligned forecaster. Then m(T) may rise and fall. For T -> 0 it is the share of
+rows where both have the same label. For T -> oo it is 1/K; with class offsets, it is what they give
+to these labels. So a grid finds all T at which m crosses the accuracy. The largest of them at which
+m falls is used. If m never reaches the accuracy, the T with the nearest m on the grid is used.
 
 The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the finite
 logits after centring each row. So match(k z) = k match(z), as in MATHEMATICS, section 4.

@@ -4,7 +4,7 @@ They are computed from the expected confusion matrix. In it, a target row counts
 with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023). The
 offsets b are 0 unless the user gives class frequencies. T is halfway, in log T, between T_s and the
 T at which the mean confidence is the estimated accuracy. On the 158 shifts of the half *choose*,
-the latter T alone gives a larger error of the AUROC (.046 instead of .042). For the other metrics
+the second T alone gives a larger error of the AUROC (.046 instead of .042). For the other metrics
 it makes little difference. T_s alone gives larger errors of all metrics (F1: .082 instead of .067).
 For two classes, T_s is replaced by the T with the lowest log loss on the source. On the 33 such
 shifts of *choose*, this lowers the mean error of the metrics from .050 to .046 (CBPE: .051). For
@@ -16,7 +16,7 @@ error of the labels. o allows for a class that became rarer or more frequent: it
 the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over classes, the
 errors s and o of different classes are assumed to be independent.
 
-For a group of rows, T is that of all rows, and o = 0 for the accuracy. This was tried on each shift
+A group of rows has the same T as all rows, and o = 0 for the accuracy. This was tried on each shift
 of *choose*, with the rows divided into halves by their logits. The ranges contained 88 to 93 % of
 the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
 

@@ -258,7 +258,7 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
 
 
 # Most probabilities are small and belong to the same bin, and an addition to a bin must wait for
-# the addition before. So each bin has several copies, which neighbouring rows use in turn.
+# the addition before. So each bin has several copies, and neighbouring rows use different copies.
 _LANES = 4
 
 

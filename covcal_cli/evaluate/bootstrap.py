@@ -30,15 +30,15 @@ may err with half of the error probability, so both together have the stated lev
   consistency resampling of Broecker & Smith 2007).
 - The difference between mean confidence and accuracy is larger than chance explains. The ECE is at
   least this difference, whatever the bins are (Jensen). The difference is a mean over rows, and has
-  less noise than the ECE. So the lower end of the ECE is at least that of this difference.
+  less noise than the ECE. So the lower end of the ECE's interval is at least the lower end of the
+  difference's interval.
 
 The observed ECE may be above its interval. Then most of it is noise. A test checks how often
 intervals contain the true ECE.
 
 The ECE and its over- and under-confident parts have separate intervals, so a part could seem to be
-larger than the whole. Then intervals are widened until the upper end of the ECE is at least that of
-each part, and its lower end at least that of each part. This can only make them contain the truth
-more often.
+larger than the whole. Then intervals are widened until both ends of the ECE's interval are at least
+the same ends of each part's interval. Wider intervals contain the truth more often.
 
 At a level close to 1, fewer than five resamples are outside the interval. Then the interval is
 computed at the highest level with five resamples outside, and widened as for a normal distribution.
@@ -46,8 +46,8 @@ computed at the highest level with five resamples outside, and widened as for a 
 **Differences.** Two calibrations on the same rows are compared with paired resamples.
 
 It is not enough to compare their intervals, because chance affects both in the same way. So the two
-confidences of a row are kept together: rows are counted in joint cells of both. The time of a
-resample does not depend on the number of rows.
+confidences of a row are kept together: rows are counted in joint cells: one cell for each pair of
+confidences. The time of a resample does not depend on the number of rows.
 
 - Brier score and log loss: percentiles of the mean difference of the rows' losses. Both are proper
   scores, so the difference tells which forecast is better.
@@ -182,9 +182,9 @@ def resampled_level(level: float, resamples: int) -> float:
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return the interval of an area under the ROC curve.
 
-    It is Wilson's interval for an effective number of rows: a share of so many rows would have the
-    variance of the area. This number is at least the number of right rows or of wrong rows,
-    whichever is smaller, because no area has a larger variance than a share of so many rows
+    It is Wilson's interval for an effective number of rows n: a share of n rows has the same
+    variance as the area. This number is at least the number of right rows or of wrong rows,
+    whichever is smaller, because no area has a larger variance than a share of this number of rows
     (Birnbaum & Klose 1957). So the width is above 0 even if every right row ranks above every wrong
     row.
     """
@@ -324,8 +324,8 @@ def _mean_gap(
 ) -> tuple[float, float]:
     """Return the mean gap, and half the width of its normal interval.
 
-    Within a bin, the variance is at least that of a calibrated forecaster. So it is above 0 even
-    without errors.
+    Within a bin, the variance is at least as large as for a calibrated forecaster. So it is above 0
+    even without errors.
     """
     mean = float(gaps @ shares)
     accuracy = confidence - gaps
@@ -466,7 +466,7 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return each metric of the second calibration minus that of the first, with its interval.
+        """Return by how much the metrics of the second calibration exceed those of the first.
 
         `areas` are the AUROCs of both calibrations.
         """

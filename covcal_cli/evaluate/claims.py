@@ -147,7 +147,7 @@ def direction_of(group: GroupMetrics) -> str:
 
 
 def points(value: float) -> str:
-    """Return the size of a fraction in percentage points, with as many digits as are useful."""
+    """Return the size of a fraction in percentage points, without digits that mean nothing."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 

@@ -224,8 +224,8 @@ def reliability_diagram(
 ) -> Any:
     """Draw accuracy by confidence. Return the Matplotlib figure, and write it to `path` if given.
 
-    The other parameters are those of `ece`. `force` replaces an existing file. The ending of the
-    path decides the format: .png, .svg or .pdf.
+    The other parameters are the same as in `ece`. `force` replaces an existing file. The ending of
+    the path decides the format: .png, .svg or .pdf.
     """
     check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)

@@ -67,7 +67,7 @@ from covcal_cli.records import Input
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
-_CACHED_VALUES = 1 << 16  # so many float64 logits fit in the processor's cache
+_CACHED_VALUES = 1 << 16  # this many float64 logits fit in the processor's cache
 
 
 @checked_settings
@@ -548,7 +548,7 @@ def _top_class(logits: Float64s) -> Labels:
 def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
-    """Separate the rows of every file to which a calibration was fitted from the others.
+    """In every file, separate the rows to which a calibration was fitted from the other rows.
 
     Rows are recognised by their ids, also if a file was extracted again.
     """

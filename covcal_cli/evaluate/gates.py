@@ -46,7 +46,7 @@ class Gates:
     allowed: Sequence[Limit] = ()  # how much worse than the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
-    # the gates of so many evaluations share the level (one evaluation for each of several labels)
+    # number of evaluations whose gates share the level (one evaluation for each label)
     shared_by: int = 1
 
     def __post_init__(self) -> None:

@@ -12,8 +12,7 @@ So if nothing is wrong, a command with many gates fails as rarely as one with a 
 `Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. On the
 same rows, the change of a metric is a paired difference, which has less noise. Whether the rows are
 the same is tested: the earlier temperature must give its earlier metrics on the current rows.
-Otherwise they are other rows, and the interval is that of a difference between two independent
-samples.
+Otherwise the rows differ, and the interval is computed for two independent samples.
 """
 
 import math
@@ -383,9 +382,9 @@ def compare(
 ) -> list[Change]:
     """Compare every calibration with its baseline; without a calibration, compare ``none``.
 
-    With a `level`, a limit is exceeded if the lower end of the change's interval is above it. The
-    interval is that of a paired difference if the rows are the same, else of two independent
-    samples. Without a level, the change itself is compared.
+    With a `level`, a limit is exceeded if the lower end of the change's interval is above it. If
+    the rows are the same, the interval is computed for a paired difference, else for two
+    independent samples. Without a level, the change itself is compared.
 
     Raises `CovcalError` if a calibration or a metric is missing on one side.
     """
@@ -433,8 +432,8 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
     """Return the interval of a difference between two independent samples.
 
     It is the method of variance estimates recovery (Zou & Donner 2008): each end combines the
-    distances of both values to ends of their intervals. An observed ECE may be outside its
-    interval, because noise adds to it. Then the nearest end of this interval is used instead.
+    distances from both values to the ends of their own intervals. An observed ECE may be outside
+    its interval, because noise adds to it. Then the nearest end of this interval is used instead.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)

@@ -238,8 +238,8 @@ def in_report() -> list[tuple[str, Display]]:
 class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
-    Unless stated otherwise, confidence means that of the predicted label. A metric that the user
-    did not ask for has no value.
+    Unless stated otherwise, confidence means the probability of the predicted label. A metric that
+    the user did not ask for has no value.
     """
 
     # names of the metrics that the user asked for, in the order of `METRICS`

@@ -19,7 +19,7 @@ from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.evaluate.bins import Bins, require_rows
 
 Keys = NDArray[np.uint32]  # confidence and correctness of rows in one integer
-_CHUNK = 1 << 16  # so many rows fit in the processor's cache
+_CHUNK = 1 << 16  # this many rows fit in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RankedRows:
         return sums, hits
 
     def first_of_its_value(self, row: int) -> int:
-        """Return the first of the rows whose confidence is that of `row`."""
+        """Return the first of the rows that have the same confidence as `row`."""
         return int(np.searchsorted(self.keys, self.keys[row] & np.uint32(0xFFFFFFFE), side="left"))
 
 
@@ -168,8 +168,9 @@ def areas(rows: RankedRows) -> Areas:
 
     The AUROC is Mann & Whitney's U, divided by the number of pairs of a right and a wrong row. The
     placement of a right row is the share of wrong rows below it. The placement of a wrong row is
-    the share of right rows above it. The mean placement of right rows is the area, and so is that
-    of wrong rows. The variance of the area comes from the variances of the placements.
+    the share of right rows above it. The mean placement of right rows is the area, and so is the
+    mean placement of wrong rows. The variance of the area comes from the variances of the
+    placements.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))

@@ -124,7 +124,7 @@ def export(
             f"{document} was made for another model ({calibration.model['name']}, with another "
             f"sha256) than {model}: export that model, or extract and calibrate this one"
         )
-    # phi and the logits must be those that were extracted
+    # phi and the logits must be the same tensors as in the extraction
     aligned = calibrated_networks(calibration, document, networks)
     merge = Merge(
         Forecaster(calibration.scaling, aligned.arrays if aligned else None, accept_above),
@@ -156,7 +156,7 @@ def _as_extracted(
     document: str,
     model: str,
 ) -> OriginalT:
-    """Open a model so that its phi and logits are those that were extracted.
+    """Open a model so that its phi and logits are the same tensors as in the extraction.
 
     `outputs` are the outputs that may have been extracted, the most probable first.
     """

@@ -75,7 +75,7 @@ class Agreement:
     rows: int  # number of random inputs
     # number of rows of the calibration's file that were checked; 0 if it was not there
     stored_rows: int
-    # how much the original outputs changed, relative to the largest value; 0 if not at all
+    # how much the original outputs changed, relative to the largest value; 0 without a change
     output_error: float
     probability_error: float  # largest difference from NumPy's probabilities
     # in how many of these rows another class is more probable than the label

@@ -110,7 +110,8 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
     """Return the node with the most leading columns of `expected`, and how many it has.
 
-    If several have as many, the first that is equal to the last bit is used, else the closest.
+    If several nodes have the same number, the first node whose values are exactly equal is used,
+    else the node with the closest values.
     """
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
@@ -311,7 +312,7 @@ class CalibratedModule(nn.Module):
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on phi and the logits. The label is that of the classifier.
+        # Run the forecaster on phi and the logits. The label is the classifier's own.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)

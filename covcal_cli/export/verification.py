@@ -31,7 +31,7 @@ class Answers:
     features: Float32s | None  # phi, shape (n, d)
     logits: Float32s  # shape (n, K)
     outputs: Sequence[Any]  # its outputs
-    shown: Sequence[Any]  # those of its outputs that have a number per class
+    shown: Sequence[Any]  # its outputs that have a number per class
     # Whether rounding may make two of `logits` equal, although the model's float64 scores differ.
     is_rounded: bool
     output_tolerance: float  # how much its outputs may change, relatively
@@ -170,7 +170,7 @@ def _difference(before: Any, after: Any) -> float:
 
 
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
-    """Return whether each label, int64 (n,), is that of the original model.
+    """Return whether each label, int64 (n,), is the label of the original model.
 
     Rows that are not finite have no label. In an output with a number per class, the number of the
     label must be the largest.

@@ -82,7 +82,7 @@ class DomainExtraction:
     has_chosen_fractions: bool  # whether the user chose how many rows each split gets
 
     def __post_init__(self) -> None:
-        self.kept = self.rows  # the rows to write; `write` removes those that cannot be read
+        self.kept = self.rows  # the rows to write; `write` removes rows that cannot be read
         # for each row that cannot be read: its number and the reason
         self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0)

@@ -293,7 +293,7 @@ def dry_run(
     *,
     force: bool = False,
 ) -> DryRun:
-    """Prepare an extraction, and time a few batches. The arguments are those of `extract`."""
+    """Prepare an extraction, and time a few batches. The arguments are the same as in `extract`."""
     inputs = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=True, inputs=inputs)
     in_the_way = None

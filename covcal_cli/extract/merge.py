@@ -118,7 +118,7 @@ def join_domains(
         # a domain consists of its parts in all files
         parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}
         domains = {name: Join(name, of_domain) for name, of_domain in parts.items()}
-        # the attributes are those that a single run would write, in the same order
+        # a single run would write the same attributes, in the same order
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in COMMON}

@@ -1,6 +1,6 @@
 """Parts of a domain's rows: kept while a run extracts them, and joined to one features file.
 
-A `Part` is some of the rows: those that a run has finished, a shard, or all rows of a domain in
+A `Part` is some of the rows: the rows that a run has finished, a shard, or all rows of a domain in
 another file. `Join` writes the rows of all parts in order, in blocks of one size. The layout of an
 HDF5 file depends only on the order of writing. So equal rows give equal bytes, however they are
 divided into parts.
@@ -99,8 +99,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        Datasets other than logits and labels can be those of the group `shared`, which has the same
-        rows.
+        Datasets other than logits and labels can be shared with the group `shared`, which has the
+        same rows.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -497,7 +497,7 @@ def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
 def require_same_settings(
     first: FeatureFile, path: Path, classes: Sequence[str], attributes: Mapping[str, Any]
 ) -> None:
-    """Refuse a file whose classes or root attributes do not agree with those of `first`."""
+    """Refuse a file whose classes or root attributes do not agree with the file `first`."""
     if list(classes) != list(first.classes):
         texts = [", ".join(names) for names in (first.classes, classes)]
         raise difference("classes", first.path, texts[0], path, texts[1])

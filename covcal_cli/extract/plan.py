@@ -226,7 +226,7 @@ def prepare(
 ) -> ExtractPlan:
     """Open the classifier and the data, choose all settings, and check the last layer.
 
-    Arguments and errors are those of `covcal_cli.extract.extract.extract`.
+    Arguments and errors are the same as in `covcal_cli.extract.extract.extract`.
     """
     if settings.fractions is not None:
         check_fractions(settings.fractions)

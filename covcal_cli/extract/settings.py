@@ -82,7 +82,7 @@ class Selection:
         return np.sort(order[: self.sample]).astype(np.int64)
 
     def of_shard(self, rows: Rows) -> Rows:
-        """Return those of the chosen rows that this run extracts."""
+        """Return the chosen rows that this run extracts."""
         if self.shard is None:
             return rows
         return rows[self.shard.index - 1 :: self.shard.count]
@@ -93,7 +93,7 @@ class Selection:
 class ExtractSettings:
     """The settings of an extraction, which are the same for both domains."""
 
-    # Single settings for images, which override those of `preprocess`.
+    # Single settings for images. They override the settings that `preprocess` names.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     # Where other settings for images come from, as `data.preprocessing.configs.load_preprocessing`
     # reads it. Default: the model's metadata, or a file beside the model. What is then still
@@ -108,7 +108,7 @@ class ExtractSettings:
     # Number of rows that the model processes at a time. Default: a power of two from 16 to 256,
     # with inputs of at most 16 MiB.
     batch: int | None = None
-    # number of threads of the model, and as many for decoding; default: all cores
+    # number of threads of the model, and also of the decoder; default: all cores
     threads: int | None = None
     trust_model: bool = False  # whether to open a model file that can run code
     weights: Path | None = None  # weights of the module that ``module:function`` returns

@@ -69,7 +69,7 @@ class Candidate:
     chosen: bool
     why: str  # in a few words, why auto chose it or did not
     # If the estimate is right, the ECE is at least this: the distance above. None if T was matched
-    # to the estimate, because the distance is then about 0 whatever the ECE is.
+    # to the estimate, because the distance is then about 0 even if the ECE is large.
     least_ece: Share | None = None
     matched: bool = False
     # for a blend, the temperature T_a of the aligned logits
@@ -94,7 +94,7 @@ class TargetPrior:
     """The class frequencies on the target that were assumed."""
 
     name: str  # the value of --target-prior
-    shares: tuple[Share, ...] | None  # one share per class; None if they are those of the source
+    shares: tuple[Share, ...] | None  # one share per class; None for the frequencies of the source
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
@@ -137,7 +137,8 @@ class Calibration(Document):
     class_offsets: tuple[float, ...] = ()
     # a, which is added to the log odds of the confidence
     confidence_offset: float = 0.0
-    # whether target labels were used: those of covcal label, or of --labels N
+    # whether target labels were used: labels from covcal label, or of the N random rows of --labels
+    # N
     used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]

@@ -65,7 +65,8 @@ class LabelUse:
     # number of labelled rows above the accepted threshold, or above the first tested one
     labels: Count
     wrong: Count  # number of wrong rows among these, including drawn rows without a label
-    allowed: int  # the most wrong rows with which the test passes; -1 if it cannot pass
+    # the largest number of wrong rows with which the test passes; -1 if it cannot pass
+    allowed: int
     batches: Number
 
 

@@ -49,8 +49,8 @@ _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 # The attribute tail of a file whose logits were made from one confidence per row
 # (`covcal_cli.data.confidences`), so that all other classes have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The classes if one confidence per row is a forecast that the row is right. With so many classes,
-# the confidence of the most probable class can be as low as 0.05.
+# The classes if one confidence per row is a forecast that the row is right. There are 20, so the
+# confidence of the most probable class can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
@@ -387,7 +387,7 @@ class FeatureFile:
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file; if rows were labelled, that of the file before."""
+        """Return the sha256 of the file. If rows were labelled, return the hash from before."""
         if self._sha256 is None:  # computed once, because it takes long to read the whole file
             self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
         return self._sha256
@@ -417,7 +417,7 @@ class FeatureFile:
         self._file.close()
 
     def _place(self, attributes: Mapping[str, Any]) -> str:
-        """Return the group to read; in a file of several labels, that of the current label."""
+        """Return the group to read; with several labels, the group of the current label."""
         names = _label_names(self.path, attributes)
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 

@@ -72,7 +72,7 @@ def file_to_judge(
     purpose: str,
     picked: bool,
 ) -> tuple[Path, list[str]]:
-    """Return the file to use calibrations on: `path`, or else that of the first calibration.
+    """Return the file to use calibrations on: `path`, or else the file of the first calibration.
 
     Also return notes on files that the user named but that do not belong together.
 

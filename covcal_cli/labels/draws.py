@@ -5,9 +5,9 @@
 for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels. Only the module
 `picked_labels` returns them, and a test lists the modules that import it.
 
-**The estimate from a batch.** Let U be the N rows that can be drawn, and U_b those that no batch
-before b drew. Batch b drew n_b rows of U_b; pi_i is the probability with which it drew row i. Let
-t_i be any number for each row, for example whether the classifier is right, or the error of a
+**The estimate from a batch.** Let U be the N rows that can be drawn, and U_b the rows of U that no
+batch before b drew. Batch b drew n_b rows of U_b; pi_i is the probability with which it drew row i.
+Let t_i be any number for each row, for example whether the classifier is right, or the error of a
 forecast. The sum of t over U is estimated by
 
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
@@ -33,7 +33,7 @@ whatever the scores are.
 Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are sorted so that
 similar rows are neighbours, and become pieces of a line; the piece of row i has length pi_i. From
 every unit of length one row is drawn, so the sample contains rows from the whole order. The
-variance of an estimate is never above that of a draw with replacement (Chauvet 2012; Chauvet &
+variance of an estimate is never above the variance with replacement (Chauvet 2012; Chauvet &
 Ruiz-Gazen 2017). So intervals by the usual formula of Hansen & Hurwitz (1943) are valid. A
 systematic draw, which uses a single random number, has no valid formula.
 

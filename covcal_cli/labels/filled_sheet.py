@@ -229,8 +229,8 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
     """Return one sheet with all lines of a batch, from the sheets of several labellers.
 
-    The labels are left out. Sheets of other batches than that of the first sheet are ignored. If
-    the sheet of a labeller is missing, its lines are missing.
+    The labels are left out. Only the batch of the first sheet counts; sheets of other batches are
+    ignored. If the sheet of a labeller is missing, its lines are missing.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -341,8 +341,8 @@ def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[st
     """Refuse a sheet in which a kept column, or ``predicted``, has the text of another row.
 
     `cells` are the kept columns of the sheet's rows as the features file has them, and `predicted`
-    the classifier's answers. A number that a spreadsheet rounded may equal that of another row, so
-    numbers are not compared exactly.
+    the classifier's answers. A number that a spreadsheet rounded may equal the number of another
+    row, so numbers are not compared exactly.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):

@@ -363,8 +363,8 @@ def _resolved(
 ) -> tuple[dict[int, int], tuple[str, ...]]:
     """Return the class of every labelled row, and the rows that have different labels.
 
-    `sources` are the file and the sheets. A label in the file counts as that of the first labeller.
-    With `force`, sheets replace it.
+    `sources` are the file and the sheets. A label in the file counts as a label of the first
+    labeller. With `force`, sheets replace it.
     """
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}

@@ -78,7 +78,8 @@ ASSUMPTION = "the labels are right: the rows were drawn with known probabilities
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # forecasts are at least this far from 0 and 1
 _HALVINGS = 60  # halvings after which an interval of length 3 is as short as rounding errors
-_FEW = (1, 2, 3)  # with so many events, the end of the interval is that of the Poisson distribution
+# with these numbers of events, the end of the interval comes from the Poisson distribution
+_FEW = (1, 2, 3)
 LEAST_LABELS = 5
 # The probabilities in the sums may be wrong. So a share counts at most four times its number of
 # labelled rows as its effective number of rows.
@@ -87,7 +88,7 @@ _KIND = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
 
 
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:
-    """Estimate the accuracy on the rows that could be drawn, from the labels of those drawn.
+    """Estimate the accuracy on the rows that could be drawn, from the labels of the drawn rows.
 
     - `file`: the open file that holds the rows.
     - `draw`: at least one labelled row, and the frame.
@@ -149,7 +150,7 @@ def accuracy_and_size(
 
 
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share. With few events, an end is that of a Poisson interval.
+    """Return Wilson's interval of a share. With few events, one end is a Poisson interval's.
 
     Events are the rows of `right` where the classifier is right (for the lower end) or wrong (for
     the upper end).

@@ -48,7 +48,7 @@ def write_page(
     """Write the page of a sheet. Return why images could not be read, by the id of the row.
 
     `images` are the target's images; without them, the page shows the columns of each row. Raises
-    `CovcalError` if the images are not those of the rows, or the page cannot be written.
+    `CovcalError` if the images belong to other rows, or the page cannot be written.
     """
     pictures = pictures_of(images, sheet.ids)
     facts = fact_columns(sheet)

@@ -89,7 +89,7 @@ class PickSettings:
     labellers: int = 1  # people who label rows, each in a sheet of their own
     overlap: int = 0  # rows that all labellers get
     seed: int = 0
-    # Splits to draw from. By default those of earlier batches; for a first batch, `_UNSEEN`.
+    # Splits to draw from. Default: the splits of earlier batches; for a first batch, `_UNSEEN`.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and how precisely their labels will tell the accuracy.
 
-    With several labels, each accuracy is one of these accuracies' root mean square.
+    If rows can have several labels, each half width is the root mean square over the labels.
     """
 
     sheet: Sheet  # all drawn rows
@@ -123,7 +123,7 @@ class PickReport:
     classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names
     before: int  # number of rows drawn by earlier batches
     # Half the width of the 95 % interval of the accuracy, if the scores are about right: with the
-    # labels of this batch, and with those of all batches.
+    # labels of this batch, and with the labels of all batches.
     half_width: float
     half_width_of_all: float
     # Half the width with the labels of all batches in the worst case: the scores are useless, and
@@ -497,7 +497,7 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
-    """Return the earlier batches: those in the file, and those of sheets."""
+    """Return the earlier batches, which are in the file or in sheets."""
     return with_batches(file, read_draw(file), sheets)
 
 

@@ -16,7 +16,7 @@ temperature, and a is an offset of the log odds. The fit is Bayesian; its parts 
    - c, to the power of its weight. Weights have mean 1; a row that was drawn with a small
    probability stands for many rows, and has a large weight.
 4. **Result.** The offset is its posterior mean. T is the temperature at which the mean confidence
-   is the posterior mean of the accuracy. Without labels, T would be about that of the method
+   is the posterior mean of the accuracy. Without labels, T would be about the T of the method
    ``consensus``.
 
 These variants were worse on the half *choose*: a temperature without an offset, from 50 labels on

@@ -70,7 +70,7 @@ class Share:
     """The lines of a draw for one of several labellers.
 
     The lines of a draw are in random order. All labellers get its first lines, on which their
-    agreement is measured. Each of the other lines goes to one labeller, in turn.
+    agreement is measured. The other lines are dealt to the labellers in turn, one line each.
     """
 
     labeller: int  # number of the labeller, from 0
@@ -248,7 +248,7 @@ def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the columns that are the classifier's answer: kept ones, and those of covcal."""
+    """Return the columns that are the classifier's answer: kept columns, and covcal's own."""
     columns: dict[str, Sequence[str]] = {}
     for name in sheet.answers:
         columns[_free_name(name, sheet.cells)] = sheet.cells[name]

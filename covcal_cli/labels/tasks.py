@@ -5,7 +5,7 @@ use ``id`` for numbers of their own. ``text`` is what the person reads.
 
 - Label Studio imports ``.json``, a list of ``{"data": {...}}``, and the labelling interface as XML.
   Its exports as JSON, JSON_MIN and CSV are read. Tasks that nobody labelled may be missing in an
-  export. Labels by several annotators count as those of several labellers.
+  export. Several annotators count as several labellers.
 - doccano imports ``.jsonl``: lines with ``text`` and other keys. It exports the same lines with
   ``label``.
 """

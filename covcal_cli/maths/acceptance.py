@@ -5,10 +5,9 @@ number of labels, and on beliefs. A belief says, for every share of best rows, h
 expected to be wrong. With wrong beliefs fewer rows may be accepted, but a promise is never broken
 more often. MATHEMATICS, section 13, explains the tests and their bound.
 
-A candidate is a set of rows, namely those with the highest scores, and a number k. The set is
-accepted if at most k of its labelled rows are wrong. The first candidate and the region (the rows
-from which labels are drawn) are chosen so that the most rows are accepted, on average over the
-beliefs.
+A candidate is a set of rows (the rows with the highest scores) and a number k. The set is accepted
+if at most k of its labelled rows are wrong. The first candidate and the region (the rows from which
+labels are drawn) are chosen so that the most rows are accepted, on average over the beliefs.
 
 A later batch draws from the rows that no earlier batch drew. A set with K wrong rows then still
 contains at least K minus the number of rows that earlier batches could draw from it. The bound of a

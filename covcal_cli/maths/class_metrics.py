@@ -109,7 +109,7 @@ def _specificity(rows: ClassRows) -> Derivative:
 
 
 def _auroc(rows: ClassRows) -> Derivative:
-    """Share of pairs of a row of the class and another row in which the former ranks higher."""
+    """How often a row of the class ranks higher than another row."""
     positives = rows.by_rank(rows.members) / rows.positives
     negatives = rows.by_rank(rows.mass - rows.members) / rows.negatives
     below = np.cumsum(negatives) - negatives / 2

@@ -9,7 +9,7 @@ other probabilities to a,
 
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
-is a martingale with mean 1 if a is true. This is so for every prior Beta(p, q) that was fixed
+is a martingale with mean 1 if a is true. This is true for every prior Beta(p, q) that was fixed
 before the draws. Let alpha be the allowed error probability. By Ville's inequality, the probability
 that E(a) ever reaches 1/alpha is at most alpha. With probability 1 - alpha, the true a is therefore
 at all times among the values with E(a) below 1/alpha (Robbins 1970; Howard et al. 2021,

@@ -52,7 +52,7 @@ _CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller than this
 
 
 class OutputEvidence:
-    """Counts over rows of outputs, from which follows what the outputs are.
+    """Counts over rows of outputs. They show what the outputs are.
 
     Rows come in arrays of shape (m, w). One column (w = 1) is about two classes. If a value of a
     row is not finite, the row is not probabilities.

@@ -213,7 +213,7 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
-    """Return which logits, (n, K), are masks. By default, `depth` is that of these rows."""
+    """Return which logits, (n, K), are masks. By default, `depth` is computed from these rows."""
     # the cheap test first: most blocks have no mask
     if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
         return np.zeros(logits.shape, dtype=bool)

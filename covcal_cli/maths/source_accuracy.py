@@ -22,8 +22,8 @@ FEW_ROWS = 50  # with fewer rows, the accuracy is mostly chance
 _SLIGHT = 0.2
 # A low accuracy is taken to be real if chance gives one as low with a probability below this.
 _NOISE = 0.01
-# If one class has so many rows, a good classifier may predict it nearly always. So the AUROC is
-# looked at too.
+# If the share of one class is this large, a good classifier may predict it nearly always. So the
+# AUROC is looked at too.
 _IMBALANCED = 0.7
 # The classes if the file only says whether predictions are right. The prediction is then always
 # RIGHT.
@@ -256,7 +256,7 @@ def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> L
 
 
 def _exchanges(order: Labels, label_counts: Labels, classes: Sequence[str]) -> str:
-    """Describe which classes are exchanged, those with most labelled rows first."""
+    """Describe which classes are exchanged, the classes with most labelled rows first."""
     swaps, moves = [], []
     for label in np.argsort(-label_counts, kind="stable").tolist():
         answer = int(order[label])

@@ -3,9 +3,9 @@
 MATHEMATICS, section 4, explains the rules. The loss can have several minima in T, so the search has
 three steps. On a sample of rows, a grid in log T finds all local minima. Each minimum is made more
 exact, first on the sample and then on all rows. The lowest of them is the result. An end of the
-interval is chosen only if its loss is below that of every minimum inside. T = 1 is chosen only if
-its loss is below all of these. The sample is random, with a seed; nothing else is. T_g (section 2)
-is found in the same way.
+interval is chosen only if its loss is below the loss of every minimum inside. T = 1 is chosen only
+if its loss is below all of these losses. The sample is random, with a seed; nothing else is. T_g
+(section 2) is found in the same way.
 
 With many classes, exponentials and their sums are float32, with the highest logit of each row at 0.
 Sums over rows are float64. T is still exact to 1e-6 in log T, and takes a third of the time.

@@ -296,7 +296,7 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the HTML of the section. `metrics` are those of the decision's calibration."""
+    """Return the HTML of the section. `metrics` belong to the decision's calibration."""
     curve = () if metrics is None else measured_curve(metrics)
     key = "The line shows the expected error, and the area its range."
     if curve:

@@ -290,7 +290,7 @@ def _promise(period: Period) -> str:
 
 
 def column_table(period: Period) -> Table:
-    """Return how the kept columns of a period differ from those of the calibration's rows."""
+    """Return how the kept columns of a period differ from the calibration's rows."""
     drifted = [column.name for column in period.drifts]
     rows = [
         [

@@ -99,7 +99,7 @@ def commands(content: ReportContent) -> list[str]:
 
     A name that no file contains is a word in capitals, such as SOURCE.
     """
-    # the file of the report, and those that calibrations were fitted on, each once
+    # the file of the report, and the files that calibrations were fitted on, each once
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]
     lines: dict[str, None] = {}
     for path in (content.path, *fitted):
@@ -452,7 +452,7 @@ def unmeasured_action(
 ) -> tuple[Tone, str]:
     """Return tone and headline if nothing was measured.
 
-    `ends` are the ends of the estimated accuracy's range; by default, those in the calibration.
+    `ends` are the ends of the estimated accuracy's range; by default, the calibration's.
     """
     wrong_order = class_order_action(calibration)
     if wrong_order is not None:

@@ -7,10 +7,11 @@ before and after every step, so that an interrupted run can be continued.
 Anybody may have made a folder. So run.json may name only files that a run makes. A result is
 refused if it is a link that leads out of the folder.
 
-`place` replaces the results in a folder by those of another run, in its subfolder ``next/``. First,
-each result that must be kept gets a second name, with a number. Then the new results are moved into
-the folder, the journal last. The second names are written to the journal before they are used. So
-if the process is killed, `finish_placing` can continue, and the calibration in use is never lost.
+`place` replaces the results in a folder by the results of another run in its subfolder ``next/``.
+First, each result that must be kept gets a second name, with a number. Then the new results are
+moved into the folder, the journal last. The second names are written to the journal before they are
+used. So if the process is killed, `finish_placing` can continue, and the calibration in use is
+never lost.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """``covcal run --from``: make the results of an earlier run for new target rows.
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``, and
-compared on the new rows with those in use. With labels, the new calibration is used only if they
-prove that it is better. Without labels, it is used only if the user asks for it.
+compared on the new rows with the results in use. With labels, the new calibration is used only if
+they prove that it is better. Without labels, it is used only if the user asks for it.
 
 If the new rows raised the alarm of ``covcal watch``, nobody has said that they are normal. So a new
 calibration that is used keeps the reference data of the earlier one.
@@ -126,7 +126,7 @@ def renew(
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
     Raises `CovcalError` if no run has made the folder, or if classifier, classes or preprocessing
-    differ from those of the earlier run. Then the results in use do not change.
+    differ from the earlier run. Then the results in use do not change.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -233,7 +233,7 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
     """Compare two calibrations on the new rows: by labels, by the estimate, and by `watch`."""
-    # If their class frequencies differ, the estimate uses those of the new one.
+    # If their class frequencies differ, the estimate uses the frequencies of the new calibration.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}

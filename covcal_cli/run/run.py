@@ -116,7 +116,7 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one run. Each of them uses the results of those before it."""
+    """The steps of one run. Each step uses the results of earlier steps."""
 
     folder: Path
     settings: RunSettings
@@ -242,7 +242,7 @@ class Steps:
             ) from error
 
     def _model_name(self, model: str) -> str:
-        """Return the name of a model in run.json, with that of its weights."""
+        """Return the name of a model in run.json, with the name of its weights."""
         weights = self.settings.extraction.weights
         name = self._name(Path(model)) if Path(model).exists() else model
         return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"

@@ -1,4 +1,4 @@
-"""Measure how the values of kept columns differ from those of the calibration's rows.
+"""Measure how the values of kept columns differ from the values in the calibration's rows.
 
 Numbers are compared by the Kolmogorov-Smirnov test, and by the population stability index (PSI):
 the reference's values are divided into ten equal parts, and the PSI measures how the shares of

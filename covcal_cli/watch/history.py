@@ -9,7 +9,7 @@ changed, unless one of its lines begins like a period.
 A period that arrives late changes the verdicts of later periods. So periods are put in the order of
 time, and judged again from the first new one on.
 
-The alarm first compares the rows with those of the calibration. An alarm ends when the changed rows
+The alarm first compares the rows with the calibration's rows. An alarm ends when the changed rows
 become the new reference, which begins a new "segment" of the history. This happens if somebody
 accepts the changed rows (``--acknowledge``), or if the rows do not change again for a number of
 periods. From then on the alarm compares with the first periods of the segment. The verdict always
@@ -207,7 +207,7 @@ class Rule:
 
     tolerance: float
     threshold: float  # the evidence at which the alarm is raised
-    stable: int  # an alarm ends after so many periods without another change; 0 for never
+    stable: int  # an alarm ends after this many periods without another change; 0 for never
 
 
 def in_time(names: Sequence[str]) -> list[int]:

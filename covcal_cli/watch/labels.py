@@ -278,7 +278,7 @@ class Pools:
 
     starts: Sequence[int]  # indexes of the labelled periods at which a pool begins
     gaps: Sequence[Gap]
-    # index of the longest pool whose interval overlaps those of all shorter pools
+    # index of the longest pool whose interval overlaps the intervals of all shorter pools
     chosen: int
 
 
@@ -321,7 +321,7 @@ def pools(
     )
     ends = confidence - accuracy, confidence - highs, confidence - lows
     gaps = [Gap(*gap) for gap in zip(*(end.tolist() for end in ends), strict=True)]
-    # the first start whose interval overlaps those of all later starts
+    # the first start whose interval overlaps the intervals of all later starts
     highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
     lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
     chosen = next(

@@ -1,4 +1,4 @@
-"""Measure a period: how its rows differ from those of a calibration."""
+"""Measure a period: how its rows differ from the rows of a calibration."""
 
 import hashlib
 import math
@@ -204,7 +204,7 @@ def measurements(
     """Measure and yield every period of a file.
 
     If the history already has a period with the same rows, only its labels are read. A period has
-    "grown" if its first rows are those in the history.
+    "grown" if its first rows are the rows in the history.
 
     Raises
     ------
@@ -502,7 +502,7 @@ def distances(
 ) -> tuple[float | None, float | None, float | None]:
     """Return how far a period is from source and target: two AUCs, and the effective source rows.
 
-    An AUC is that of the best classifier between two domains. For normal domains with equal
+    An AUC belongs to the best classifier between two domains. For normal domains with equal
     covariance and squared Mahalanobis distance d2, it is Phi(sqrt(d2 / 2)), and the share of
     effective rows after importance weighting is exp(-d2).
     """
@@ -524,8 +524,8 @@ def signals_of(
 ) -> Iterator[tuple[str, float, float]]:
     """Yield for every signal the position of the rows among the reference rows.
 
-    The position is the mean rank of the rows minus that of the reference itself. The variance of
-    the ranks is returned too.
+    The position is the mean rank of the rows minus the mean rank of the reference rows. The
+    variance of the ranks is returned too.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Watch periods whose logits are in memory, with ``covcal.Watch``.
 
 Each period becomes a features file in memory, which the functions of ``covcal watch`` measure and
-judge. So numbers and verdicts are those of the command.
+judge. So numbers and verdicts are the same as with the command.
 """
 
 import hashlib
@@ -54,8 +54,9 @@ class Watch:
         Needed if `calibration` is a calibrator: the arrays that it was fitted on. Later rows are
         compared with them.
     target_columns, source_columns : data frames or dicts of arrays, optional
-        Other columns of these rows. The columns of later rows are compared with those of the
-        target. `segment` also needs those of the source, to estimate the accuracy of each segment.
+        Other columns of these rows. The columns of later rows are compared with the target's
+        columns. `segment` also needs the source's columns, to estimate the accuracy of each
+        segment.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. Without it the
         history is kept in memory.

@@ -1,6 +1,6 @@
 """The records of a watch: a period with its numbers and verdict, and the result of a run.
 
-The record of a period is one line of the history. Its numbers use no labels except those that you
+The record of a period is one line of the history. Its numbers use no labels except labels that you
 give: rows you labelled (`covcal label`), ``--labels`` or ``--target-labels``.
 """
 
@@ -87,7 +87,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """How the values of a kept column differ from those of the calibration's rows."""
+    """How the values of a kept column differ from the values in the calibration's rows."""
 
     name: str
     rows: Number
@@ -189,7 +189,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class SegmentVerdict:
-    """The verdict on those rows of a period that have one value of a column."""
+    """The verdict on the rows of a period that have one value of a column."""
 
     period: str
     segment: str
@@ -223,7 +223,8 @@ class Measured:
     auc_source: Share | None
     # effective sample size of the source rows after weighting them towards the period
     effective_rows: NonNegative | None
-    # by signal: mean rank of the rows among the reference rows, minus that of the reference itself
+    # by signal: mean rank of the rows among the reference rows, minus the reference rows' own mean
+    # rank
     signals: Mapping[str, Difference]
     variances: Mapping[str, Share]  # by signal: variance of the ranks
     signal_rows: Count  # number of rows behind the signals and distances

@@ -322,7 +322,7 @@ class Reference(Document):
     joint: Packed | None
     coordinates: Coordinates
     source: SourceSketch
-    # whether the data are those of an earlier calibration, because the rows of this one raised an
+    # whether the data come from an earlier calibration, because the rows of this one raised an
     # alarm
     is_carried_over: bool = False
     columns: tuple[ColumnSketch, ...] = ()  # the kept columns whose values can be compared

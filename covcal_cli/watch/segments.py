@@ -1,6 +1,6 @@
 """Judge the segments of a period: the rows that have the same value in a kept column.
 
-A segment is compared with those rows of the calibration that have the same value. Its accuracy is
+A segment is compared with the calibration's rows that have the same value. Its accuracy is
 estimated with the source rows of the segment, because the classes of other segments may differ. Its
 drift is measured for the confidence, the predicted class and the kept columns. Intervals from
 labels, and p-values, are corrected for the number of segments.

@@ -57,7 +57,7 @@ class WatchSettings:
     false_alarms: float = 0.05  # the most false alarms per year
     # if confidence and accuracy differ by more than this, the verdict is "off"
     tolerance: float = 0.05
-    stable: int = 8  # an alarm ends after so many periods without another change; 0 for never
+    stable: int = 8  # an alarm ends after this many periods without another change; 0 for never
     # a kept column, or "predicted": each of its values gets a verdict too
     segment: str | None = None
     target_labels: bool = False  # whether target labels in the files are used
@@ -170,7 +170,7 @@ def watch(
             raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
-    if not files:  # if a file has changed, its rows are no longer those of the history
+    if not files:  # if a file has changed, its rows are no longer the rows in the history
         entries_now = [entry for entry in entries_now if entry.state == "same"]
 
     reported, notes, now = extended(

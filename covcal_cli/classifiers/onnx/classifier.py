@@ -196,7 +196,7 @@ class OpenedOnnx:
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
         if not valid_rows(logits).all():
-            # the caller knows the ids of the rows, and reports those that are not numbers
+            # the caller knows the ids of the rows, and reports rows with NaN or infinity
             return OnnxClassifier(reading, notes)
         # Check that the scores are a linear function of phi, that the output follows from them, and
         # that reading tensors changes nothing.
@@ -218,7 +218,7 @@ class OpenedOnnx:
     def _compared(
         self, reading: Reading, batch: Inputs, values: Mapping[str, AnyArray], limit: float
     ) -> _Comparison:
-        """Return a way to read tensors with which the output is that of the unchanged model.
+        """Return a way to read tensors that does not change the output of the model.
 
         If tensors are read, ONNX Runtime may not fuse operators, and then rounds differently.
         """
@@ -227,7 +227,7 @@ class OpenedOnnx:
         if error <= limit:
             return _Comparison(original, runner, error)
         original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
-        # Perhaps without any fused operators the output is that of the unchanged model.
+        # Perhaps without any fused operators, reading does not change the output.
         runner = self._start(reading.head, fuse=False)
         values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)
@@ -301,7 +301,7 @@ class OnnxClassifier:
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
-        # the caller knows the ids of rows that are not numbers, and reports them
+        # the caller knows the ids of the rows, and reports rows with NaN or infinity
         if labels is not None and valid_rows(logits).all():
             limit = reading.rounding(values, features)
             reading = reading.proved_affine(self.proof, features, scores, limit)

@@ -153,7 +153,7 @@ def read_onnx(path: Path) -> OnnxFile:
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the full names of ONNX Runtime's execution providers; by default that of the CPU.
+    """Return the full names of ONNX Runtime's execution providers; by default, the CPU provider.
 
     `asked` has full names, or short names in any case (``cpu``, ``cuda``, ``tensorrt``).
     """
@@ -304,7 +304,7 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
 
 
 def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return all tensors of a model that are in other files, with those of subgraphs."""
+    """Return all tensors of a model and its subgraphs that are in other files."""
     return [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
 
 
@@ -332,7 +332,8 @@ def model_sha256(data: bytes, files: dict[str, Path]) -> str:
     """Return the sha256 of a model and its weights in other files.
 
     Without external weights it is the sha256 of the file. With weights in other files, it is the
-    sha256 of a list: the sha256 of the file, then those of the other files, sorted by name.
+    sha256 of a list of hashes: first the hash of the file, then the hashes of the other files,
+    sorted by name.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:

@@ -285,7 +285,7 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that may hold the classes, without those from inside the network."""
+    """Return the outputs that may hold the classes, but no outputs from inside the network."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
@@ -353,7 +353,7 @@ def sum_of_heads(
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # compute b, the step and W of the sum from those of the heads
+    # compute b, the step and W of the sum from the same numbers of the heads
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]

@@ -99,7 +99,7 @@ class Linear:
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """Return operator and name of a node; without a name, that of its output."""
+    """Return operator and name of a node; if it has no name, the name of its output."""
     return f"{node.op_type} {node.name or node.output[0]}"
 
 

@@ -127,7 +127,7 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 
 
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
-    """Return the sizes of a row of an output, without those of 1; a free size is 0.
+    """Return the sizes of a row of an output that are not 1; a free size counts as 0.
 
     The rows are the first axis. In an output of shape [1, N, K] they are the second axis, if N
     equals the first axis of the model's input: both are free, or both are the same number above 1.
@@ -270,7 +270,7 @@ def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
 
 
 def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the labels from which the node takes the label that an ArgMax chose, else none."""
+    """Return a node's list of labels if an ArgMax chooses one of them; else none."""
     maker = graph.maker(node.input[1])
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()

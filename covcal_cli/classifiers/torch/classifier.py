@@ -392,7 +392,7 @@ class TorchClassifier:
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
-        # the caller knows the ids of rows that are not numbers, and reports them
+        # the caller knows the ids of the rows, and reports rows with NaN or infinity
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)

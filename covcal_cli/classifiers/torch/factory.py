@@ -24,8 +24,8 @@ from covcal_cli.errors import CovcalError
 def open_function(reference: str, weights: Path | None) -> Program:
     """Make the module that ``module:function`` returns. It may be in the current folder.
 
-    Its sha256 is that of the state_dict (names, types, shapes and bytes, sorted by name). So it
-    depends on the weights, and not on the code.
+    Its sha256 is computed from the state_dict (names, types, shapes and bytes, sorted by name). So
+    it depends on the weights, and not on the code.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)

@@ -282,7 +282,7 @@ def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
 def _rows(
     program: Any, declared: list[tuple[str, Shape, torch.dtype]], n: int
 ) -> tuple[Tensor, ...]:
-    """Return random rows of the declared shapes; free sizes are those of the file's example."""
+    """Return random rows of the declared shapes; free sizes are taken from the file's example."""
     examples = program.example_inputs[0] if program.example_inputs else ()
     generator = torch.Generator().manual_seed(0)
     rows = []

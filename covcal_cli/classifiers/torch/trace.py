@@ -82,7 +82,7 @@ def parameter_names(module: torch.nn.Module) -> dict[int, str]:
 def read_call(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
 ) -> LayerCall | None:
-    """Return the call of an operator as that of a linear layer; None if it is none.
+    """Return a `LayerCall` if the operator is a linear layer, else None.
 
     `func` is the ``torch.ops.OpOverload``; `names` come from `parameter_names`.
     """
@@ -145,7 +145,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return the address of the memory block of a tensor, which is also that of its views."""
+    """Return the address of the memory block of a tensor. Its views have the same address."""
     return tensor.untyped_storage().data_ptr()
 
 

@@ -133,13 +133,13 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# Classifiers that Ultralytics exported have metadata on their preprocessing. It is that of
-# torchvision: the shorter side is resized to the image size, the centre is cropped, and pixels are
-# divided by 255. Ultralytics reads files with OpenCV, which turns images upright as EXIF says.
+# Classifiers that Ultralytics exported have metadata on their preprocessing. It is the same as
+# torchvision's: the shorter side is resized to the image size, the centre is cropped, and pixels
+# are divided by 255. Ultralytics reads files with OpenCV, which turns images upright as EXIF says.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
-    """Return whether a model's metadata are those of an Ultralytics classifier."""
+    """Return whether a model's metadata come from an Ultralytics classifier."""
     return "imgsz" in metadata and metadata.get("task") == "classify"
 
 

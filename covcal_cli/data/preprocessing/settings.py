@@ -81,7 +81,7 @@ class Preprocessing:
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings, with those that `flags` sets replaced.
+        """Return these settings; every setting that `flags` has replaces the setting here.
 
         If `flags` sets only the size, resizing and cropping are replaced too, because they would
         contradict it.
@@ -189,7 +189,7 @@ class Preprocessing:
         return f" --resize {lengths}, or another --preprocess"
 
     def _resize(self, size: Size, color: Color) -> Resize:
-        """Return how to resize, with all lengths known. `size` is that of the model's input."""
+        """Return how to resize, with all lengths known. `size` is the size of the model's input."""
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(

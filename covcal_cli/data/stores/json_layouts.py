@@ -407,7 +407,7 @@ class Choices:
 
 
 def _reached(text: str, rest: dict[int, str]) -> list[int]:
-    """Return the answers that a token completes; if there are none, those that it begins."""
+    """Return the answers that a token completes; if there are none, the answers that it begins."""
     if not text.strip():
         return []
     whole = [

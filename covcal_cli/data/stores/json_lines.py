@@ -48,7 +48,7 @@ from covcal_cli.data.stores.store import (
 from covcal_cli.errors import CovcalError
 
 _CHUNK = 1 << 16  # how many characters of a list are read at once
-# Numbers of the first blocks of rows are kept in memory, up to so many bytes.
+# Numbers of the first blocks of rows are kept in memory, up to a number of bytes.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # bytes of memory that Python takes for a number and its key
 # characters of a text that are kept, except for labels, ids and paths; longer texts are no groups

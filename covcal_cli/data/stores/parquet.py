@@ -26,14 +26,14 @@ from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_feature
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
 
-_HEAD = 8  # so many first values show what a column contains
+_HEAD = 8  # this many first values show what a column contains
 _BUFFER = 1 << 13  # without a buffer, pyarrow would read a whole column of a row group
 _FEWEST, _USUAL = 64, 1 << 13  # rows in a batch
 _PAGES = 2 << 20  # bytes of memory that a column takes while it is read
 _ENOUGH = 128 << 20  # if all columns need more bytes than this, they are read in several sets
 _SET = 16 << 20  # bytes that the columns of one set may need
 _HELD = 64 << 20  # bytes of the rows that are joined from several sets at a time
-# at least so many rows are joined at a time, because each time all earlier rows of the group are
+# at least this many rows are joined at a time, because each time all earlier rows of the group are
 # read again
 _FEWEST_HELD = 1 << 16
 

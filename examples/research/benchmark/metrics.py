@@ -36,7 +36,8 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = tuple(CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-LEAST = 5  # a class is compared if at least so many rows have it, and so many are predicted as it
+# a class is compared if at least this many rows have it, and this many are predicted as it
+LEAST = 5
 # whether there are two classes, the metric, and the error of each method
 Errors = tuple[bool, str, dict[str, float]]
 # values by metric and class; class None is the number of the shift
