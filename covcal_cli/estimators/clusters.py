@@ -32,6 +32,9 @@ _STEPS = 10  # the most steps of the clustering
 # cluster's powers change less than this, relative to the sum of the cluster's points, the change is
 # rounding too.
 _ROUNDING = 1e-7
+# Two cosines that differ by less count as equal. Then the row is in the cluster of its label: where
+# the centres of two classes coincide, rounding must not decide.
+_TIE = 1e-6
 _MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
 # number of Sinkhorn steps in each clustering step, which move the shares towards the fixed ones
 _NUDGES = 5
@@ -121,11 +124,14 @@ def strays(
     shape (K,).
     """
     cosines: Float32s = points @ centres.directions.T
-    free, fixed = (
-        np.asarray(_clustered(points, centres, start, fixed) != predictions, dtype=np.float64)
-        for start, fixed in ((cosines.copy(), None), (cosines, shares))
-    )
-    return free, fixed
+    own = np.searchsorted(centres.classes, predictions).clip(max=len(centres.classes) - 1)
+    has_centre = centres.classes[own] == predictions
+    results = []
+    for start, fixed in ((cosines.copy(), None), (cosines, shares)):
+        _cluster(points, centres, start, fixed)
+        nearest = start[np.arange(len(start)), own] > start.max(axis=1) - _TIE
+        results.append(np.asarray(~(has_centre & nearest), dtype=np.float64))
+    return results[0], results[1]
 
 
 @dataclass(frozen=True)
@@ -192,12 +198,12 @@ def _centred(logits: Floats) -> Float64s:
     return values
 
 
-def _clustered(
+def _cluster(
     points: Float32s, centres: Centres, cosines: Float32s, shares: Float64s | None
-) -> Labels:
-    """Return the class of each point's nearest centre after clustering, shape (n,).
+) -> None:
+    """Cluster the points, and write their cosines to the last centres into `cosines`, (n, m).
 
-    `cosines`, shape (n, m), are between the points and the first centres; they are overwritten.
+    At the start, `cosines` are those to the first centres.
     With about as many classes as rows, most clusters soon keep their rows. So each step computes
     only the centres whose rows changed, and the cosines to the centres that moved.
     """
@@ -229,8 +235,6 @@ def _clustered(
         columns = _places(moved)
         directions[columns], apart[columns] = moved_to[moved[changed]], 0.0
         cosines[:, columns] = points @ directions[columns].T
-    labels: Labels = centres.classes[cosines.argmax(axis=1)]
-    return labels
 
 
 def _places(chosen: Booleans) -> Labels | slice:

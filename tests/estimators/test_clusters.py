@@ -148,3 +148,13 @@ def test_periods_share_the_clusters_of_their_source() -> None:
     assert later.of_source is inputs.of_source
     assert clusterings(later) == clusterings(alone)
     assert replace(inputs, source_logits=inputs.source_logits[::-1]).of_source.keys() == {"of"}
+
+
+def test_where_class_centres_coincide_rounding_decides_nothing() -> None:
+    """Both classes have most rows on one side: their centres are equal, so no row strays."""
+    rows = np.array([[2.0, -2.0], [2.0, -2.0], [-1.0, 1.0]])
+    source, labels = np.tile(rows, (40, 1)), np.repeat([0, 1], 60)
+    for target in (np.tile(rows, (30, 1)), np.tile(rows[[0, 2, 2, 2, 2]], (20, 1))):
+        inputs = EstimatorInputs(source, labels, target, 2.0)
+        for estimate in clusterings(inputs).values():
+            assert estimate.accuracy == inputs.source_correct.mean()
