@@ -139,35 +139,21 @@ class Places:
     """For each predicted class: mean and spread of all logits of its rows."""
 
     classes: Labels  # (m,), the classes that are predicted for enough rows, ascending
-    counts: Labels | Float64s  # (m,), number of their rows; with weights, the effective number
+    counts: Labels  # (m,), number of their rows
     means: Float64s  # (m, K)
     spreads: Float64s  # (m, K)
     rows: int  # number of all rows, also of rows of other classes
 
 
-def places(logits: Floats, at_least: int = 1, weights: Float64s | None = None) -> Places:
-    """Return `Places` of the classes that are predicted for `at_least` rows, from logits (n, K).
-
-    `weights`, (n,), weigh the rows in the means, but not in the spreads.
-    """
+def places(logits: Floats, at_least: int = 1) -> Places:
+    """Return `Places` of the classes that are predicted for `at_least` rows, from logits (n, K)."""
     values, predictions = _centred(logits), logits.argmax(axis=1)
-    n_classes = logits.shape[1]
-    counts: Labels | Float64s = np.bincount(predictions, minlength=n_classes)
-    if weights is not None:
-        sums, squares = (
-            np.bincount(predictions, power, minlength=n_classes) for power in (weights, weights**2)
-        )
-        counts = np.divide(sums**2, squares, out=np.zeros(n_classes), where=squares > 0)
+    counts = np.bincount(predictions, minlength=logits.shape[1])
     classes = np.flatnonzero(counts >= at_least)
-    groups = [predictions == number for number in classes]
-    shape = (len(classes), n_classes)
-    means = np.array(
-        [
-            np.average(values[group], axis=0, weights=None if weights is None else weights[group])
-            for group in groups
-        ]
-    ).reshape(shape)
-    spreads = np.array([values[group].std(axis=0) for group in groups]).reshape(shape)
+    groups = [values[predictions == number] for number in classes]
+    shape = (len(classes), logits.shape[1])
+    means = np.array([group.mean(axis=0) for group in groups]).reshape(shape)
+    spreads = np.array([group.std(axis=0) for group in groups]).reshape(shape)
     return Places(classes, counts[classes], means, spreads, len(values))
 
 
@@ -194,12 +180,9 @@ def move(source: Places, target: Places) -> float:
     return min(math.sqrt(max(square, 0.0)), _LARGEST_MOVE)
 
 
-def change_within_classes(inputs: EstimatorInputs, weights: Float64s | None = None) -> Guard:
-    """Check whether rows of the same predicted class have moved between the domains.
-
-    `weights`, (n_v,), give the source rows the class frequencies of the target.
-    """
-    source = places(inputs.source_logits, LEAST_ROWS_OF_CLASS, weights)
+def change_within_classes(inputs: EstimatorInputs) -> Guard:
+    """Check whether rows of the same predicted class have moved between the domains."""
+    source = inputs.once("places", lambda: places(inputs.source_logits, LEAST_ROWS_OF_CLASS))
     return shift_within_classes(move(source, places(inputs.target_logits)))
 
 

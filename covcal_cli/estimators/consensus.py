@@ -70,7 +70,6 @@ from covcal_cli.estimators.inputs import (
     slope,
     variance_of_mean,
 )
-from covcal_cli.estimators.label_shift import FrequencyChange, frequency_change
 from covcal_cli.maths.temperature import MIN_ERRORS
 from covcal_cli.records import Guard
 
@@ -90,8 +89,6 @@ REACH, REACH_OF_ONE_CONFIDENCE = (
     "test shifts"
     for held in ("90 % of 144", "84 % of 122")
 )
-# With more classes, class frequencies on the target are not estimated: that takes long.
-_MOST_CLASSES_OF_FREQUENCIES = 100
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
 # Why only DoC is used, for each check that may have failed.
@@ -161,16 +158,12 @@ class Estimates(Mapping[str, Estimate]):
             if not cot_or_other.trusted:
                 cot_or_other = self["agreement"] if "agreement" in self else self["doc"]
             return consensus(inputs, [cot_or_other], [])
-        fall = confidence_change(inputs)
+        checks = [confidence_change(inputs)]
         if not inputs.has_all_classes:
-            return by_confidence(inputs, self, fall)
-        few = inputs.n_classes <= _MOST_CLASSES_OF_FREQUENCIES
-        change = frequency_change(inputs) if few else None
-        weights = None if change is None else change.weights
-        checks = [fall, change_within_classes(inputs, weights)]
+            return by_confidence(inputs, self, checks[0])
         if inputs.n_classes > 2:
-            checks += self[CLUSTERING].guards
-        return combined(inputs, self, checks, change=change)
+            checks += [change_within_classes(inputs), *self[CLUSTERING].guards]
+        return combined(inputs, self, checks)
 
 
 def combined(
@@ -178,26 +171,22 @@ def combined(
     estimates: Mapping[str, Estimate],
     checks: Sequence[Guard],
     drift: float | None = None,
-    change: FrequencyChange | None = None,
 ) -> Estimate:
     """Return the combined estimate if the user does not give the class frequencies.
 
     - `inputs`, `estimates`: the inputs, and the estimates by name. A missing estimator is not used.
-    - `checks`: `fall in confidence`, `shift within classes` and, for more than two classes,
+    - `checks`: `fall in confidence` and, for more than two classes, `shift within classes` and
       `source clusters`, as far as they could be computed.
     - `drift`: the share of predicted labels that would have to change to be as frequent as on the
       source; by default it is computed from `inputs`.
-    - `change`: the change of class frequencies, with whose weights `shift within classes` was
-      checked; None if it was checked without weights.
     """
     doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY
     others = [estimates[name] for name in names if name in estimates]
+    if not could_be_frequencies(checks[0]):
+        checks = checks[:1]
     failed = [guard.name for guard in checks if not guard.passed]
-    if change is not None and SHIFT_WITHIN_CLASSES in failed:
-        reason = _DOC_BECAUSE[SHIFT_WITHIN_CLASSES]
-        estimate = consensus(inputs, doc_alone, others, reason=reason, change=change)
-    elif failed and could_be_frequencies(checks[0]):
+    if failed:
         others = [estimate for estimate in others if estimate.name != "doc"]
         reason = _DOC_BECAUSE.get(failed[0], _NO_CLUSTERS)
         estimate = consensus(inputs, doc_alone, others, drift=drift, reason=reason)
@@ -239,38 +228,27 @@ def consensus(
     *,
     drift: float | None = None,
     reason: str = "",
-    change: FrequencyChange | None = None,
 ) -> Estimate:
-    """Combine the `used` estimates by the rule above; `unused` ones can only widen the interval.
-
-    If only the class frequencies changed, `change` corrects the estimate of DoC, which is `used`.
-    """
+    """Combine the `used` estimates by the rule above; `unused` ones can only widen the interval."""
+    accuracy = _extrapolated(inputs, used)
     every = [*used, *unused]
-    names = ", ".join(estimate.name for estimate in used)
-    if change is None:
-        accuracy = _extrapolated(inputs, used)
-        median = f"by the median of {names}" if len(used) > 1 else f"by {names}"
-        text = f"the accuracy changes {FACTOR} times as much from source to target as {median}"
-        drift = inputs.predicted_drift if drift is None else drift
-    else:
-        accuracy = float(np.clip(used[0].accuracy + change.correction, 0.0, 1.0))
-        text = f"the accuracy is that by {names}, corrected for the estimated class frequencies"
-        drift = change.drift
     sampling = _sampling(inputs, accuracy)
     distance = disagreement(every)
     reach = (_LEAST_OF_TWO if inputs.n_classes == 2 else _LEAST) + sampling
     reach += _PER_DISTANCE * distance.value
-    reach += _PER_DRIFT * drift
+    reach += _PER_DRIFT * (inputs.predicted_drift if drift is None else drift)
     ends = [max(accuracy - reach, 0.0), min(accuracy + reach, 1.0)]
-    if reason in _DOC_BECAUSE.values() and change is None:
+    if reason in _DOC_BECAUSE.values():
         ends.append(_extrapolated(inputs, unused))
+    names = ", ".join(estimate.name for estimate in used)
+    median = f"by the median of {names}" if len(used) > 1 else f"by {names}"
     because = f" (used because {reason})" if reason else ""
     return Estimate(
         "combined",
         accuracy,
         min(ends),
         max(ends),
-        text + because,
+        f"the accuracy changes {FACTOR} times as much from source to target as {median}{because}",
         (distance, enough_rows(sampling)),
         REACH if inputs.has_all_classes else REACH_OF_ONE_CONFIDENCE,
     )

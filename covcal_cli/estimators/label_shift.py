@@ -14,7 +14,7 @@ w = mu. Two methods solve this for noisy C and mu:
   published code uses predicted labels by default.
 
 If more than the class frequencies shifts, these estimates are badly wrong. So covcal uses them only
-if the user asks, or if the rows of the predicted classes have not moved (`frequency_change`).
+if the user asks.
 """
 
 import math
@@ -29,7 +29,7 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.estimators.guards import condition
-from covcal_cli.estimators.inputs import EstimatorInputs, Z
+from covcal_cli.estimators.inputs import EstimatorInputs
 from covcal_cli.files import require_file
 from covcal_cli.forecast import enough_errors
 from covcal_cli.maths.odds import probabilities
@@ -39,7 +39,6 @@ Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
 _ALPHA = 0.01  # the factor 0.01 of rho, from the published code
 _LEAST_RIDGE = 1e-12  # added to the diagonal of C^T C, as a share of its trace
-_RIDGE = 1e-4  # the same for the sampling error of `frequency_change`
 _BISECTIONS = 60
 _PATIENCE = 3
 
@@ -56,64 +55,9 @@ class LabelShift:
     guards: tuple[Guard, ...]
 
 
-@dataclass(frozen=True)
-class FrequencyChange:
-    """What follows for the accuracy if only the class frequencies changed."""
-
-    weights: Float64s  # (n_v,): of each source row, the ratio w_k of its class k; their mean is 1
-    # DoC is used as if the source had the target's class frequencies. This is what that adds to its
-    # estimate, made smaller by the sampling error.
-    correction: float
-    drift: float  # `EstimatorInputs.predicted_drift` of the weighted source rows
-
-
 def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
     """Estimate the ratios of class frequencies, by BBSE or RLLS."""
     joint, means = confusion(inputs)
-    gap = means - joint.sum(axis=1)
-    pi = np.bincount(inputs.source_labels, minlength=inputs.n_classes) / inputs.n_source
-    ratios = _ratios(inputs, joint, means, solver)
-    guards = (
-        condition(float(np.linalg.cond(joint[:, pi > 0]))),
-        enough_errors(inputs.source_errors, inputs.n_source),
-    )
-    prior = pi * ratios
-    moved = 0.5 * float(np.abs(prior - pi).sum())
-    return LabelShift(ratios, prior, moved, _sigmas(gap, inputs), guards)
-
-
-def frequency_change(inputs: EstimatorInputs) -> FrequencyChange:
-    """Correct the estimate of DoC for the class frequencies on the target, which RLLS estimates.
-
-    Let g be the calibration gap of a source row: 1 if the classifier is right there, else 0, minus
-    the confidence. DoC is the mean target confidence plus the mean of g. With weights w of the rows
-    the second mean is mean(w g), so the correction is d = mean(w g) - mean(g). Its sampling error s
-    follows from C w = mu: a change of mu changes mean(w g) by u mu, where C^T u are the sums of g
-    by label. The correction is d (1 - (1.96 s / d)^2), or 0 if d is smaller than 1.96 s.
-    """
-    joint, means = confusion(inputs)
-    labels, gaps = inputs.source_labels, inputs.source_correct - inputs.source_confidence
-    weights = _ratios(inputs, joint, means, "rlls")[labels]
-    correction = float((weights * gaps).mean() - gaps.mean())
-    sums = np.bincount(labels, gaps, minlength=inputs.n_classes) / inputs.n_source
-    gram = joint @ joint.T
-    ridge = _RIDGE * float(np.trace(gram)) * np.eye(len(gram))
-    effects = np.linalg.solve(gram + ridge, joint @ sums)
-    on_source, on_target = (
-        effects @ probabilities(logits, inputs.temperature)
-        for logits in (inputs.source_logits, inputs.target_logits)
-    )
-    variance = float((weights * (gaps - on_source) - gaps).var()) / inputs.n_source
-    variance += float(on_target.var()) / inputs.n_target
-    noise = min(1.0, Z**2 * variance / max(correction**2, sys.float_info.min))
-    before = np.bincount(inputs.source_predictions, weights, minlength=inputs.n_classes)
-    after = inputs.predicted_shares()[1]
-    drift = 0.5 * float(np.abs(before / inputs.n_source - after).sum())
-    return FrequencyChange(weights, correction * (1 - noise), drift)
-
-
-def _ratios(inputs: EstimatorInputs, joint: Float64s, means: Float64s, solver: Solver) -> Float64s:
-    """Solve C w = mu for the ratios w, (K,); 0 for classes without a source row."""
     pi = np.bincount(inputs.source_labels, minlength=inputs.n_classes) / inputs.n_source
     present = np.flatnonzero(pi)
     gap = means - joint.sum(axis=1)
@@ -127,7 +71,13 @@ def _ratios(inputs: EstimatorInputs, joint: Float64s, means: Float64s, solver: S
     total = float(pi[present] @ solved)
     ratios = np.zeros(inputs.n_classes)
     ratios[present] = solved / total if total > 0 else 1.0
-    return ratios
+    guards = (
+        condition(float(np.linalg.cond(joint))),
+        enough_errors(inputs.source_errors, inputs.n_source),
+    )
+    prior = pi * ratios
+    moved = 0.5 * float(np.abs(prior - pi).sum())
+    return LabelShift(ratios, prior, moved, _sigmas(gap, inputs), guards)
 
 
 def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
