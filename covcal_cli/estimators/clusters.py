@@ -14,6 +14,7 @@ class frequencies changed.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -32,9 +33,9 @@ _STEPS = 10  # the most steps of the clustering
 # cluster's powers change less than this, relative to the sum of the cluster's points, the change is
 # rounding too.
 _ROUNDING = 1e-7
-# Two cosines that differ by less count as equal. Then the row is in the cluster of its label: where
-# the centres of two classes coincide, rounding must not decide.
-_TIE = 1e-6
+# Two centres coincide if their squared distance is smaller. They share a cluster, because only
+# rounding could decide which of them is nearer to a row.
+_COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
 # number of Sinkhorn steps in each clustering step, which move the shares towards the fixed ones
 _NUDGES = 5
@@ -59,6 +60,14 @@ class Centres:
 
     classes: Labels  # (m,), the classes that have rows, ascending
     directions: Float32s  # (m, K), each of length 1
+
+    @cached_property
+    def first_equal(self) -> Labels:
+        """For each centre, the index of the first centre that coincides with it, shape (m,)."""
+        cosines = self.directions @ self.directions.T
+        lengths = cosines.diagonal()
+        first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)
+        return first
 
 
 def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
@@ -124,14 +133,16 @@ def strays(
     shape (K,).
     """
     cosines: Float32s = points @ centres.directions.T
-    own = np.searchsorted(centres.classes, predictions).clip(max=len(centres.classes) - 1)
-    has_centre = centres.classes[own] == predictions
-    results = []
-    for start, fixed in ((cosines.copy(), None), (cosines, shares)):
-        _cluster(points, centres, start, fixed)
-        nearest = start[np.arange(len(start)), own] > start.max(axis=1) - _TIE
-        results.append(np.asarray(~(has_centre & nearest), dtype=np.float64))
-    return results[0], results[1]
+    shared = np.arange(len(shares))
+    shared[centres.classes] = centres.classes[centres.first_equal]
+    free, fixed = (
+        np.asarray(shared[nearest] != shared[predictions], dtype=np.float64)
+        for nearest in (
+            _clustered(points, centres, cosines.copy(), None),
+            _clustered(points, centres, cosines, shares),
+        )
+    )
+    return free, fixed
 
 
 @dataclass(frozen=True)
@@ -198,12 +209,12 @@ def _centred(logits: Floats) -> Float64s:
     return values
 
 
-def _cluster(
+def _clustered(
     points: Float32s, centres: Centres, cosines: Float32s, shares: Float64s | None
-) -> None:
-    """Cluster the points, and write their cosines to the last centres into `cosines`, (n, m).
+) -> Labels:
+    """Return the class of each point's nearest centre after clustering, shape (n,).
 
-    At the start, `cosines` are those to the first centres.
+    `cosines`, shape (n, m), are between the points and the first centres; they are overwritten.
     With about as many classes as rows, most clusters soon keep their rows. So each step computes
     only the centres whose rows changed, and the cosines to the centres that moved.
     """
@@ -235,6 +246,8 @@ def _cluster(
         columns = _places(moved)
         directions[columns], apart[columns] = moved_to[moved[changed]], 0.0
         cosines[:, columns] = points @ directions[columns].T
+    labels: Labels = centres.classes[cosines.argmax(axis=1)]
+    return labels
 
 
 def _places(chosen: Booleans) -> Labels | slice:
