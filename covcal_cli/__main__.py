@@ -2,10 +2,10 @@
 
 Ctrl-C always ends the command: it is neither lost nor reported as another error. If Ctrl-C
 interrupts the loading of a compiled module, the module raises another error or ends the process. So
-the handler waits until the module is loaded. Other compiled code may also turn Ctrl-C into another
-error. So `was_interrupted` is asked before an error is reported. Python prints an exception in a
-destructor, or in the callback of a weak reference, and continues. If Ctrl-C arrives there, the
-handler raises it again shortly afterwards.
+the handler waits until the module is loaded. Compiled code may also turn Ctrl-C into another error
+at other times. So `was_interrupted` is asked before an error is reported. Python prints an
+exception in a destructor, or in the callback of a weak reference, and continues. If Ctrl-C arrives
+there, the handler raises it again shortly afterwards.
 """
 
 import _thread

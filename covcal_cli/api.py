@@ -17,10 +17,10 @@
     watch = covcal.Watch("cal.json", history="watch.jsonl")
     print(watch.observe(new_logits, period="2026-11-29").answer)
 
-The names in `__all__` are public. They keep their meaning within a major version, but results may
-get more fields. All other names in the package are private and may change. To make this import
-fast, the module of a public name is loaded when the name is first used. A wrong argument raises a
-`CovcalError` that names the argument.
+The names in `__all__` are public. Public names keep their meaning within a major version, but
+results may get more fields. All other names in the package are private and may change. To make this
+import fast, the module of a public name is loaded when the name is first used. A wrong argument
+raises a `CovcalError` that names the argument.
 """
 
 from importlib import import_module

@@ -1,11 +1,11 @@
 """Apply calibrations to files, and refuse files that a calibration does not fit.
 
-A calibration scales the logits of a "forecaster". This is the classifier itself, or the network
-that covcal adapt trained ("aligned"). An adapted file contains the aligned logits of its own rows.
-For later rows, `networks_for` returns the networks that compute aligned logits from the features
-phi(x), with NumPy.
-`read_named` reads several calibrations, and `scaled_logits` applies them to one file.
-`source_accuracy` is the classifier's accuracy on labelled source rows that it was not trained on.
+A calibration scales the logits of a "forecaster". A forecaster is the classifier itself, or the
+network that covcal adapt trained ("aligned"). An adapted file contains the aligned logits of its
+own rows. For later rows, `networks_for` returns the networks that compute aligned logits from the
+features phi(x), with NumPy. `read_named` reads several calibrations, and `scaled_logits` applies
+them to one file. `source_accuracy` is the classifier's accuracy on labelled source rows that it was
+not trained on.
 
 A calibration fits a file if both have the same model, classes and feature columns, and if both read
 the model in the same way: the same output tensors, and images preprocessed in the same way.
@@ -118,10 +118,11 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that compute the aligned logits of `file`, or None if it needs none.
 
-    A calibration that scales the classifier's own logits needs no networks. An adapted file holds
-    its aligned logits, so it needs none either. The networks come from the adapted file `networks`,
-    or from the file that cal.json (`document`) names. Networks that do not belong to the
-    calibration are refused. So is a file that the calibration does not fit (`require_fitting`).
+    A calibration that scales the classifier's own logits needs no networks. An adapted file
+    contains its aligned logits, so it needs no networks either. The networks come from the adapted
+    file `networks`, or from the file that cal.json (`document`) names. Networks that do not belong
+    to the calibration are refused. A file that the calibration does not fit is refused too
+    (`require_fitting`).
     """
     require_fitting(
         calibration, document, file, allow_other_preprocessing=allow_other_preprocessing

@@ -5,10 +5,10 @@
 
 Every node must find model and data under the same path. Each actor opens the model once and proves
 its last layer. Ray Data then sends it pieces of the rows, in any order. The results are joined by
-row number, and every id is checked. They go into the spool, in which a stopped ``covcal extract``
-also keeps its rows. ``extract`` then finds that every row is done, makes all its checks and writes
-the file. On machines of one kind, the bytes are the same as without Ray. After an error the spool
-remains, and ``--resume`` runs only the missing rows.
+row number, and every id is checked. The results go into the spool, in which a stopped ``covcal
+extract`` also keeps its rows. ``extract`` then finds that every row is done, makes all its checks
+and writes the file. On machines of one kind, the bytes are the same as without Ray. After an error
+the spool remains, and ``--resume`` runs only the missing rows.
 
 `Extractor`, `pieces_of` and `Join` do not use Ray, so you can use them with other engines.
 """

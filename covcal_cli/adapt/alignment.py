@@ -135,7 +135,8 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Store the networks of the check before; at the first check, the present ones.
+                    # Store the networks of the check before; at the first check, store the present
+                    # networks.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)
@@ -271,8 +272,8 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
     """Return a function from rows, (r, p), to the logits of "came from the source", (r,).
 
-    It is a logistic regression fitted to `source`, (n, p), and `target`, (m, p); both domains weigh
-    the same.
+    The function is a logistic regression fitted to `source`, (n, p), and `target`, (m, p); both
+    domains weigh the same.
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)

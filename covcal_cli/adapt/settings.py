@@ -2,8 +2,8 @@
 
 ``examples/research/choose_adapt_settings.py`` chose ``default``. No shift with MNIST was used for
 that. The table has the ECE in % of fl+temp and fl+iw+temp with three members, and the standard
-deviation (sd) over single members. It is the mean over five families with eight shifts: synthetic
-data, corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10 and Amazon reviews.
+deviation (sd) over single members. All numbers are means over five families with eight shifts:
+synthetic data, corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10 and Amazon reviews.
 
 ================================  =======  ====  ==========  ====
 recipe                            fl+temp    sd  fl+iw+temp    sd

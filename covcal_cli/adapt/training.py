@@ -81,7 +81,7 @@ class MemberReport:
     # Squared error of this discriminator on validation rows, mean of both domains; 0.25 is chance.
     domain_error: float
     # Importance-weighted Brier score of the aligned forecaster on labelled source validation rows,
-    # without and with a control variate. Lower is better. It needs no target label.
+    # without and with a control variate. Lower is better. This score needs no target label.
     weighted_brier: float
     weighted_brier_control: float
     # In which share of the target validation rows it predicts the same class as the classifier.
@@ -287,9 +287,9 @@ def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
 def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score, without and with a control variate.
 
-    The second adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which removes the noise of
-    the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows whose error
-    is NaN are left out. Without labelled rows, both results are NaN.
+    The second result adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which removes the
+    noise of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows
+    whose error is NaN are left out. Without labelled rows, both results are NaN.
     """
     is_labelled = np.isfinite(errors)
     if not is_labelled.any():
@@ -346,8 +346,8 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # The seed of the extraction gets another name, because `seed` is the seed of the training. So
-    # does the hash of the features file's content.
+    # The seed of the extraction gets another name, because `seed` is the seed of the training. The
+    # hash of the features file's content gets another name too.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value

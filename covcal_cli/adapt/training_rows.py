@@ -1,8 +1,8 @@
 """Read the rows that may be used for training, project them, and draw batches from them.
 
-They are projected to principal components of phi, to which both domains contribute equally. With 64
-components, the domains begin to overlap after far fewer steps than with raw features. Also, the
-gradient penalty then has the same effect whatever the width and the scale of phi.
+The rows are projected to principal components of phi. Both domains contribute equally to these.
+With 64 components, the domains begin to overlap after far fewer steps than with raw features. Also,
+the gradient penalty then has the same effect whatever the width and the scale of phi.
 """
 
 from collections.abc import Callable, Iterator

@@ -96,10 +96,10 @@ def apply(
     settings : ApplySettings
     networks : str or Path, optional
         For a method on aligned logits, and a file that does not have them: the adapted file with
-        the networks. By default it is the one that the calibration names.
+        the networks. Default: the adapted file that the calibration names.
     decision : str or Path, optional
-        A decide.json made with the calibration. It adds which rows are accepted, or sets of
-        classes.
+        A decide.json made with the calibration. The output then also says which rows are accepted,
+        or has sets of classes.
     force : bool
         Replace an existing output.
     progress : callable, optional

@@ -4,8 +4,8 @@ For each format, a function writes block after block; `FORMATS` lists them. Memo
 on the number of rows.
 
 CSV is written with NumPy. Every line is first a record of fixed size. Bytes that it does not use
-are 255, which never occurs in UTF-8. They are removed from the finished block. This is about six
-times as fast as formatting each number, and gives the same text.
+are 255, which never occurs in UTF-8. These bytes are removed from the finished block. This is about
+six times as fast as formatting each number, and gives the same text.
 """
 
 import json
@@ -73,8 +73,8 @@ class Layout:
     def columns(self) -> list[str]:
         """Return the names of a table's columns.
 
-        Those of probabilities are ``prob_CLASS``; if two classes have the same name, ``prob_0``,
-        ``prob_1`` and so on.
+        Columns of probabilities are called ``prob_CLASS``; if two classes have the same name,
+        ``prob_0``, ``prob_1`` and so on.
         """
         names: Sequence[str] = self.classes if self.with_probabilities else ()
         if len(set(names)) < len(names):

@@ -10,15 +10,16 @@ alone is not enough evidence to raise confidence.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT's estimate
 pass, else ``prior``. Bayes' rule corrects for the class frequencies, also if something else shifts
-too. This was tried on 91 shifts of the benchmark with the true frequencies: 33 shifts, unchanged
-and with some classes made rarer. The mean Brier score is .267. With ``cot`` or ``temp``, chosen by
-the same checks, it is .310, and with ``temp`` .342. With frequencies that BBSE estimates, ``prior``
-has .354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
+too. Methods with a prior were tried on 91 shifts of the benchmark with the true frequencies: 33
+shifts, unchanged and with some classes made rarer. The mean Brier score is .267. With ``cot`` or
+``temp``, chosen by the same checks, it is .310, and with ``temp`` .342. With frequencies that BBSE
+estimates, ``prior`` has .354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
 
 **The other methods.** For each, cal.json has the mean confidence on target training and validation
 rows. If the estimated accuracy is right, its ECE is at least the distance between this confidence
-and the accuracy. It may be larger, because confidence can be right on average but wrong for single
-rows. If T is matched to the estimate, the distance is 0, whether or not the estimate is right.
+and the accuracy. The ECE may be larger, because confidence can be right on average but wrong for
+single rows. If T is matched to the estimate, the distance is 0, whether or not the estimate is
+right.
 """
 
 from collections.abc import Mapping

@@ -63,7 +63,8 @@ class Estimation(Document):
     # The class frequencies on the target; None if they are those of the source.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
-    labelled_rows: LabelledRows | None = None  # the rows whose labels were used, if any
+    # the rows whose labels were used; None if no label was used
+    labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     seed: int
     max_weight: float  # U, the limit of importance weights
@@ -102,7 +103,8 @@ def estimate(
     No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
     and a class, such as ``("recall", "fraud")``; the class None stands for all classes. With `by`,
     a column of the file, the metrics are also estimated for each of its values. `costs` is a
-    costs.json as `decide` reads it. It adds the mean cost of a row if every row is accepted.
+    costs.json as `decide` reads it. With `costs`, the result has the mean cost of a row if every
+    row is accepted.
 
     Raises
     ------
@@ -234,13 +236,13 @@ def expect(
     """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
     `documents` are calibrations of the file's classifier; their `names` are as in `read_named`.
-    `asked` has those fields of `EstimateSettings` that the user set. The others are those of the
-    first calibration. But the class frequencies are those of the first calibration for which the
-    user gave some. `networks` is the adapted file of an fl method, if it has moved. `metrics`, `by`
-    and `costs` are as in `estimate`. Raises `TooFewRowsError` if the file has too few rows for an
-    estimate. Raises `CovcalError` if the class frequencies or a value of the file cannot be used,
-    or a calibration does not fit the file. Raises `UnusedOptionError` if `networks` are given, but
-    no calibration needs them.
+    `asked` has those fields of `EstimateSettings` that the user set. The other fields are taken
+    from the first calibration. But the class frequencies are those of the first calibration for
+    which the user gave some. `networks` is the adapted file of an fl method, if it has moved.
+    `metrics`, `by` and `costs` are as in `estimate`. Raises `TooFewRowsError` if the file has too
+    few rows for an estimate. Raises `CovcalError` if the class frequencies or a value of the file
+    cannot be used, or a calibration does not fit the file. Raises `UnusedOptionError` if `networks`
+    are given, but no calibration needs them.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})

@@ -9,8 +9,8 @@ Some methods minimise a loss on weighted, labelled source validation rows:
 | weights-only       | 1/g - 1                                          |
 | label-shift        | target over source frequency of its class (RLLS) |
 
-Others use the target: its estimated accuracy, or its class frequencies. Most match the
-mean target confidence to an estimate of the target accuracy:
+Other methods use the target: its estimated accuracy, or its class frequencies. Most match the mean
+target confidence to an estimate of the target accuracy:
 
 | method    | estimate          | logits                            | least T  |
 |-----------|-------------------|-----------------------------------|----------|

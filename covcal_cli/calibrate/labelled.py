@@ -1,7 +1,7 @@
 """Fit temperature and offset to labelled target rows, and estimate accuracy and ECE from them.
 
-The labels come from a `Draw`. They are rows that you labelled with ``covcal pick`` and ``covcal
-label``, or the number of random rows with known labels that you asked for. cal.json names these
+The labels come from a `Draw`. The rows are rows that you labelled with ``covcal pick`` and ``covcal
+label``, or random rows with known labels, if you asked for a number of them. cal.json names these
 rows, and ``evaluate`` leaves them out. `labels.posterior` explains the fit and its constants.
 """
 

@@ -396,7 +396,7 @@ class Problem:
     def least_temperature(self, forecaster: ForecasterName) -> float:
         """Return the smallest T that a method may choose by an accuracy estimated without labels.
 
-        It is 1; or the T of `temp`, if that is smaller and the source has enough errors.
+        This T is 1; or the T of `temp`, if that T is smaller and the source has enough errors.
         """
         if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
             return 1.0

@@ -140,7 +140,8 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Read the outputs as an earlier extraction did. If `tail` is None, `outputs` decide.
 
-        `outputs` are those of random inputs. They are read as probabilities only if they are such.
+        `outputs` are those of random inputs. The outputs are read as probabilities only if they are
+        probabilities.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -166,7 +167,7 @@ class Outputs:
 def without_offset(bias: Float64s) -> Float64s:
     """Return a bias, (K,), after subtracting a large offset that its elements share.
 
-    It does not change the softmax, and `Outputs.to_float32` subtracts it from the logits too.
+    The offset does not change the softmax. `Outputs.to_float32` subtracts it from the logits too.
     """
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias

@@ -112,8 +112,9 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 class Proof:
     """The largest error, and the largest logit, of a classifier on all batches so far.
 
-    Both numbers are stored, so that shards can be merged: the larger of each number is taken, and
-    only then their ratio. So the result does not depend on how rows were divided into batches.
+    Both numbers are stored, so that shards can be merged: of each number, the largest of all shards
+    is taken, and then the ratio of both is computed. So the result does not depend on how rows were
+    divided into batches.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
@@ -164,8 +165,9 @@ def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative error if the model's output is `tail` of the logits, (m, K).
 
-    Usually the output has shape (m, K). It has shape (m, 1) if it is class numbers (`ARGMAX`), or
-    if it is z or its sigmoid and the logits are those of `two_logits`.
+    Usually the output has shape (m, K). It has shape (m, 1) if it consists of class numbers
+    (`ARGMAX`). It also has this shape if it is z or the sigmoid of z, and the logits come from
+    `two_logits`.
     """
     z = logits.astype(np.float64)
     if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):

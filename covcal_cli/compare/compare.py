@@ -272,8 +272,8 @@ def compare(
         Features files whose target test rows have labels, or adapted files, which are not adapted
         again. A shift has the name of its file.
     folder : str or Path
-        Folder for adapted files and records, which the next call uses again. It is made if it does
-        not exist.
+        Folder for adapted files and records, which the next call uses again. The folder is made if
+        it does not exist.
     settings : CompareSettings
     progress : callable, optional
         Called with a `Progress` after each run.

@@ -2,8 +2,8 @@
 
 Threads are enough, because Pillow releases the interpreter lock while it decodes and resizes. To
 start a task takes longer than to decode a small image, so each task decodes several neighbouring
-images. It writes them into the batch that the model will read. Three batches are used in turn: the
-model reads one, while threads fill the other two.
+images. The decoder writes them into the batch that the model will read. Three batches are used in
+turn: the model reads one, while threads fill the other two.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Read the labels of rows, which are class numbers or class names.
 
-`LabelSets` reads labels of rows that can have several labels. They are in one of three forms: a
-column of 1 and 0 per label (``label_cat``); an array y [n, L] of 1 and 0; or one column with a list
-per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``). A list names all labels of its row, so an
-empty list means that it has none. In the other forms, an empty cell, NaN or -1 means unknown.
+`LabelSets` reads labels of rows that can have several labels. The labels are in one of three forms:
+a column of 1 and 0 per label (``label_cat``); an array y [n, L] of 1 and 0; or one column with a
+list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``). A list names all labels of its row, so
+an empty list means that it has none. In the other forms, an empty cell, NaN or -1 means unknown.
 """
 
 import re
@@ -36,8 +36,8 @@ class RowLabels:
     """The labels of n rows, read before the classes of the model are known.
 
     Numbers are class numbers, unless the classes have numbers as names (such as angles, or -1 and
-    1, or 1 to K). Texts are class names. With `texts_are_numbers`, as for CSV, they are numbers if
-    all are whole numbers.
+    1, or 1 to K). Texts are class names. With `texts_are_numbers`, as for CSV, labels become
+    numbers if all of them are whole numbers.
 
     An unknown label is written as -1, or as a text such as ``nan``. But if a class has this name,
     it means the class. -1 means unknown only if it cannot be a class.
@@ -141,14 +141,14 @@ class RowLabels:
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Describe the first label that is not one of `count` class numbers; None if all are."""
+        """Describe the first label that is not one of `count` class numbers; None without one."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
         """Return whether labels are read as class numbers, not as names of classes.
 
-        This is so if the classes are plain numbers, and no class has the name of a label.
+        It returns True if the classes are plain numbers, and no class has the name of a label.
         """
         return (
             isinstance(self.names, NumberedNames)
@@ -165,7 +165,7 @@ class RowLabels:
         return numbers.astype(np.int64)
 
     def _require_whole(self, values: AnyArray, wrong: Booleans) -> None:
-        """Refuse labels if some are `wrong`; the message names the first."""
+        """Refuse labels if some are `wrong`; the message names the first wrong label."""
         rows = np.flatnonzero(wrong)
         if len(rows):
             raise self._error(

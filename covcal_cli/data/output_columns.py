@@ -28,8 +28,8 @@ class Layout:
     truth: str = "y_true"  # the column of true classes; the usual names are accepted too
 
 
-# The first layout that matches columns is used. If none does, columns named like the classes are
-# used.
+# The first layout that matches the columns of the table is used. If none does, columns named like
+# the classes are used.
 LAYOUTS = {
     "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
     "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),

@@ -235,11 +235,11 @@ class OutputTable:
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
-        """Return outputs (m, w) with values for missing ones. Refuse values that are not finite.
+        """Return outputs (m, w) in which missing values are filled in. Refuse infinite values.
 
         A language model lists only the most probable answers. So a class that a row does not list
-        is less probable than every class that it lists. It is also less probable than 1 minus their
-        sum.
+        is less probable than every class that it lists. Such a class is also less probable than 1
+        minus the sum of the listed probabilities.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -334,7 +334,7 @@ class OutputTable:
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
         if self.kind == "logits" and names == self._columns.outputs and self._sets is None:
-            # A logit of -inf excludes a class. It may not exclude all classes of a row.
+            # A logit of -inf excludes a class. But one class of each row must remain.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
             return
@@ -458,7 +458,7 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
     """Return the class names in the order of all tables; None if they are 0 to K-1."""
     first = files[0].columns
     asked = read_classes(classes, len(first.order)).names if classes is not None else None
-    # A single column names one of two classes. --classes, or the labels, name the other.
+    # A single column names one of two classes. --classes, or the labels, name the second class.
     positive = {file.columns.positive for file in files}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (asked, labels, ("0", "1") if labels is None else None):

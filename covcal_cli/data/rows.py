@@ -28,7 +28,7 @@ from covcal_cli.formats.features import DOMAINS
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
 # Fractions of the source: no command evaluates its test rows, and T is fitted to its validation
-# rows. The second fractions are for data without features, with which nothing is trained.
+# rows. The second fractions are for data without features: nothing is trained with such data.
 SOURCE_FRACTIONS, FITTED_FRACTIONS = (0.6, 0.4, 0.0), (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]

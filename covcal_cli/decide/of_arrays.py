@@ -88,15 +88,15 @@ class Decision:
     ) -> Self:
         """Choose `threshold_` and `cut_` from target logits, and from the labels of random rows.
 
-        Without labels, both are estimates. With labels, `threshold_` is a promise. It is valid for
-        every classifier, temperature and estimate, if the rows were drawn at random.
+        Without labels, both are estimates. With labels, `threshold_` is a promise. The promise is
+        valid for every classifier, temperature and estimate, if the rows were drawn at random.
 
         Parameters
         ----------
         logits : array of shape (n, K), or (n,) for the second of two classes
         rows : array of shape (m,), optional
-            The numbers of the labelled rows. They must be drawn at random from all n rows, each at
-            most once.
+            The numbers of the labelled rows. The labelled rows must be drawn at random from all n
+            rows, each row at most once.
         labels : array of shape (m,), optional
             The class numbers of these rows, from 0 in the order of the logits; not class names.
         estimate : Estimate, optional

@@ -7,7 +7,7 @@ costs.json is an object with two keys: `review`, the cost of a row that a person
 `wrong`, the cost of an accepted row with a wrong class. The optional key `pairs` is a list of
 objects with `true`, `predicted` and `cost`. For these pairs of classes, `cost` replaces `wrong`.
 
-A set of classes should contain the right class with a given probability, the coverage C. It
+A set of classes should contain the right class with a given probability, the coverage C. A set
 contains the most probable class, and every class whose calibrated probability is at least a number,
 the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set is empty.
 

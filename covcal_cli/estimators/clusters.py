@@ -37,7 +37,8 @@ _ROUNDING = 1e-7
 # rounding could decide which of them is nearer to a row.
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
-# number of Sinkhorn steps in each clustering step, which move the shares towards the fixed ones
+# number of Sinkhorn steps in each clustering step; they move the shares of the clusters towards the
+# fixed shares
 _NUDGES = 5
 # If the cosine to one centre exceeds the cosines to the K - 1 other centres by this much, a point
 # belongs mostly to that cluster. Before the softmax, the cosines are multiplied by log K divided by
@@ -76,11 +77,11 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     A row's mean is subtracted from its logits. Each class's logits are standardised by their mean
     and standard deviation over the domain, and each row is scaled to length 1. These directions are
     clustered separately in each domain by spherical soft k-means (Dhillon and Modha 2001, Banerjee
-    et al. 2005). It starts from the mean directions of the source's classes. At the end, a row
-    counts as wrong if the nearest centre is not the centre of its predicted class. Some right
-    source rows count as wrong too. So the estimate is A_v minus the rise of this share from source
-    to target. At most 5000 rows of a domain are read. With two classes, only two directions exist,
-    so there is nothing to cluster.
+    et al. 2005). The clustering starts from the mean directions of the source's classes. At the
+    end, a row counts as wrong if the nearest centre is not the centre of its predicted class. Some
+    right source rows count as wrong too. So the estimate is A_v minus the rise of this share from
+    source to target. At most 5000 rows of a domain are read. With two classes, only two directions
+    exist, so there is nothing to cluster.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)

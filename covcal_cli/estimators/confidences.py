@@ -36,9 +36,9 @@ ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on 
 def doc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the difference of confidences.
 
-    It is the source accuracy minus the fall of the mean confidence from source to target. Guillory
-    et al., "Predicting with confidence on unseen distributions", ICCV 2021: A_v + mean_target c -
-    mean_source c, where c is the confidence at T_s.
+    The estimate is the source accuracy minus the fall of the mean confidence from source to target.
+    Guillory et al., "Predicting with confidence on unseen distributions", ICCV 2021: A_v +
+    mean_target c - mean_source c, where c is the confidence at T_s.
     """
     gap = inputs.source_correct - inputs.source_confidence
     accuracy = float(gap.mean() + inputs.target_confidence.mean())
@@ -64,9 +64,9 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
     Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): if two
     classifiers err independently and their ensemble is calibrated, they agree as often as each is
     right. Here the second classifiers are the members of the aligned forecaster (trained by covcal
-    adapt). They use the classifier's features and make some of the same errors, so they agree too
-    often. But they do so on both domains. So the estimate is A_v + (agreement on the target -
-    agreement on the source).
+    adapt). The members use the classifier's features and make some of the same errors, so they
+    agree with it too often. But they agree too often on both domains. So the estimate is A_v +
+    (agreement on the target - agreement on the source).
     """
     aligned = inputs.aligned
     if aligned is None:

@@ -24,7 +24,7 @@ The rule of combination has five steps. Its constants are in this module, in `cl
 3. The interval reaches to each side of A by the sum of: 4 points (7 for two classes); a tenth of
    the distance between the lowest and the highest estimator; 0.15 times the share of predicted
    labels that would have to change to be as frequent as on the source; and the sampling error. If
-   only DoC is used, the interval also contains the estimates of the others.
+   only DoC is used, the interval also contains the estimates of the other estimators.
 4. `temp` keeps its T if its mean target confidence is within 3 points of A or within the sampling
    error of A, or if the interval is at least 50 points wide.
 5. Checks fail if the estimators are 20 points or more apart, if sampling moves A by over 12 points,

@@ -2,8 +2,8 @@
 
 Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023. Let P_j =
 softmax(z_j / T_s) be the probabilities of row j. Moving them to class k costs ||P_j - e_k||_1 / 2 =
-1 - P_jk, where e_k is 1 for class k and 0 for the others. The class frequencies pi come from the
-source, or from the user.
+1 - P_jk, where e_k is 1 for class k and 0 for the other classes. The class frequencies pi come from
+the source, or from the user.
 
 covcal subtracts the same cost on the source. The estimated error is e_v + (OT_target - OT_source).
 Here e_v = (errors + 1/2) / (n_v + 1), and OT_source is the cost on source validation rows. Errors
@@ -16,9 +16,9 @@ The interval is computed by the delta method, from what each row contributes to 
 optimum the cost is pi . v + mean_j net_j, with prices v of the classes and net_j = min_k (c_jk -
 v_k). To first order the prices do not change (envelope theorem). So a target row contributes net_j.
 A source row contributes error - (net cost in OT_source + price of its label in OT_source) + price
-of its label in OT_target. It contributes to OT_target because pi is computed from source rows. If
-pi is given, both prices are left out. Without the prices, the noise of pi would be missing. A
-bootstrap gives the same interval, but solves hundreds of transport problems.
+of its label in OT_target. A source row contributes to OT_target because pi is computed from source
+rows. If pi is given, both prices are left out. Without the prices, the noise of pi would be
+missing. A bootstrap gives the same interval, but solves hundreds of transport problems.
 
 **Solving it.** `transport` finds the exact cost from the semi-dual problem. Rows j = 1 .. n with
 mass r_j (by default 1/n) are assigned to classes k with mass pi_k at cost c_jk in [0, 1]. For
@@ -97,8 +97,8 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     """Find the cheapest way to assign n rows to K classes.
 
     `costs`, (K, n), are between 0 and 1. `masses`, (K,), are the shares that the classes must get.
-    They sum to 1. `row_masses`, (n,), are the shares of the rows. They sum to 1, and are equal by
-    default.
+    They sum to 1. `row_masses`, (n,), are the shares of the rows. The shares sum to 1, and are
+    equal by default.
     """
     used = np.flatnonzero(masses > 0)  # a class without mass gets no row
     some, pi = costs[used], masses[used]
@@ -171,9 +171,9 @@ def _maximised(
         hessian = -(q @ q.T).astype(np.float64)
         # the mean of q over the partners
         hessian[np.diag_indices_from(hessian)] += masses - state.slope
-        # The same number added to all prices changes nothing, so the matrix is singular without
-        # damping. The damping grows until a step reaches enough of the gain that the quadratic
-        # model predicts.
+        # If the same number is added to all prices, nothing changes. So the matrix is singular
+        # without damping. The damping grows until a step reaches enough of the gain that the
+        # quadratic model predicts.
         gained = 0.0
         while damping < _MOST_DAMPING:
             damped = hessian + (damping / len(masses)) * np.eye(len(masses))

@@ -49,8 +49,8 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
 
     COT looks at how often each class is predicted. Errors change this, and so do other class
     frequencies, so COT cannot tell them apart. But errors mostly lower the mean confidence, which
-    other frequencies alone do not. Nor can other frequencies alone change most predicted labels, or
-    raise the confidence by over 15 points.
+    other frequencies alone do not. Other frequencies alone also cannot change most predicted
+    labels, or raise the confidence by over 15 points.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the share of predicted labels that would have to change to be as frequent as on the
@@ -158,8 +158,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 def prior_rows(noise: float) -> Guard:
     """Check whether the source's class frequencies are known to a third (nine rows per class).
 
-    `noise` is the standard error of log p_y, which is 1 / sqrt(rows of class y). It is a mean over
-    the classes, weighted by their frequencies on the target.
+    `noise` is the standard error of log p_y, which is 1 / sqrt(rows of class y). `noise` is the
+    mean of these numbers over the classes, weighted by their frequencies on the target.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (

@@ -245,7 +245,7 @@ class Estimate:
 
     @property
     def bounds(self) -> bool:
-        """Whether the range is narrower than 50 points. If not, it is of no use."""
+        """Whether the range is narrower than 50 points. A wider range is of no use."""
         return self.high - self.low < 0.5
 
     @property

@@ -49,9 +49,9 @@ def match_accuracy(
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
     The accuracy is raised to at least 1/K + 0.01, because equal probabilities for all classes are
-    useless. It is lowered to the highest accuracy that n rows can tell apart from 1. `labels`,
-    (n,), are by default the classes with the largest of the logits, (n, K). They must be given with
-    `offsets` b, (K,), which are 0 by default.
+    useless. An accuracy near 1 is lowered to the highest accuracy that n rows can tell apart from
+    1. `labels`, (n,), are by default the classes with the largest of the logits, (n, K). They must
+    be given with `offsets` b, (K,), which are 0 by default.
     """
     n, K = len(logits), int(logits.shape[1])
     floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)

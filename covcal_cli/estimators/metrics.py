@@ -1,24 +1,25 @@
 """Estimate precision, recall and other metrics of each class on the target, without target labels.
 
-They are computed from the expected confusion matrix. In it, a target row counts for every class,
-with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023). The
-offsets b are 0 unless the user gives class frequencies. T is halfway, in log T, between T_s and the
-T at which the mean confidence is the estimated accuracy. On the 158 shifts of the half *choose*,
-the second T alone gives a larger error of the AUROC (.046 instead of .042). For the other metrics
-it makes little difference. T_s alone gives larger errors of all metrics (F1: .082 instead of .067).
-For two classes, T_s is replaced by the T with the lowest log loss on the source. On the 33 such
-shifts of *choose*, this lowers the mean error of the metrics from .050 to .046 (CBPE: .051). For
-more classes it makes no difference. The AUROC ranks rows by the classifier's own probabilities.
+The metrics are computed from the expected confusion matrix. In it, a target row counts for every
+class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023).
+The offsets b are 0 unless the user gives class frequencies. T is halfway, in log T, between T_s and
+the T at which the mean confidence is the estimated accuracy. On the 158 shifts of the half
+*choose*, the second T alone gives a larger error of the AUROC (.046 instead of .042). For the other
+metrics it makes little difference. T_s alone gives larger errors of all metrics (F1: .082 instead
+of .067). For two classes, T_s is replaced by the T with the lowest log loss on the source. On the
+33 such shifts of *choose*, this lowers the mean error of the metrics from .050 to .046 (CBPE:
+.051). For more classes it makes no difference. The AUROC ranks rows by the classifier's own
+probabilities.
 
 **Ranges.** The range of a metric contains its values at both ends of the accuracy's range, with T
-matched to each end. It is widened on both sides by sqrt(s^2 + o^2). s is 1.96 times the sampling
-error of the labels. o allows for a class that became rarer or more frequent: it is the change of
-the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over classes, the
-errors s and o of different classes are assumed to be independent.
+matched to each end. The range is widened on both sides by sqrt(s^2 + o^2). s is 1.96 times the
+sampling error of the labels. o allows for a class that became rarer or more frequent: it is the
+change of the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over
+classes, the errors s and o of different classes are assumed to be independent.
 
-A group of rows has the same T as all rows, and o = 0 for the accuracy. This was tried on each shift
-of *choose*, with the rows divided into halves by their logits. The ranges contained 88 to 93 % of
-the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
+A group of rows has the same T as all rows, and o = 0 for the accuracy. These choices were tried on
+each shift of *choose*, with the rows divided into halves by their logits. The ranges contained 88
+to 93 % of the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
 
 **Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
 wrong row, by the probabilities at the T that matches A. So if all pairs of classes cost the same,

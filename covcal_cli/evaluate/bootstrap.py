@@ -5,7 +5,7 @@ take no more time than a thousand.
 
 The mean confidence and mean losses have percentile intervals over the resamples. The accuracy has
 Wilson's (1927) interval, because its width is above 0 even if every row is right. The AUROC is a
-share of pairs of rows. It has Wilson's interval too, with an effective number of rows
+share of pairs of rows. The AUROC has Wilson's interval too, with an effective number of rows
 (`ranks_interval`).
 
 **The ECE.** Percentiles would be wrong here. The ECE is a sum of absolute values, so noise can only
@@ -57,10 +57,10 @@ confidences. The time of a resample does not depend on the number of rows.
 - ECE: noise adds to both values, and more to the smaller one. So the observed difference is too
   close to 0, and resampled differences are even closer. The interval therefore contains the
   percentiles of the resampled differences, and their mirror image at the observed difference (the
-  basic bootstrap interval, Davison & Hinkley 1997, section 5.2). It contains 0 rather too often
-  than too rarely; a test checks this.
-- Class gap: a sum of absolute values, with the same interval as the ECE. It needs joint cells for
-  every class, so there is no interval with more than a few hundred classes.
+  basic bootstrap interval, Davison & Hinkley 1997, section 5.2). If an error remains, the interval
+  contains 0 too often; a test checks this.
+- Class gap: a sum of absolute values, with the same interval as the ECE. This needs joint cells for
+  every class, so with more than a few hundred classes there is no interval.
 """
 
 import math

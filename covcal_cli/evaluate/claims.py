@@ -115,7 +115,7 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """In words: how many classes are off; a lower bound if some are undecided."""
+        """In words: how many classes are off; a lower bound if some classes are undecided."""
         limit = f"{100 * self.margin:g} points"
         if not self.undecided:
             if not self.off:

@@ -329,7 +329,7 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
     """Return an estimate of the true value, without what chance adds to a sum of gaps.
 
-    It is the middle of the 95 % interval, which does not depend on the number of gates.
+    The estimate is the middle of the 95 % interval, which does not depend on the number of gates.
     """
     if GATED[metric].interval != "gaps":
         return value

@@ -320,7 +320,8 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        This is assumed if the earlier calibration `name` has the same metrics on both.
+        The rows are taken to be the same if the earlier calibration `name` has the same metrics on
+        both.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
@@ -431,7 +432,7 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    It is the method of variance estimates recovery (Zou & Donner 2008): each end combines the
+    The method is called variance estimates recovery (Zou & Donner 2008). Each end combines the
     distances from both values to the ends of their own intervals. An observed ECE may be outside
     its interval, because noise adds to it. Then the nearest end of this interval is used instead.
     """

@@ -138,8 +138,9 @@ def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
     return Bins(counts, hits, confidence_sums)
 
 
-# Two areas that say how well the confidence ranks right rows above wrong ones. They are under the
-# risk-coverage curve, and under the ROC curve if confidence predicts whether a label is right.
+# Two areas that say how well the confidence ranks right rows above wrong rows. One is the area
+# under the risk-coverage curve. The other is the area under the ROC curve, with the confidence as a
+# prediction of whether a label is right.
 
 
 @dataclass(frozen=True)
@@ -251,10 +252,10 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
 # its smECE, found to 1/1024. The steps are those of the authors' package relplot. Each row is
 # shared linearly between two nodes of a grid, and the grid is convolved with the kernel. The
 # integral is a sum over max(200, 10/s) points, divided by the same sum for the density of rows. A
-# test checks that covcal and relplot agree to 1e-6. They differ only if rows are within 1/2000 of 0
-# or 1. By the definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it out,
-# so the row counts half. With more than 65 536 rows, rows whose confidence differs by less than
-# 1/128 000 are joined. This changes the result by far less than 1/128 000.
+# test checks that covcal and relplot agree to 1e-6. The two differ only if rows are within 1/2000
+# of 0 or 1. By the definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it
+# out, so the row counts half. With more than 65 536 rows, rows whose confidence differs by less
+# than 1/128 000 are joined. This changes the result by far less than 1/128 000.
 
 _MAX_ATOMS = 1 << 16  # with more rows than this, neighbouring rows are joined
 _FINE = 128_000  # number of cells into which [0, 1] is divided to join rows

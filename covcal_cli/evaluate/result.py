@@ -110,7 +110,7 @@ class DecisionCounter:
         self._n = self._accepted = self._wrong = self._covered = self._members = 0
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
-        """Count rows. `top` are the predicted labels, `labels` the true ones."""
+        """Count rows. `top` are the predicted labels, `labels` the true labels."""
         places = np.arange(len(labels))
         accepted = self._decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
         self._n += len(labels)
@@ -266,7 +266,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class MetricsRecord(Document):
-    """The keys of a metrics.json that covcal reads again. Those with a default were added later."""
+    """The keys of a metrics.json that covcal reads again. Keys with a default were added later."""
 
     schema: ClassVar[str] = "covcal.metrics/1"
 

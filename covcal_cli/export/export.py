@@ -108,7 +108,7 @@ def export(
     accuracy = calibration.source_accuracy
     if accuracy is not None and accuracy.class_order is not None and not force:
         raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
-    # The model is opened with its own library. It must be the one that was calibrated.
+    # The model is opened with its own library. The model must be the model that was calibrated.
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 

@@ -46,8 +46,9 @@ _FEATURES, _LOGITS = "features", "logits"
 class NodeBuilder:
     """Adds nodes to a graph. Each method returns the name of its new tensor.
 
-    It uses operators of the model's own version, in a form that every version from 7 on accepts.
-    The axes of maxima and means are the exception: they were an attribute, and became an input.
+    The nodes have operators of the model's own version, in a form that every version from 7 on
+    accepts. The axes of maxima and means are the exception: they were an attribute, and became an
+    input.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -87,7 +87,8 @@ class ValueReader(fx.Interpreter):
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes that give `expected`, (n, width), together; none if a part is missing.
 
-    This is one node if it has all columns. A model with several heads has one node per head.
+    If one node has all columns, only this node is returned. A model with several heads has one node
+    per head.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
@@ -371,7 +372,7 @@ class TorchOriginal:
             outputs=[to_numpy(value) for value in self.outputs.values()],
             shown=[output],
             is_rounded=output.dtype == np.float64 or self.settled.are_logged,
-            # Tracing splits operators that torch otherwise fuses, such as attention. They then
+            # Tracing splits operators that torch otherwise fuses, such as attention. The parts then
             # round in another way.
             output_tolerance=proof.tolerance(
                 np.dtype(np.float16 if tensor.itemsize == 2 else "f4")

@@ -1,8 +1,8 @@
 """Check an exported model on random inputs before it is written.
 
-It is compared with covcal's NumPy code on phi and the logits of the ORIGINAL model. So the exported
-model agrees with ``covcal apply`` and ``covcal evaluate``. (That phi gives the logits was checked
-before, in ``classifiers/proof.py``.)
+Its added outputs are compared with covcal's NumPy code on phi and the logits of the ORIGINAL model.
+So the exported model agrees with ``covcal apply`` and ``covcal evaluate``. (That phi gives the
+logits was checked before, in ``classifiers/proof.py``.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,8 +45,9 @@ def prove(
 ) -> Agreement:
     """Compare an exported model with the original and with NumPy.
 
-    `merged` are its outputs for the same inputs: the original ones, then probabilities, label and
-    confidence. `of_stored` returns these three for stored rows, computed without the classifier.
+    `merged` are the exported model's outputs for the same inputs: the original outputs, then
+    probabilities, label and confidence. `of_stored` returns these three for stored rows, computed
+    without the classifier.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
@@ -99,7 +100,7 @@ def prove(
 
 
 def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Inputs]:
-    """Yield random inputs with fixed seeds. They are tried until the model accepts one."""
+    """Yield random inputs with fixed seeds, to be tried until the model accepts one."""
     is_open = any(size is None for wanted in inputs for size in wanted.shape[1:])
     for size in _OPEN_SIZES if is_open else _OPEN_SIZES[:1]:
         for rows in (ROWS, 1) if fixed_batch is None else (fixed_batch,):
@@ -135,7 +136,7 @@ def no_number(where: str) -> CovcalError:
 def _probability_error(three: Sequence[AnyArray], expected: AnyArray) -> float:
     """Return the largest difference of probabilities and confidence from `expected`.
 
-    It is infinite if a value is NaN, or a shape is another.
+    The result is infinite if a value is NaN, or a shape differs.
     """
     probabilities, label, confidence = three
     if probabilities.shape != expected.shape or confidence.shape != label.shape:

@@ -7,8 +7,8 @@ An extraction has five steps:
 2. Check (`domain.prove`, the end of the plan): a first batch shows whether the last linear layer
    was found, and whether rows of a batch influence each other.
 3. Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the
-   output (`parts.DomainSpool`). So they need not fit in memory, and a run that was killed can be
-   continued.
+   output (`parts.DomainSpool`). So the numbers need not fit in memory, and a run that was killed
+   can be continued.
 4. Settle: all rows decide whether the outputs are logits or probabilities
    (`classifiers.classifier.Outputs`).
 5. Join (`DomainExtraction.write`): the numbers in the spool, with labels, splits, ids and groups,
@@ -340,9 +340,9 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """Run more and more batches until the time is long enough, and compute the whole time from it.
 
-    The difference between two runs gives the time per row. The rest is needed only once: to open a
-    file and read its first part, which may hold many batches of a table. All outputs are added to
-    `evidence`.
+    The difference between two runs gives the time per row. The remaining time is needed only once:
+    to open a file and read its first part, which may hold many batches of a table. All outputs are
+    added to `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():

@@ -12,7 +12,7 @@ its batch, and contains their checksum:
 
 - If the process is killed, only the batch that it was working on is lost.
 - After a power cut, numbers that the journal names may be missing. Then the checksum is wrong, and
-  the batch and all later ones are run again.
+  this batch and all later batches are run again.
 
 ``config.json`` has all that the numbers depend on. A run with other settings is never continued.
 Files are joined only if they have the same model, classes and options. If not, the message names

@@ -474,8 +474,8 @@ def base_preprocessing(
 ) -> tuple[Preprocessing, str | None]:
     """Return the preprocessing before options such as --size change it, and where it was found.
 
-    It is the one that --preprocess names, or the one that comes with the model: in its metadata, or
-    in a file beside it. If the user named it, the note is None.
+    It is the preprocessing that --preprocess names, or else the preprocessing that comes with the
+    model, in its metadata or in a file beside it. If the user named it, the note is None.
     """
     path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:

@@ -1,7 +1,7 @@
 """A calibration, as cal.json contains it.
 
 Its confidence is the probability of the class that the ORIGINAL classifier predicted, even if the
-forecaster would predict another one (MATHEMATICS, section 6).
+forecaster would predict another class (MATHEMATICS, section 6).
 """
 
 from collections.abc import Mapping

@@ -159,7 +159,7 @@ class Domain:
     def forecaster_logits(self, rows: Rows, forecaster: ForecasterName) -> Floats:
         """Return a forecaster's logits of `rows`, shape (m, K).
 
-        Those of the aligned forecaster are log mean_m softmax(z_m) over its members.
+        The aligned forecaster's logits are log mean_m softmax(z_m) over its members.
         """
         if forecaster == "original":
             return self.logits(rows)
@@ -267,8 +267,8 @@ class Domain:
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # A sum is NaN or infinite if one of its terms is. It may also overflow; then the values are
-        # looked at again.
+        # A sum is NaN or infinite if one of its terms is. The sum may also overflow; then the
+        # values are looked at again.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return

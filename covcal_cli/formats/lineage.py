@@ -1,8 +1,9 @@
 """Which file was made from which, and whether files still belong together.
 
-If the user names no file, a command takes one in the current folder. It must still belong to the
-files beside it. Otherwise a command could mix a new extraction with the results of an earlier one.
-A file that the user names is always used; a note says if it does not belong to the others.
+If the user names no file, a command takes one in the current folder. This file must still belong to
+the files beside it. Otherwise a command could mix a new extraction with the results of an earlier
+one. A file that the user names is always used; a note says if it does not belong to the other
+files.
 
 Anybody may have written a document. So a file that only a document names is opened only if it is in
 the folder of the document.
@@ -55,7 +56,7 @@ def file_here() -> Path:
 def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of the labels if rows of the command's files can have several; else none.
 
-    They are read from `file`, else from the first of the documents, else from cal.json in this
+    The names are read from `file`, else from the first of the documents, else from cal.json in this
     folder.
     """
     if file is not None:
@@ -101,8 +102,9 @@ def require_current(
 ) -> None:
     """Refuse a calibration that the user did not name if its features file has changed.
 
-    It is not refused if that file is missing. `named` is the file that the user named, if there is
-    one. Messages name `document`, the file of the calibration, and `purpose`, the command.
+    If the features file is missing, the calibration is not refused. `named` is the file that the
+    user named, if there is one. Messages name `document`, the file of the calibration, and
+    `purpose`, the command.
     """
     fitted = calibration.inputs[0]
     otherwise = f"pass -c {document} to {purpose} with it"
@@ -208,7 +210,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
     """Return the features files that an adapted file must be made from; none for other files.
 
-    They are the one that it names and, if it is called adapted.h5, features.h5 beside it.
+    They are the features file that it names and, if it is called adapted.h5, also features.h5
+    beside it.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []

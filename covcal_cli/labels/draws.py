@@ -500,8 +500,8 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # Draw one of the rows inside in proportion to their lengths. It then stands for all of
-        # them.
+        # Draw one of the rows inside in proportion to their lengths. This row then stands for all
+        # of them.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:

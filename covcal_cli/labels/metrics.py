@@ -10,9 +10,9 @@ it stands for:
 
 Here s is the score of `labels.score`: the confidence of the classifier after temperature scaling on
 the source. If the file has an aligned forecaster, s is the mean of both confidences. The offset a
-and the slope b are fitted to the same labels with the same weights. They are shrunk towards 0 and
-1, so that a useless score does no harm. The estimated accuracy without labels is not used: it is a
-single number, and a would compensate it.
+and the slope b are fitted to the same labels with the same weights. a is shrunk towards 0 and b
+towards 1, so that a useless score does no harm. The estimated accuracy without labels is not used:
+it is a single number, and a would compensate it.
 
 The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. This many labels
 without a forecast would give the same variance V. Here p is the mean of the fitted forecast, and V
@@ -25,12 +25,12 @@ The prior standard deviations of b (0.5) and of a (2) were chosen on the half *c
 ``examples/research/benchmark`` (78 shifts).
 
 Precision, recall and other metrics are estimated in the same way. Every row of the frame has a
-probability p of the class. It is computed with the temperature and the offset that `posterior` fits
-to the labels. A drawn row stands for w_i rows; y_i is 1 if its label is the class, else 0. Each
-cell of the confusion matrix is then a difference estimate (Cassel, Särndal & Wretman 1976): the sum
-of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of
-such sums. Let g_i be its derivative by y_i. Then its variance is (delta method; Särndal, Swensson &
-Wretman 1992, section 5.5)
+probability p of the class. This probability is computed with the temperature and the offset that
+`posterior` fits to the labels. A drawn row stands for w_i rows; y_i is 1 if its label is the class,
+else 0. Each cell of the confusion matrix is then a difference estimate (Cassel, Särndal & Wretman
+1976): the sum of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is
+a function of such sums. Let g_i be its derivative by y_i. Then its variance is (delta method;
+Särndal, Swensson & Wretman 1992, section 5.5)
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
@@ -309,7 +309,7 @@ def metrics_by_labels(
         return by_class
 
     def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
-        """Return the mean cost of some rows. It is computed as a share of the largest cost."""
+        """Return the mean cost of some rows, which is computed as a share of the largest cost."""
         largest = positive(costs.max())
         of_row = costs[:, predictions] / largest
         expected = np.einsum("kn,kn->n", chances, of_row)

@@ -171,8 +171,8 @@ def pick(
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The target's images as given to extract. They are shown on `page`. If the ids are paths in
-        this folder, the sheet gets a column ``path``.
+        The target's images as given to extract. The images are shown on `page`. If the ids are
+        paths in this folder, the sheet gets a column ``path``.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional

@@ -1,8 +1,8 @@
 """Read the labels that a person gave to the rows of `covcal pick`; no other module returns them.
 
 These labels are stored separately from ``/target/labels``. A module that may use such labels
-imports this one. It still cannot reach the labels that ``evaluate`` reads. A test lists the modules
-that import this one.
+imports this one. Such a module still cannot reach the labels that ``evaluate`` reads. A test lists
+the modules that import this one.
 """
 
 from collections.abc import Sequence

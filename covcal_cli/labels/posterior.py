@@ -7,11 +7,11 @@ temperature, and a is an offset of the log odds. The fit is Bayesian; its parts 
    rows that could be drawn. Its prior is Student's t with 2 degrees of freedom, centred at the
    estimate without labels (`consensus.combined`). Its width is 3 points if the estimators are at
    most 10 points apart, else 8 points. These widths are the errors of the estimate on the half
-   *choose* of the benchmark. They hardly depend on ``adapt`` or on the number of classes, so one
-   pair of widths is enough.
+   *choose* of the benchmark. The errors hardly depend on ``adapt`` or on the number of classes, so
+   one pair of widths is enough.
 2. **Prior of the offset.** It is normal with mean 0.2 and standard deviation 0.4. The reason: if
-   two calibrations have the same mean confidence, the one with less varied confidence is usually
-   better after a shift.
+   two calibrations have the same mean confidence, the calibration with less varied confidence is
+   usually better after a shift.
 3. **Likelihood.** A labelled row multiplies the density by c if the classifier is right, else by 1
    - c, to the power of its weight. Weights have mean 1; a row that was drawn with a small
    probability stands for many rows, and has a large weight.

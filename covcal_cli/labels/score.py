@@ -1,11 +1,11 @@
 """The score of a row: an estimate, without labels, of the probability that the classifier is right.
 
 `pick` draws rows by their scores, and the accuracy estimated from labels starts from them. The
-score is the confidence in the class that the classifier predicts. It comes from a calibration if
-the user gives one, else from temperature scaling on labelled source validation rows. If the file
-has an aligned forecaster, the score is the mean of its confidence and of the classifier's. On the
-shifts of the half *choose*, the accuracy estimated from 50 labels is wrong by 3.5 points with this
-score, and by 4.4 points with the uncalibrated confidence.
+score is the confidence in the class that the classifier predicts. The confidence comes from a
+calibration if the user gives one, else from temperature scaling on labelled source validation rows.
+If the file has an aligned forecaster, the score is the mean of its confidence and of the
+classifier's. On the shifts of the half *choose*, the accuracy estimated from 50 labels is wrong by
+3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
 """
 
 import re
@@ -88,7 +88,7 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
     With several labels, the number of predicted labels stands for the class. The score s is at
     least 1/2, and s (1 - s) is the mean over labels of s_l (1 - s_l). So `pick` draws a row with a
     probability in proportion to the square root of this mean. If the scores are right, no other
-    draw has a smaller mean variance of the labels' estimated accuracies. It follows from the
+    draw has a smaller mean variance of the labels' estimated accuracies. The proof is the
     inequality of Cauchy and Schwarz, as for one label. For any single label, the share `FLOOR`
     limits the loss. In simulations with 3 to 80 labels, the mean error was 0 to 7 % smaller than
     with a plain random draw if the confidence was right, and equal if it was too high. The error of

@@ -1,9 +1,9 @@
 """Plan which thresholds `decide` tests, in which order, and from which rows labels are drawn.
 
-All of this is fixed before any label is seen. It depends on the scores of unlabelled rows, on the
-number of labels, and on beliefs. A belief says, for every share of best rows, how many of them are
-expected to be wrong. With wrong beliefs fewer rows may be accepted, but a promise is never broken
-more often. MATHEMATICS, section 13, explains the tests and their bound.
+The whole plan is fixed before any label is seen. The plan depends on the scores of unlabelled rows,
+on the number of labels, and on beliefs. A belief says, for every share of best rows, how many of
+them are expected to be wrong. With wrong beliefs fewer rows may be accepted, but a promise is never
+broken more often. MATHEMATICS, section 13, explains the tests and their bound.
 
 A candidate is a set of rows (the rows with the highest scores) and a number k. The set is accepted
 if at most k of its labelled rows are wrong. The first candidate and the region (the rows from which
@@ -176,8 +176,8 @@ class Ranking:
     def threshold(self, rows: int) -> float:
         """Return a threshold that the best `rows` exceed, or fewer of them if scores are equal.
 
-        It depends only on the score of the next row. Given this score, the rows above it are a
-        random sample of all rows that will ever be above it.
+        The threshold depends only on the score of the next row. Given this score, the rows above it
+        are a random sample of all rows that will ever be above it.
         """
         if rows >= len(self):
             return 0.0

@@ -24,7 +24,8 @@ class ClassRows:
     """n rows, from which metrics of one class against all others are computed."""
 
     is_predicted: Booleans  # q, (n,), whether the classifier predicts this class
-    # (n,), the ranks of rows by the probability of the class; equal ones have the same rank
+    # (n,), the ranks of rows by the probability of the class; rows with equal probability have the
+    # same rank
     ranks: Integers
     members: Float64s  # t, (n,)
     mass: Float64s  # m, (n,)
@@ -74,7 +75,8 @@ class ClassMetric:
 def class_odds(logits: Floats) -> Float64s:
     """Return the log odds of each class by the classifier's own probabilities, shape (K, n).
 
-    They have the order of the probabilities, but differ even where probabilities are rounded to 1.
+    Log odds have the order of the probabilities, but differ even where probabilities are rounded to
+    1.
     """
     chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
     odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))

@@ -83,7 +83,8 @@ def confidences_of(
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return the log odds of the most probable class at T, shape (n,).
 
-    They have the order of the probabilities, but differ even where probabilities are rounded to 1.
+    Log odds have the order of the probabilities, but differ even where probabilities are rounded to
+    1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):

@@ -235,7 +235,7 @@ class OutputEvidence:
     def lowest(self) -> float:
         """The score of probability 0: 0, the smallest integer of a type, or a shifted score.
 
-        It is -a for scores a p - a, and -a/2 for scores from -a/2 to a/2.
+        For scores a p - a it is -a. For scores from -a/2 to a/2 it is -a/2.
         """
         if self.are_whole and self.low < 0:
             for least in _LEAST_INTEGERS:  # signed scores of 8 bits have the sum 256

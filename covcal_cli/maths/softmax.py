@@ -33,8 +33,8 @@ _FAR = 1 << 12  # an offset that is this much larger than the logits' range cost
 # such as a masked class. About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # A mask is at least this far below the highest logit of its row, and at least this many times the
-# usual distance between the two highest logits. In naive Bayes these distances are smaller. The
-# smallest mask that people use is -10 000.
+# usual distance between the two highest logits. Naive Bayes also gives very low logits, but they
+# are fewer times the usual distance below. The smallest mask that people use is -10 000.
 DEPTH = 5e3
 _DEEPEST = 1e30  # no mask needs to be further below
 # The usual distance is this quantile of the distances; it is low, because most rows may have masks.
@@ -150,8 +150,8 @@ class Softmax:
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
         """Return log(1 - p) of r rows, where p is the probability of a row's label.
 
-        It is computed as the sum over the other classes, which is exact even if p is rounded to 1.
-        It is -inf if all other classes are masked.
+        1 - p is computed as the sum over the other classes, which is exact even if p is rounded to
+        1. The result is -inf if all other classes are masked.
         """
         others = self.logits[:, rows] / self.temperature
         others[labels, np.arange(len(rows))] = -np.inf
@@ -269,7 +269,7 @@ class Scaling:
     """The temperatures and offsets of a calibration."""
 
     forecaster: Forecasters
-    temperature: float  # T_f; in a blend, the one for the classifier's logits
+    temperature: float  # T_f; in a blend, the temperature for the classifier's logits
     aligned_temperature: float | None = None  # in a blend, T_a, for the aligned logits
     # b, (K,), added after the division by T_f; None in a blend
     offsets: Float64s | None = field(default=None, kw_only=True)

@@ -216,9 +216,9 @@ def better_order(
 ) -> tuple[float, Labels] | None:
     """Return an order of the classes that is far better, and its accuracy; None if there is none.
 
-    It has for each label the class that matches it, (K,). It is found on every second row and
-    tested on the others: with many classes and few rows, some order always fits the rows on which
-    it was found. Far better means by 0.2, and by four standard deviations.
+    The order has for each label the class that matches it, (K,). It is found on every second row
+    and tested on the other rows: with many classes and few rows, some order always fits the rows on
+    which it was found. Far better means by 0.2, and by four standard deviations.
     """
     held_out = slice(1, None, 2)
     n = len(labels[held_out])
@@ -237,8 +237,8 @@ def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> L
     """Return for each label the class that matches it, (K,), from the most frequent pairs on.
 
     If the order is wrong, most rows of a class are predicted as the same other class. Then this is
-    the best one-to-one matching. If not, there may be a better one. A label without rows gets its
-    own class if that is free, else the lowest free class.
+    the best one-to-one matching. Otherwise there may be a better matching. A label without rows
+    gets its own class if that is free, else the lowest free class.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)

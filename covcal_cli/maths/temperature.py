@@ -143,7 +143,7 @@ def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tup
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some of the rows, each with the weight that it stands for."""
+    """Some of the rows. The weight of each row also stands for rows that were not drawn."""
 
     logits: Floats  # (m, K)
     labels: Labels
@@ -351,9 +351,9 @@ class _Objective:
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
         """Return values of log T in equal steps that end at `highest`, and the loss at each.
 
-        Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures, and
-        squared for the others. In float64, an error in the last digit has grown to 1e-8 at the
-        lowest T.
+        Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures. Squares
+        of them serve the other temperatures. In float64, an error in the last digit has grown to
+        1e-8 at the lowest T.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
@@ -405,7 +405,7 @@ def _interior_minima(values: Float64s) -> list[int]:
 
 @dataclass
 class _Descent:
-    """A descent to a local minimum. It uses Newton's method between two bounds, else bisection."""
+    """A descent to a local minimum. Each step is Newton's or a bisection."""
 
     log_t: float
     left: float

@@ -1,12 +1,12 @@
 """Compute importance weights from the logits of a source discriminator, and check them.
 
 The discriminator g(x) is the probability that x is from the source, if both domains are equally
-frequent. So q/p = 1/g - 1. Its logits are divided by T_g, and then g is clipped. Both are done with
-logarithms, so nothing overflows (MATHEMATICS, sections 2, 3, 8 and 9).
+frequent. So q/p = 1/g - 1. Its logits are divided by T_g, and then g is clipped. Both steps are
+done with logarithms, so nothing overflows (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a logistic regression of two kinds of rows, fitted by
 Newton's method. What it minimises is in MATHEMATICS, section 1: the cross-entropy, with half of the
-weight on each kind, plus a ridge penalty on the coefficients but not on the intercept. This is
+weight on each kind, plus a ridge penalty on the coefficients but not on the intercept. This loss is
 convex, so it has one minimum, and no seed is needed.
 """
 
@@ -148,8 +148,8 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 #
 # The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2]. The second part
 # is at least 0, and leaving it out gives a weaker bound. Because g >= 1/(1+U), that bound is at
-# least (1+U)/2 >= 1, so it never certifies anything. It also holds only for whole populations and a
-# known U.
+# least (1+U)/2 >= 1, so it never certifies anything. The bound is also valid only for whole
+# populations and a known U.
 
 
 @dataclass(frozen=True)

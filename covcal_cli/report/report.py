@@ -31,7 +31,7 @@ def report(
     decision: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
-    """Write one HTML page about calibrations of a file. It needs no other file.
+    """Write one HTML page about calibrations of a file. The page needs no other file.
 
     If rows can have several labels, the page has a verdict and a table for all labels, and the
     details of each label.

@@ -261,7 +261,7 @@ def checks_table(guards: Sequence[Guard]) -> str | None:
 
 
 def estimates_table(estimation: Estimation) -> str:
-    """Return a table of the target accuracy by every estimator. None of them uses target labels."""
+    """Return a table of the target accuracy by every estimator. No estimator uses target labels."""
     rows = [
         [
             estimate.name,
@@ -344,7 +344,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
 
 
 def measured_curve(metrics: Metrics) -> Points:
-    """Return, for each share of the rows, the measured error of the most confident ones."""
+    """Return, for each share of the rows, the measured error of the most confident rows."""
     rows = metrics.ranked
     n = len(rows)
     starts = np.unique(np.linspace(0, n, min(n, _POINTS), endpoint=False).astype(np.int64))

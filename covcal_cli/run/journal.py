@@ -1,8 +1,8 @@
 """The journal of a run: which results are up to date, and what they were made from.
 
 A result is up to date if its file has not changed, and the key of its step has not. The key is a
-hash of the settings and of the inputs. There is one journal per folder, ``run.json``. It is written
-before and after every step, so that an interrupted run can be continued.
+hash of the settings and of the inputs. There is one journal per folder, ``run.json``. The journal
+is written before and after every step, so that an interrupted run can be continued.
 
 Anybody may have made a folder. So run.json may name only files that a run makes. A result is
 refused if it is a link that leads out of the folder.
@@ -85,7 +85,7 @@ class Results(Document):
     begun: Mapping[str, str]  # the keys of steps that were begun but have not ended
     results: Mapping[str, Result]
     given: Mapping[str, RunInput] = field(default_factory=dict)  # model, source and target
-    # while results are being replaced: the second names of the old ones
+    # while results are being replaced: the second names of the old results
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ def own_path(folder: Path, name: str) -> Path:
 class Journal:
     """The results in a folder, by file name.
 
-    run.json need not exist yet. Raises `CovcalError` if it is damaged, or is another file.
+    run.json need not exist yet. Raises `CovcalError` if the file is damaged, or is no journal.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -140,7 +140,7 @@ class Journal:
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """While results are being replaced: the old ones, with their second names."""
+        """While results are being replaced: the old results, with their second names."""
         return self._kept
 
     def keep(self, names: Mapping[str, str]) -> None:
@@ -151,8 +151,8 @@ class Journal:
     def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
         """Record the model and the data of a run. Without `force`, other inputs are refused.
 
-        An input is another one if its name and its content both differ. If only the content
-        differs, the results are made again.
+        An input counts as another input if both its name and its content differ. If only the
+        content differs, the results are made again.
         """
         for role in dict.fromkeys([*self._given, *inputs]) if self._given and not force else ():
             old, new = self._given.get(role), inputs.get(role)
@@ -232,7 +232,7 @@ class Journal:
 
 
 def place(folder: Path) -> list[Path]:
-    """Replace the results in a folder by those in ``next/``. Return the old ones, under new names.
+    """Replace the results in a folder by those in ``next/``. Return the old results, renamed.
 
     All old results are kept, except features and adapted files, which can be made again. These are
     kept too if they contain labels of picked rows, or networks that the calibration needs.
@@ -316,9 +316,9 @@ def step_key(**parts: Any) -> str:
 def data_digest(path: Path) -> str:
     """Return a sha256 of a file, or of all visible files in a folder.
 
-    It includes their names, because moving a file to another class folder changes the data. It does
-    not include times. Links are followed. Hidden files and folders are left out, as when data are
-    read.
+    The hash includes the names of the files, because moving a file to another class folder changes
+    the data. Times are not included. Links are followed. Hidden files and folders are left out, as
+    when data are read.
     """
     if not path.is_dir():
         return sha256_of(path)

@@ -1,7 +1,8 @@
 """``covcal run``: make a calibrated model from a classifier and two domains, in one folder.
 
 Each step calls the function of one command, and makes one file. The file has the default name of
-that command. It is made again only if its settings or inputs have changed, as the journal shows.
+that command. A file is made again only if its settings or inputs have changed, as the journal
+shows.
 """
 
 import os

@@ -1,9 +1,10 @@
 """Estimate the accuracy of a period, with the calibration's source rows or with a sketch of them.
 
 If the features file of the calibration exists unchanged, the estimators read its labelled source
-rows. If not, a sketch in the reference data replaces these rows. It contains the log odds of the
-predicted class, separately for right and wrong rows. The estimators ATC and DoC need nothing else.
-It also contains the centre of each class, with which the estimators by clustering begin.
+rows. If not, a sketch in the reference data replaces these rows. The sketch contains the log odds
+of the predicted class, separately for right and wrong rows. The estimators ATC and DoC need nothing
+else. The sketch also contains the centre of each class, with which the estimators by clustering
+begin.
 """
 
 import math

@@ -66,7 +66,7 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 def _identifies(name: str, values: AnyArray) -> bool:
     """Return whether a column of numbers is an identifier, by its name or as a counter.
 
-    It must have many different whole numbers. Those of a counter rise from row to row.
+    An identifier has many different whole numbers. The numbers of a counter rise from row to row.
     """
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())

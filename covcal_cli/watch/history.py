@@ -3,8 +3,8 @@
 The history is a file of JSON lines, to which lines are only added. A run writes all its new lines
 at once, while the file is locked, and waits until they are on the disk. If a process is killed,
 earlier lines are unchanged. A line holds one period and its hash. A line that was cut off or
-changed is ignored with a warning; the next line starts below it. A file is refused, and not
-changed, unless one of its lines begins like a period.
+changed is ignored with a warning; the next line starts below it. A file in which no line begins
+like a period is refused, and not changed.
 
 A period that arrives late changes the verdicts of later periods. So periods are put in the order of
 time, and judged again from the first new one on.

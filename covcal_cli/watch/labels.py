@@ -12,9 +12,9 @@ together with probability 1 - e, and the labels themselves may decide which pool
 longest pool whose interval overlaps the intervals of all shorter pools. So if the gap has changed,
 the pool that is used begins after the change.
 
-Late labels come in a CSV with the columns ``id`` and ``label``. They are joined by id to the rows
-of periods. If an id occurs in several periods, the CSV needs a third column, ``period``. If rows
-can have several labels, the CSV has a column ``label_NAME`` for each instead of ``label``.
+Late labels come in a CSV with the columns ``id`` and ``label``. The labels are joined by id to the
+rows of periods. If an id occurs in several periods, the CSV needs a third column, ``period``. If
+rows can have several labels, the CSV has a column ``label_NAME`` for each instead of ``label``.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
 ERROR = 0.05  # the probability that any interval in a history is ever wrong
 _MOST_ROWS = 20_000  # the most rows of one file whose labels are read
-_MOST_STARTS = 100  # the most labelled periods in a pool; the latest ones count
+_MOST_STARTS = 100  # the most labelled periods in a pool; the latest periods count
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> F
     """Return rows of a file, ascending, with late labels.
 
     If ``covcal pick`` drew all these rows, the probabilities of the draw are used, together with
-    other labels of drawn rows. If not, they count as random rows of their period.
+    other labels of drawn rows. Otherwise the rows count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():

@@ -302,7 +302,7 @@ def _with_accepted(
 def _with_metrics(
     entry: Measured, target: Domain, cut: Cut, standard: Standard, labels: FileLabels | None
 ) -> Measured:
-    """Add metrics to a period: from `labels` if there are new ones, else estimated.
+    """Add metrics to a period: from `labels` if there are new labels, else estimated.
 
     Metrics that the history already has are not estimated again.
     """

@@ -327,7 +327,7 @@ def _objects(values: Any, name: str) -> AnyArray:
 
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
-    """Return objects as numbers if all are, else as texts. Missing ones are NaN or empty."""
+    """Return objects as numbers if all are numbers, else as texts. A missing value is NaN or ""."""
     present = [not _is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)

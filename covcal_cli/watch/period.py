@@ -248,7 +248,7 @@ class Period(Document):
     version: str  # the version of covcal
     calibration: WatchedCalibration
     measured: Measured
-    # the accuracy from the labels of this period and earlier ones; None without labels
+    # the accuracy from the labels of this period and earlier periods; None without labels
     by_labels: PeriodAccuracy | None
     gap: Gap | None
     tolerance: Share
@@ -345,7 +345,7 @@ class Acknowledgement(Document):
     version: str  # the version of covcal
     calibration: str  # sha256 of the calibration
     since: str  # the period in which the change began, which is the first of the new segment
-    after: str  # the period that was last when somebody accepted; later ones use the new segment
+    after: str  # the period that was last when somebody accepted; later periods use the new segment
     reason: str
 
 

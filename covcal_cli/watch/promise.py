@@ -9,7 +9,7 @@ without a change) has an interval up to A or below.
 
 A random row counts as one row. If rows have different weights w, a row counts as u = w / max w
 rows, at most one. The test is still valid, for this reason. Let L be the likelihood ratio of one
-row. It is linear in r, which is 1 if the row is wrong, else 0. Then L^u <= 1 + u (L - 1)
+row. L is linear in r, which is 1 if the row is wrong, else 0. Then L^u <= 1 + u (L - 1)
 (Bernoulli's inequality). If the weighted share of wrong rows is A, the right side has mean 1.
 """
 
@@ -49,7 +49,7 @@ class WatchedDecision:
 
 
 def watched_decision(path: Path, document: Path) -> WatchedDecision:
-    """Read the decision to watch. It must be made with the calibration `document`, and accept rows.
+    """Read the decision to watch, which must use the calibration `document` and accept rows.
 
     Raises
     ------

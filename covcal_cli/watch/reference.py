@@ -1,9 +1,9 @@
 """The reference data of a calibration, which describe the distribution of its rows.
 
-They contain quantiles, means and covariances, but no rows. They are in a file of less than 200 kB
-beside the calibration, such as cal.reference.json beside cal.json. The first ``covcal watch`` makes
-it from the features file of the calibration. When the file is read, every record checks its lengths
-and ranges.
+The data contain quantiles, means and covariances, but no rows. They are in a file of less than 200
+kB beside the calibration, such as cal.reference.json beside cal.json. The first ``covcal watch``
+makes this file from the features file of the calibration. When the file is read, every record
+checks its lengths and ranges.
 """
 
 import base64
@@ -84,7 +84,7 @@ class Packed:
 
     @classmethod
     def of(cls, values: Floats) -> "Packed":
-        """Pack an array. Infinite values become the largest finite ones."""
+        """Pack an array. An infinite value becomes the largest finite number."""
         limit = np.finfo(np.float32).max
         packed = np.clip(values, -limit, limit).astype("<f4")
         return cls(tuple(packed.shape), base64.b64encode(packed.tobytes()).decode("ascii"))

@@ -6,8 +6,8 @@ this mean is nearly normally distributed.
 
 The reference of signals from the classifier's outputs is the target's training and validation rows.
 Two other signals, the density ratio and the aligned logits, were learnt on the target's training
-rows. So their reference is only the target's validation rows: later rows are not training rows
-either. The source's training rows are never used, because the classifier was trained on them.
+rows. So their reference is only the target's validation rows: later rows are no training rows. The
+source's training rows are never used, because the classifier was trained on them.
 """
 
 from collections.abc import Sequence
@@ -317,7 +317,7 @@ def points(domain: Domain, rows: Rows, of: Space) -> Floats:
 def fit_axes(cloud: Floats, seed: int) -> Axes:
     """Return the leading principal axes of points (n, d), which are standardised first.
 
-    They are found by subspace iteration from a random start with a fixed seed.
+    The axes are found by subspace iteration from a random start with a fixed seed.
     """
     mean, scale = cloud.mean(axis=0, dtype=np.float64), cloud.std(axis=0, dtype=np.float64)
     varies = (scale > _CONSTANT * np.abs(mean)) & (scale > np.finfo(np.float32).tiny)

@@ -337,7 +337,7 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the periods to report (the new ones, else the last one), and whether any is new."""
+    """Return the periods to report (new periods, else the last period), and whether any is new."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:

@@ -5,7 +5,7 @@
 A bare pass reads the same file in pieces and computes softmax, label, confidence and the counts of
 15 bins for every temperature. It writes nothing. ``evaluate`` measures the uncalibrated classifier,
 and with ``-c`` also the calibration. These are two softmaxes, which are compared with a bare pass
-with two softmaxes. It computes the metrics of both and the sha256 of the file.
+with two softmaxes. ``evaluate`` computes the metrics of both and the sha256 of the file.
 
 Each measurement is a process with one thread. Its processor seconds, including imports, and its
 peak memory are measured. Then the fit of T and the ECE of at most a million rows are compared with

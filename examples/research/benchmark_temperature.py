@@ -3,8 +3,8 @@
     python examples/research/benchmark_temperature.py [--rows 1000000] [--classes 10]
 
 covcal streams the logits from a features file. The other packages get them in memory, and loading
-is not counted for them. Each measurement is a process with one thread. It measures the processor
-seconds of the call, and the peak memory minus the memory at the start.
+is not counted for them. Each measurement is a process with one thread. The process measures the
+processor seconds of the call, and the peak memory minus the memory at the start.
 """
 
 import argparse

@@ -4,11 +4,11 @@
         [--labels 50] [--shuffled 4] [--cbpe]
 
 Each stream has a classifier that learnt its first months, a calibration on the next months, and the
-weeks after these. covcal does not see the labels of the weeks. They give the truth, and the labels
-of the random rows that somebody labels in every month. A verdict *holds* is wrong if the confidence
-of the week is off by more than the tolerance. A verdict *off* is wrong if the confidence is not off
-by more than the tolerance. With `--shuffled`, later rows are shuffled with the rows of the
-calibration. Then nothing changes, so every alarm is false.
+weeks after these. covcal does not see the labels of the weeks. The labels give the truth, and the
+labels of the random rows that somebody labels in every month. A verdict *holds* is wrong if the
+confidence of the week is off by more than the tolerance. A verdict *off* is wrong if the confidence
+is not off by more than the tolerance. With `--shuffled`, later rows are shuffled with the rows of
+the calibration. Then nothing changes, so every alarm is false.
 
 With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
 column counts the alerts by NannyML's own thresholds.

@@ -269,8 +269,8 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
     """Find the weights of a model in other files. Replace links by the files they lead to.
 
-    Return the folder of all weights, and for each name in the model its file. It is an error if a
-    name leads out of the model's folder, or if a file is missing or too short.
+    Return the folder of all weights, and for each name in the model its file. Raises `CovcalError`
+    if a name leads out of the model's folder, or if a file is missing or too short.
     """
     files: dict[str, Path] = {}
     external = external_tensors(model)

@@ -7,7 +7,7 @@
    the head together, provided that the logits are a weighted sum of their results.
 2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
    such tensor is the logits.
-3. The rest of the graph is called the tail. It is recognised by its values
+3. The rest of the graph is called the tail. The tail is recognised by its values
    (``classifiers/proof.py``).
 
 `choose_head` then replaces or removes the features, as ``--phi`` says. If the graph does not show
@@ -86,8 +86,8 @@ def choose_head(
 ) -> Head:
     """Return the head of an output, with the features that ``--phi`` chooses.
 
-    Without `layer` and with `phi`, the logits need not be the result of a linear layer. Then they
-    are the input of the last softmax, or the output itself.
+    Without `layer` and with `phi`, the logits need not be the result of a linear layer. Then the
+    logits are the input of the last softmax, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)

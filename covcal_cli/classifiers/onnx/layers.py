@@ -6,7 +6,7 @@ tensor to read from the model.
 `walk_forward` goes on while the result is a linear function of phi, plus a constant. So it passes
 an added constant, a constant scale, a batch normalisation, a reshape, the choice of one token or of
 some classes, a mean over positions, and a change of the number format. W and b are changed
-accordingly. If it goes wrong, the check by numbers fails, so no wrong result follows.
+accordingly. If W or b becomes wrong, the check by numbers refuses the model.
 """
 
 from collections.abc import Sequence
@@ -213,9 +213,9 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read the linear classifier of ONNX's machine learning operators.
 
-    It applies softmax or sigmoid itself, so the logits must be computed from phi. With two classes,
-    the scores are -z and z, and it returns their sigmoids, which are the softmax of half the
-    scores.
+    This operator applies softmax or sigmoid itself, so the logits must be computed from phi. With
+    two classes, the scores are -z and z, and it returns their sigmoids, which are the softmax of
+    half the scores.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -403,7 +403,8 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
     """Return how far the output can be off, because integers are stored after `start`.
 
-    It is two steps of every scale, because a quantised softmax is computed from a rounded table.
+    The result is two steps of every scale, because a quantised softmax is computed from a rounded
+    table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0
@@ -463,7 +464,8 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z would change the sign of W, and c / z is not linear. No known network ends with either.
+    # c - z would change the sign of W, and c / z is not linear. No known network ends with c - z or
+    # c / z.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
     # if the factor is not constant, it can only be the scale of a quantised input

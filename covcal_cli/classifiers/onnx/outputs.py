@@ -149,9 +149,9 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# Comparing the model's own labels with its most probable classes. They can differ: a support vector
-# machine finds its label by votes, and its probabilities in another way. covcal uses the most
-# probable class.
+# Comparing the model's own labels with its most probable classes. Labels and most probable classes
+# can differ: a support vector machine finds its label by votes, and its probabilities in another
+# way. covcal uses the most probable class.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
@@ -220,9 +220,9 @@ def class_names(
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """Return K different class names in the order of the logits, or None; and notes.
 
-    They come from an operator with labels, such as ZipMap; if there is none, from the metadata: a
-    Python or JSON dictionary by class number, a list, or one name per line. If names are found but
-    not used, a note says why.
+    The names come from an operator with labels, such as ZipMap; if there is none, from the
+    metadata: a Python or JSON dictionary by class number, a list, or one name per line. If names
+    are found but not used, a note says why.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:

@@ -1,9 +1,9 @@
 """Run a whole ONNX model, or a part of its graph.
 
 A `Runner` takes batches: it checks shapes, and fills up fixed batches. A `Part` takes chosen
-numbers and shows how its result depends on them. `affine_map` finds W and b in this way. It needs
-no data, so W and b do not depend on the first rows. The proof on data (``classifiers/proof.py``)
-comes later.
+numbers and shows how its result depends on them. `affine_map` finds W and b in this way.
+`affine_map` needs no data, so W and b do not depend on the first rows. The proof on data
+(``classifiers/proof.py``) comes later.
 """
 
 from collections.abc import Mapping, Sequence

@@ -356,7 +356,7 @@ def _width(values: Values) -> int | None:
 def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
     rows = reading.rows(batch)
     values, so_far = reading.reader.read(rows), Proof()
-    # rows of another size than the random ones may have another number of features
+    # rows may differ in size from the random rows, and then in the number of features
     reading = replace(reading, n_features=_width(values))
     if not valid_rows(values.logits).all():
         return TorchClassifier(reading)

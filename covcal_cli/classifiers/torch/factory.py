@@ -22,7 +22,7 @@ from covcal_cli.errors import CovcalError
 
 
 def open_function(reference: str, weights: Path | None) -> Program:
-    """Make the module that ``module:function`` returns. It may be in the current folder.
+    """Make the module that ``module:function`` returns. The module may be in the current folder.
 
     Its sha256 is computed from the state_dict (names, types, shapes and bytes, sorted by name). So
     it depends on the weights, and not on the code.
@@ -85,7 +85,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the module that a function returns. If it is no function but a module, return that."""
+    """Return the module that a function returns. If it is a module already, return it."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):

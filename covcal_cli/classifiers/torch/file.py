@@ -182,7 +182,7 @@ class _StorageReader(pickle.Unpickler):
 
 
 def _torn_storage(archive: zipfile.ZipFile) -> str | None:
-    """Return which storage is shorter or longer than the pickle says; None if none is.
+    """Return the storage that is shorter or longer than the pickle says; None if all are right.
 
     (Torch would read past the end of a TorchScript storage that is too short.)
     """
@@ -304,9 +304,9 @@ def _rows(
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     """Load a file of weights into a module. Every name and shape must be right.
 
-    It is a ``.safetensors`` file, or one that ``torch.save`` wrote from a state_dict, or from a
-    dict that contains one. `where` is the function that made the module, for messages. Returns
-    notes.
+    The file is a ``.safetensors`` file, or ``torch.save`` wrote it from a state_dict, or from a
+    dict that contains a state_dict. `where` is the function that made the module, for messages.
+    Returns notes.
     """
     require_file(path, remedy="give the file that holds the module's state_dict")
     weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)

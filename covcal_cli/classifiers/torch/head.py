@@ -1,7 +1,7 @@
 """Find the last linear layers of a torch program, and how its output follows from them.
 
 The trace of a `RandomRun` shows from which layers an output comes. Then the steps between these
-layers and the output are found by fitting. They may be a factor (temperature, cosine scale), a
+layers and the output are found by fitting. A step may be a factor (temperature, cosine scale), a
 factor per class (batch norm), an added constant, or a weighted sum of several layers (averaged
 heads); then a softmax or another function of ``classifiers/proof.py`` (the "tail"). A `Head`
 consists of one or several `HeadLayer`, W and b, and this `Fit`. If no layer gives the logits, the

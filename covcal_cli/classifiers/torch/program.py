@@ -152,8 +152,8 @@ def may_hold_classes(
 ) -> dict[str, Tensor]:
     """Return the outputs that may be the classes of n rows.
 
-    `wanted` is the one that the user chose. By default, an output called logits comes first. It is
-    an error if `wanted` does not exist, or if no output has one vector per row.
+    `wanted` is the output that the user chose. By default, an output called logits comes first.
+    Raises `CovcalError` if `wanted` does not exist, or if no output has one vector per row.
     """
     described = ", ".join(f"{name} {_kind(tensor)}" for name, tensor in outputs.items())
     if wanted is not None and wanted not in outputs:
@@ -181,7 +181,7 @@ def may_hold_classes(
 
 
 def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) -> Float64s:
-    """Return one output, (n, K), or (n,) for class numbers. It is an error if a row has none."""
+    """Return one output, (n, K), or (n,) for class numbers. It must have a value for every row."""
     value = outputs.get(name)
     if value is None or value.numel() == 0 or value.numel() % n:
         shape = "nothing" if value is None else list(value.shape)

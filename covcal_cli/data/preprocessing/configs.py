@@ -74,9 +74,9 @@ def found_preprocessing(
 ) -> tuple[Preprocessing, str] | None:
     """Return the preprocessing that comes with a model, and in words where it was found.
 
-    It is in the model's own metadata, or else in a file beside the model. If the model is in a
-    folder ``onnx`` (as exports for the browser are), the folder above is searched too. A file that
-    covcal cannot use is refused, because nobody would notice a wrong guess.
+    The preprocessing is in the model's own metadata, or else in a file beside the model. If the
+    model is in a folder ``onnx`` (as exports for the browser are), the folder above is searched
+    too. A file that covcal cannot use is refused, because nobody would notice a wrong guess.
     """
     if _is_ultralytics(metadata):
         return _ultralytics(metadata), "the model's own metadata (Ultralytics)"
@@ -133,9 +133,10 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# Classifiers that Ultralytics exported have metadata on their preprocessing. It is the same as
-# torchvision's: the shorter side is resized to the image size, the centre is cropped, and pixels
-# are divided by 255. Ultralytics reads files with OpenCV, which turns images upright as EXIF says.
+# Classifiers that Ultralytics exported have metadata on their preprocessing. Ultralytics
+# preprocesses like torchvision: the shorter side is resized to the image size, the centre is
+# cropped, and pixels are divided by 255. Ultralytics reads files with OpenCV, which turns images
+# upright as EXIF says.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:

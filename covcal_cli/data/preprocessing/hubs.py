@@ -1,10 +1,10 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
-Hugging Face has ``preprocessor_config.json``. It names a class of image processors, which has
-defaults for missing keys. Some classes give ``size`` a meaning of their own. So if the class is
-unknown, no key may be missing. An unknown key is refused, because it might change pixels. Images
-are cropped as by the NumPy code of transformers (since version 5, by all of its code). This code
-rounds odd sizes in another way than torchvision.
+Hugging Face has ``preprocessor_config.json``. This file names a class of image processors. The
+class has defaults for missing keys. Some classes give ``size`` a meaning of their own. So if the
+class is unknown, no key may be missing. An unknown key is refused, because it might change pixels.
+Images are cropped as by the NumPy code of transformers (since version 5, by all of its code). This
+code rounds odd sizes in another way than torchvision.
 
 timm has ``config.json``; its keys are in ``pretrained_cfg`` or at the top.
 

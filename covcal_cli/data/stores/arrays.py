@@ -150,7 +150,7 @@ class NpzStore(Store):
 class NpyStream:
     """The contents of a ``.npy`` file: its header, and then its rows in order.
 
-    They are read once from beginning to end. So the file may be inside a compressed zip file.
+    The rows are read once from beginning to end. So the file may be inside a compressed zip file.
     Raises ValueError if it is no array, contains Python objects, or ends too early.
     """
 

@@ -192,7 +192,7 @@ class ArrowColumns:
         return _PATH if _PATH in self._fields(field.type) else None
 
     def _flat(self, column: Any) -> AnyArray:
-        """Return plain numbers. If some are missing, they are floats with NaN."""
+        """Return plain numbers. If a number is missing, the result is floats, with NaN there."""
         types = self.arrow.types
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()

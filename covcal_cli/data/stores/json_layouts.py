@@ -4,13 +4,14 @@ The tools are Hugging Face pipelines, lm-evaluation-harness, and servers of lang
 the log-probabilities of tokens.
 
 A chat completion of OpenAI contains the log-probability of every generated token, and of the most
-probable other tokens at its place. So do other answers of OpenAI (completions, batches, responses)
-and of vLLM. `find_tokens` finds these lists wherever they are in a line.
+probable other tokens at its place. Other answers of OpenAI (completions, batches, responses) and
+answers of vLLM contain them too. `find_tokens` finds these lists wherever they are in a line.
 
 `answer_of` begins where the generated text names an answer. The probability of this answer is the
 product over its tokens. Any other answer differs from the generated text at some token, where the
-log may list it. If it is not listed, it is less probable than every listed token, and less probable
-than 1 minus the sum of the listed tokens. It gets half of the smaller of these two bounds.
+log may list it. An answer that is not listed is less probable than every listed token, and less
+probable than 1 minus the sum of the listed tokens. Such an answer gets half of the smaller of these
+two bounds.
 """
 
 import math

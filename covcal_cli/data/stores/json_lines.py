@@ -3,8 +3,9 @@
 The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
 
 Each line is a JSON object with the columns of one row. A list of numbers becomes a row of an array
-with two axes. So does an object of numbers; its keys are the names of the classes. `json_layouts`
-brings the lines of other tools into this form. A ``.json`` file is a list of such objects.
+with two axes. An object of numbers also becomes a row; its keys are the names of the classes.
+`json_layouts` brings the lines of other tools into this form. A ``.json`` file is a list of such
+objects.
 """
 
 import json

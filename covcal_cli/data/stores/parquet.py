@@ -336,8 +336,8 @@ def find_parts(path: Path) -> list[Part]:
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
     """Return for each key its value in every part, shape (parts,).
 
-    They are int64 if all are whole numbers, float64 with NaN if some are missing. Else they are
-    texts, and a missing value is empty.
+    The values are int64 if all are whole numbers, and float64 with NaN if some are missing. Else
+    the values are texts, and a missing value is an empty text.
     """
     arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:

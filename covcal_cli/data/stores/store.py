@@ -182,7 +182,7 @@ def image_column(store: Store) -> str | None:
 
 
 def image_names(store: Store, column: str) -> list[str] | None:
-    """Return the file names of all images; None if some are missing or equal."""
+    """Return the file names of all images; None if a name is missing or occurs twice."""
     names = store.texts(column)
     return names if all(names) and len(set(names)) == len(names) else None
 

@@ -129,7 +129,7 @@ def of_error(
 ) -> list[float]:
     """Return the true share, then numbers of two estimates, then numbers of the promises.
 
-    The estimates are by the decision, and by the calibrated confidence alone. Each estimate has
+    One estimate is the decision's; the other is the calibrated confidence alone. Each estimate has
     three numbers: the accepted share; whether the error is above the limit; whether it is above
     twice the limit. A promise has two numbers for each number of labels.
     """

@@ -4,9 +4,10 @@
 
 The region, the draw, the candidates and their tests are computed as in the command. Only the labels
 are simulated, in the worst case: if any row is accepted, the promise is broken. For a promise about
-future rows, the error of future rows equals the limit. It is the same for all rows, or grows along
-the order to twice the limit. For a promise about these rows, the candidate has one wrong row too
-many. Each line of the output is a setting, with the share of draws in which the promise is broken.
+future rows, the error of future rows equals the limit. This error is the same for all rows, or
+grows along the order to twice the limit. For a promise about these rows, the candidate has one
+wrong row too many. Each line of the output is a setting, with the share of draws in which the
+promise is broken.
 
 All draws of a setting are made at once: `drawn_together` is `labels.draws.drawn` for many draws.
 """

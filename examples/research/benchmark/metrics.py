@@ -40,7 +40,7 @@ METHODS = ("covcal", "CBPE", "weighted", "source")
 LEAST = 5
 # whether there are two classes, the metric, and the error of each method
 Errors = tuple[bool, str, dict[str, float]]
-# values by metric and class; class None is the number of the shift
+# values by metric and class; the class None has the one number of the shift
 Table = dict[tuple[str, int | None], float]
 
 
