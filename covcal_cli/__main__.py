@@ -31,7 +31,7 @@ def main() -> None:
     try:
         heed_interrupts()
         # NumPy must not be loaded yet. The matrix products of covcal are short. On a busy machine,
-        # BLAS threads that wait for each other make them up to ten times slower.
+        # BLAS threads that wait for each other make such products up to ten times slower.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from covcal_cli.cli.app import run
 

@@ -45,7 +45,7 @@ def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> Non
     """
     try:
         path.resolve()
-    except (RuntimeError, OSError) as error:  # which exception it is depends on the Python version
+    except (RuntimeError, OSError) as error:  # the kind of exception depends on the Python version
         raise CovcalError(f"{path} is a link that leads to itself: pass another -o") from error
     if path.is_dir():
         raise CovcalError(f"{path} is a folder, not a file: give -o a file name")

@@ -34,7 +34,8 @@ from covcal_cli.files import check_output
 
 Columns = Mapping[str, NDArray[Any]]
 NUMBERS = ("features", "logits")
-# enough rows that reading can run ahead of the model, and few enough to read again
+# with this many batches, reading can run ahead of the model, and little is read again after a
+# failure
 BATCHES_PER_PIECE = 8
 
 

@@ -32,7 +32,7 @@ from covcal_cli.maths.weights import fit_logistic, importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000
-_PURPOSE = 1  # chooses the random numbers of this stage
+_PURPOSE = 1  # this number chooses the random numbers of the alignment
 EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200
 _MEAN_WEIGHT_TOLERANCE = 0.1
@@ -42,7 +42,7 @@ _MEAN_WEIGHT_TOLERANCE = 0.1
 class MemberTrace:
     """How the alignment of one member went."""
 
-    steps: int  # after how many training steps its networks were stored
+    steps: int  # the training step at which the member's networks were stored
     stop_reason: str
     # At every check: the ``step``, the mean losses ``forecaster`` and ``discriminator`` since the
     # last check, and the numbers by which training may stop.

@@ -284,5 +284,5 @@ class _Reversal(torch.autograd.Function):
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
     """Return `values` unchanged, but multiply their gradient by ``-coefficient``."""
-    apply: Callable[..., Tensor] = _Reversal.apply  # torch does not annotate it
+    apply: Callable[..., Tensor] = _Reversal.apply  # torch has no annotation for `apply`
     return apply(values, coefficient)

@@ -50,7 +50,7 @@ class Schedule:
     steps: int | None = None  # most steps; either steps or epochs are given
     epochs: int | None = None
     check_every: int | None = None  # steps between two checks whether to stop; None: one epoch
-    # in the first steps, this many, the learning rate rises linearly to its full value
+    # number of first steps in which the learning rate rises linearly to its full value
     warm_up: int = 0
     halve_every: int | None = None  # the learning rate is halved after this many epochs
 
@@ -93,7 +93,7 @@ class Settings:
     """All settings of the training, except the data and the seed."""
 
     preset: str
-    members: int  # number of feature maps, heads and discriminators, each with a seed of its own
+    members: int  # number of members: each has its own feature map, head, discriminator and seed
     # number of principal components of phi that psi reads; None: psi reads phi itself
     components: int | None
     psi_widths: tuple[int, ...]  # widths of psi's layers

@@ -65,9 +65,9 @@ _CARRIED = ("logits", "labels", "split", "ids", "columns")
 class MemberReport:
     """How one member was trained, and how good it is."""
 
-    steps: int  # after how many training steps its networks were stored
-    # Why it stopped: "overlap" (enough effective rows), "discriminator won" (the paper's rule), or
-    # "schedule ended".
+    steps: int  # the training step at which the member's networks were stored
+    # Why the alignment stopped: "overlap" (enough effective rows), "discriminator won" (the paper's
+    # rule), or "schedule ended".
     stop_reason: str
     forecaster_loss: float  # mean training loss since the check before
     discriminator_loss: float
@@ -84,7 +84,8 @@ class MemberReport:
     # without and with a control variate. Lower is better. This score needs no target label.
     weighted_brier: float
     weighted_brier_control: float
-    # In which share of the target validation rows it predicts the same class as the classifier.
+    # The share of the target validation rows in which the aligned forecaster predicts the same
+    # class as the classifier.
     target_agreement: float
 
 

@@ -365,7 +365,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    # of equal logits, the first class is the label
+    # if several classes have the highest logit, the first of them is the label
     for index in reversed(range(len(distances))):
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
@@ -374,7 +374,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
     """Return softmax(z / T), (m, K), in the memory of `distances`."""
     with np.errstate(over="ignore"):
-        # in float64, because a very small temperature would be 0 in float32
+        # divide in float64, because a very small temperature would be 0 in float32
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")
     np.exp(distances, out=distances)
     distances /= distances.sum(axis=axis, keepdims=True)

@@ -106,8 +106,8 @@ class Layout:
         return texts
 
 
-# Bytes of a row group before compression. With many small groups, their index would be larger than
-# the rows.
+# Bytes of a row group before compression. With many small groups, the index of the groups would be
+# larger than the rows.
 _GROUP_BYTES = 32 << 20
 _COPY_BYTES = 1 << 20  # bytes that are copied at a time into an NPZ
 
@@ -216,7 +216,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
 def _member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-    # its date is fixed, so that the file does not depend on the time
+    # the date of the member is fixed, so that the file does not depend on the time
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(member, header)

@@ -289,7 +289,7 @@ def _fitted(
 ) -> MethodFit:
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
-    # if the method uses an estimate from source errors, it has this check already
+    # a method that uses an estimate from source errors has this check already
     forecasters = scaled_by(scaling.forecaster)
     of_rows = enough_errors(problem.errors(forecasters[0]), len(problem.validation))
     if of_rows.name not in {guard.name for guard in guards}:

@@ -28,9 +28,10 @@ class Method:
     fit: str  # the name of the function in `fits`
     help: str
     needs: frozenset[Need] = frozenset()
-    takes_prior: bool = False  # whether it uses class frequencies on the target
-    candidate: bool = False  # whether auto lists it in cal.json, also if it does not choose it
-    main: bool = False  # whether calibrate --help explains it among the methods for most uses
+    takes_prior: bool = False  # whether the method uses class frequencies on the target
+    # whether auto lists the method in cal.json even if another method is chosen
+    candidate: bool = False
+    main: bool = False  # whether calibrate --help lists the method among the methods for most uses
     # whether the probabilities of all classes are needed, not only the confidence
     reads_all_classes: bool = False
 

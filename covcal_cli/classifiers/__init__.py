@@ -45,7 +45,7 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # Any other file is given to the reader of ONNX, which says what it is instead.
+    # Any other file is given to the reader of ONNX. Its error says what kind of file this is.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 

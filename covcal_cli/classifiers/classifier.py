@@ -70,7 +70,7 @@ class Outputs:
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
-            # in float64, because half precision cannot hold the limits
+            # compare in float64, because half precision cannot hold the limits
             lows, highs = (values.astype(np.float64) for values in extremes(outputs))
             may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
             single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
@@ -219,7 +219,7 @@ class Classifier(Protocol):
     n_features: int | None  # d; None without features, or before the first batch
     features_tensor: str | None
     logits_tensor: str
-    proof: Proof  # how large errors were on all batches so far
+    proof: Proof  # the largest errors on all batches so far
     outputs: Outputs  # turns the outputs that `run` returns into logits
 
     @property

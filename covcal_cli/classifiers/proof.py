@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.softmax import DEPTH, masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-# how an output of class numbers follows from the logits; it has another shape than other outputs
+# the tail of an output of class numbers, whose shape differs from other outputs
 ARGMAX = "argmax"
 TAIL_TEXT = {
     "none": "logits",
@@ -88,7 +88,7 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     b = expected.reshape(len(expected), -1).astype(np.float64, copy=False)
     a = b if values is expected else values.reshape(b.shape).astype(np.float64, copy=False)
     low, high = float(b.min()), float(b.max())
-    # no logit is so much lower than others that it is a mask, and none is infinite
+    # no logit is low enough to be a mask, and no logit is infinite
     if high - low <= DEPTH:
         worst = 0.0 if a is b else float(np.abs(a - b).max())
         return worst, max(high, -low)

@@ -52,7 +52,8 @@ class RowLabels:
         key: str,
         *,
         texts_are_numbers: bool = False,
-        # for messages: returns where a row is in the file; by default its number is used
+        # returns where a row is in the file, for messages; by default, messages use the number of
+        # the row
         place: Callable[[int], str] | None = None,
         # names in the data for the class numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,

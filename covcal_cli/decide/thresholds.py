@@ -207,7 +207,7 @@ class Costs:
     """The cost of a review, and of each pair of true and predicted class."""
 
     review: float
-    wrong: Float64s  # by true class and predicted class, (K, K); the diagonal is 0
+    wrong: Float64s  # the costs by true class and predicted class, (K, K); the diagonal is 0
 
     def of_accepted(self, probabilities: Float64s, labels: Labels) -> Float64s:
         """Return the expected cost of accepting each row, shape (m,)."""

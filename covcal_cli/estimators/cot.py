@@ -62,7 +62,7 @@ ASSUMPTION = (
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
 _MANY_PRICES = 100
-_MISPLACED = 1e-5  # how much mass q may misplace: at least this, and this multiple of eps
+_MISPLACED = 1e-5  # q may misplace this mass, or, if that is more, the second number times eps
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
@@ -204,7 +204,7 @@ def _at(
     width = max(1, _BLOCK_VALUES // len(prices))
     for start in range(0, costs.shape[1], width):
         part = slice(start, start + width)
-        # in float64, because a small eps magnifies rounding errors
+        # compute in float64, because a small eps magnifies rounding errors
         scores = (prices[:, None] - costs[:, part]) / eps
         top = scores.max(axis=0)
         scores -= top

@@ -65,7 +65,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     # 0, 1 and every edge belong to exactly one bin.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
-    lower[0] = -1.0  # so that 0 belongs to the first bin
+    lower[0] = -1.0  # 0 belongs to the first bin
     index -= lower.take(index) >= values
     return ConfidenceBlock(values, correct, index)
 
@@ -178,7 +178,7 @@ class GroupMetrics:
     mean_confidence: float | None
     ece: float | None
     over_ece: float | None
-    small: bool  # whether it has so few rows that its ECE is mostly noise
+    small: bool  # whether the group has so few rows that its ECE is mostly noise
     correctness_brier: float | None = None  # None if the user did not ask for it
     correctness_nll: float | None = None
     # None if the user did not ask for it, or if all rows are right, or all wrong

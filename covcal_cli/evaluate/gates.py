@@ -75,7 +75,7 @@ class GateResult:
     """The result of one gate on one calibration, estimate or period."""
 
     subject: str  # the calibration, estimate or period that was tested
-    gate: str  # such as ``ece <= 0.05``
+    gate: str  # the condition, such as ``ece <= 0.05``
     sentence: str  # the outcome, and the numbers that decided it
     # "not proved": too few rows to decide; "skipped": there is no value to compare
     outcome: Outcome

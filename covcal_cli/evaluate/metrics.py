@@ -69,7 +69,7 @@ class Metric:
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
     # the bins whose gaps are summed: a property of `Metrics`
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
-    main: bool = False  # whether it is shown even without ``--metrics all``
+    main: bool = False  # whether the metric is shown even without ``--metrics all``
     lowest: float = 0.0  # the lowest possible value
     highest: float = 1.0
 

@@ -180,7 +180,8 @@ def areas(rows: RankedRows) -> Areas:
     squares_of_right = squares_of_wrong = 0.0
     for run in _runs(rows):
         area += run.risk()
-        # for every row: twice the number of rows of the other kind that are on the right side of it
+        # for every row: twice the number of rows of the other kind (right or wrong) that are ranked
+        # on the right side of it
         below = 2 * (wrong - run.errors_before) - run.errors
         above = 2 * (run.rows_before - run.errors_before) + run.hits
         pairs += float(run.errors @ above)

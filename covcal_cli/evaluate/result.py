@@ -184,7 +184,7 @@ class Change:
     calibration: str
     before: float
     value: float  # the value now
-    worse_by: float  # by how much it got worse; negative if it got better
+    worse_by: float  # by how much the metric got worse; negative if it got better
     exceeded: bool  # whether `low` is above the limit; without an interval, `worse_by`
     baseline: str  # the calibration's name in the baseline
     low: float | None = None  # ends of the interval of `worse_by`
@@ -244,7 +244,7 @@ class Evaluation:
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
     # How each calibration differs from ``none`` and from the first one; empty without resamples.
     differences: tuple[Difference, ...] = ()
-    # by calibration: its earlier version in a baseline
+    # for each calibration: its earlier version in a baseline
     since: dict[str, Since] = field(default_factory=dict)
     decision: DecisionMetrics | None = None  # metrics of the decision, if one was given
     model: str = ""  # the classifier's name

@@ -34,7 +34,7 @@ class Answers:
     shown: Sequence[Any]  # its outputs that have a number per class
     # Whether rounding may make two of `logits` equal, although the model's float64 scores differ.
     is_rounded: bool
-    output_tolerance: float  # how much its outputs may change, relatively
+    output_tolerance: float  # how much the original outputs may change, relatively
 
 
 def prove(
@@ -121,7 +121,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
         # Integers may be token ids or a mask; 0 and 1 are valid for both.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # so that no row is masked completely
+            values[..., 0] = 1  # one token remains, so that no row is masked completely
     return values.astype(wanted.dtype)
 
 

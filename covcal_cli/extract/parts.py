@@ -227,7 +227,7 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     folder.mkdir()
     try:
         (folder / _CONFIG).write_text(json.dumps(dict(config), sort_keys=True), encoding="utf-8")
-    except OSError:  # such as a full disk: the caller raises the error that names the output
+    except OSError:  # the disk may be full; the caller raises an error that names the output
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder, note

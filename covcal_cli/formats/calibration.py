@@ -122,7 +122,7 @@ class Calibration(Document):
     discriminator: str | None  # "logistic" or "network"
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
     loss: str  # the loss that T_f minimises: "brier" or "nll"
-    # about the fit of T_f: number of rows and errors, loss before and after, limit
+    # facts about the fit of T_f: number of rows and errors, loss before and after, limit
     fit: Mapping[str, Any]
     # the fields of `WeightHealth`, and `bound`; None without weights
     weights: Mapping[str, Any] | None

@@ -109,7 +109,7 @@ class Draw:
     # stratum of its own.
     stratum: Integers
     labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` for a row without a label, or `HIDDEN_LABEL`
-    batches: tuple[Batch, ...]  # in the order in which they were drawn
+    batches: tuple[Batch, ...]  # the batches in the order in which they were drawn
     # The frame: the rows that could be drawn, ascending. If there are more than `MAX_FRAME`, a
     # random part of them. Empty if the draw was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)

@@ -333,7 +333,8 @@ class _Frame:
         self._is_exact = left <= _EXACT_ROWS
         # Most scores are near 1, where the score minus 1 keeps more digits.
         self._less = 0.0 if self._is_exact else 1.0
-        # whether rows are drawn in random order, and whether in the order of their scores
+        # whether rows are drawn in random order; whether they are drawn in the order of their
+        # scores
         self._is_random, self._is_by_score = False, False
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))

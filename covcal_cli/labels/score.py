@@ -36,7 +36,7 @@ class Scores:
     """The scores of some target rows."""
 
     predictions: Labels  # (N,), the classes that the classifier predicts
-    right: Float64s  # (N,), the scores of these classes
+    right: Float64s  # (N,), the scores of the predicted classes
     how: str  # in words, how the scores were computed
 
 

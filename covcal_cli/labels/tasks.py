@@ -38,7 +38,7 @@ class LabelTable:
     path: Path
     columns: Mapping[str, Sequence[str]]
     is_export: bool = False  # whether an annotation tool exported it; such exports may lack lines
-    one_line_each: bool = False  # whether it is a CSV in which no cell has a line break
+    one_line_each: bool = False  # whether the file is a CSV in which no cell has a line break
 
     def place(self, row: int) -> str:
         """Return the place of a row in the file, for messages."""

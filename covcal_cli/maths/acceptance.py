@@ -123,12 +123,13 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
     )
 
 
-OUTSIDE = 0.02  # the probability of rows outside the region, divided by that of rows inside it
+# the probability of a row outside the region, divided by the probability of a row inside
+OUTSIDE = 0.02
 # the part of the allowed error probability that the test after the first batch may use
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)  # the regions that are compared, as shares of the rows
 _GROWTH = 1.05  # ratio of the numbers k of neighbouring candidates
-_COUNTS = 400  # how many numbers of labels have a computed binomial tail
+_COUNTS = 400  # number of values of "number of labels" for which the binomial tail is computed
 # Thresholds are multiples of 1 / _STEPS, two steps above the score of the next row.
 _STEPS = 1_000_000
 
@@ -139,7 +140,7 @@ class Candidate:
 
     threshold: float
     rows: int  # the number of rows above the threshold
-    labels: int  # about how many of them have a label
+    labels: int  # about how many of these rows have a label
     wrong: int
 
 
@@ -249,7 +250,7 @@ def _candidates(
             else:
                 low = middle + 1
         new = candidate(high)
-        if new.wrong < 0:  # because many rows have the same score
+        if new.wrong < 0:  # this happens if many rows have the same score
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)

@@ -68,7 +68,8 @@ class ClassMetric:
     """One metric of a class: its function, and which rows it needs."""
 
     function: Callable[[ClassRows], Derivative]
-    # The kinds of rows that it needs; how many there are says how precise it is.
+    # The kinds of rows that the metric needs. The fewer rows of these kinds, the less precise it
+    # is.
     needs: tuple[str, ...]  # names of properties of `ClassRows`
 
 

@@ -37,7 +37,8 @@ _LARGEST_LOG = 746.0  # -log p of the least positive float64; larger values are 
 _EXACT_SUM = 1e-4  # tolerance of a sum of values that have all their digits
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5  # if more than this share of rows is probabilities, the other rows count as damaged
-_TIED = 0.1  # if more than this share of values is the smallest or largest value, it was clipped
+# if more than this share of values equals the smallest or largest value, values were clipped
+_TIED = 0.1
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # in fewer rows, a pattern may be chance
 _FEWEST_ROWS = 4  # in fewer rows, equal sums may be chance
@@ -46,7 +47,8 @@ _NEAR = 0.9  # share of the largest value that a softmax of probabilities can ha
 # in quantised scores, probability 0 is 0 or the smallest number of the type
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# probabilities are this far from 1/K, relatively; logits plus a large constant are not
+# probabilities differ from 1/K by at least this, relatively; logits plus a large constant differ
+# less
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller than this
 

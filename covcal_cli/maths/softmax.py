@@ -33,8 +33,8 @@ _FAR = 1 << 12  # an offset that is this much larger than the logits' range cost
 # such as a masked class. About 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # A mask is at least this far below the highest logit of its row, and at least this many times the
-# usual distance between the two highest logits. Naive Bayes also gives very low logits, but they
-# are fewer times the usual distance below. The smallest mask that people use is -10 000.
+# usual distance between the two highest logits. The second condition is for naive Bayes, which
+# gives very low logits that are no masks. The smallest mask that people use is -10 000.
 DEPTH = 5e3
 _DEEPEST = 1e30  # no mask needs to be further below
 # The usual distance is this quantile of the distances; it is low, because most rows may have masks.

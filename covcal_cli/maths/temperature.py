@@ -48,7 +48,7 @@ _FEW_CLASSES = 32  # with fewer classes, sums are fastest in float64
 class TemperatureFit:
     """A temperature that was fitted, and its loss."""
 
-    temperature: float  # above 0; above 1 it lowers confidence
+    temperature: float  # above 0; a value above 1 lowers confidence
     loss: float  # the weighted mean loss at `temperature`; never above `loss_at_one`
     loss_at_one: float
     at_limit: Limit | None  # the end of the search interval that T is at, if any

@@ -162,7 +162,7 @@ class BoundTerms:
     max_weight: float  # U
     factor: float  # lambda = (1+U)^3
     bound: float  # weighted_error + factor * discriminator_error
-    vacuous: bool  # whether it is at least 1
+    vacuous: bool  # whether the bound is at least 1
 
 
 def bound_terms(

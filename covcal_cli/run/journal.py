@@ -46,14 +46,14 @@ class Messages:
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # about its result, by subject
+    facts: Mapping[str, str] = field(default_factory=dict)  # facts about the result, by subject
 
 
 @dataclass(frozen=True)
 class Result:
     """One result. Fields with a default were added later."""
 
-    key: str  # hash of all that it depends on
+    key: str  # hash of everything that the result depends on
     sha256: str  # hash of its file
     warnings: tuple[str, ...]  # see `Messages`
     notes: tuple[str, ...] = ()

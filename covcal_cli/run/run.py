@@ -109,7 +109,7 @@ class Earlier:
     features: Path
     calibration: Path
     given: Mapping[str, RunInput]  # the data, by role
-    model: str | None  # its path from the current folder; None for tables of outputs
+    model: str | None  # the model's path from the current folder; None for tables of outputs
     options: tuple[str, ...]  # the options of the extraction
     method: str  # the method that the user asked for
     is_adapted: bool  # whether the calibration was fitted on an adapted file

@@ -93,7 +93,7 @@ def read_history(path: Path) -> History:
             return _extended(History(path), handle.readall())
     except FileNotFoundError:
         return History(path)
-    except ValueError as error:  # it is a pipe or device, which may never end
+    except ValueError as error:  # the path is a pipe or device, which may never end
         raise _not_plain(path) from error
     except OSError as error:
         raise _unwritable(path, error) from error

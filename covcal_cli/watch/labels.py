@@ -59,7 +59,7 @@ class FileLabels:
     # the n labelled rows; with the design "random", they count as random rows of their period
     draw: Draw
     right: Float64s  # (n,), 1 if the classifier is right
-    # (n,), their scores, which estimate the probability that the classifier is right
+    # (n,), the scores of these rows, which estimate the probability that the classifier is right
     scores: Float64s
     frame_scores: Float64s  # (m,), scores of rows that stand for all rows that could be drawn
     drawable: Booleans  # (N,), for each target row whether it could have been drawn
@@ -341,7 +341,7 @@ class LateLabels:
     ids: AnyArray  # (m,), UTF-8 bytes
     texts: AnyArray  # (m,), class names or numbers
     periods: AnyArray | None  # (m,), the column ``period``, or None
-    # for each line that was joined: its period
+    # the period of each line that was joined
     joined: dict[int, str] = field(default_factory=dict)
 
     def of_rows(self, file: FeatureFile, period: str, rows: Rows) -> tuple[Rows, Labels]:

@@ -100,7 +100,7 @@ class ColumnDrift:
     p: Share
     missing: Share
     missing_before: Share
-    new: Share  # of the rows with a value, the share whose category the reference does not have
+    new: Share  # among the rows with a value, the share whose category the reference does not have
     new_categories: tuple[str, ...]  # the most frequent of these categories
     measure: str  # in words, the number that changed most, such as "median"
     now: str
@@ -172,8 +172,8 @@ class Accepted:
     decision: str  # sha256 of decide.json
     error: Share  # the largest share of accepted rows that may be wrong
     rows: Count  # number of accepted rows
-    expected: CurvePoint | None  # their expected error, estimated without labels
-    labels: PeriodLabels | None  # their accuracy, from labels of accepted rows
+    expected: CurvePoint | None  # the expected error of the accepted rows, estimated without labels
+    labels: PeriodLabels | None  # the accuracy of the accepted rows, from labels
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,9 @@ class Promise:
 
     verdict: PromiseVerdict
     labels: Count  # number of labelled accepted rows, in this and earlier periods
-    error: Gap | None  # from these labels, the share of accepted rows that are wrong
-    # about how many more labels are needed to decide; None if decided, or if they are too many
+    error: Gap | None  # the share of accepted rows that are wrong, from these labels
+    # about how many more labels are needed to decide; None if the labels decide already, or if too
+    # many would be needed
     needed: Count | None
 
 
@@ -195,7 +196,8 @@ class SegmentVerdict:
     segment: str
     rows: Number
     confidence: Share  # mean calibrated confidence
-    accuracy: PeriodAccuracy | None  # from labels of the period if there are any, else estimated
+    # the accuracy, from labels of the period if there are any, else estimated
+    accuracy: PeriodAccuracy | None
     gap: Gap | None
     verdict: Verdict
     why: str
@@ -226,7 +228,7 @@ class Measured:
     # by signal: mean rank of the rows among the reference rows, minus the reference rows' own mean
     # rank
     signals: Mapping[str, Difference]
-    variances: Mapping[str, Share]  # by signal: variance of the ranks
+    variances: Mapping[str, Share]  # variance of the ranks, by signal
     signal_rows: Count  # number of rows behind the signals and distances
     # how each kept column drifted; empty if the period comes from several files
     columns: tuple[ColumnDrift, ...] = ()

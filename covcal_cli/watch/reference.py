@@ -236,9 +236,9 @@ class Clusters:
     """Clusters of the labelled source validation rows, which the estimators by clustering need."""
 
     centres: Packed  # (L, K), the centre of each class that has rows
-    classes: tuple[int, ...]  # (L,), the numbers of these classes
+    classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows
     shares: Packed  # (K,), the shares of all classes
-    strays: float  # share of rows that are in another cluster than their label's after clustering
+    strays: float  # share of rows that, after clustering, are not in the cluster of their label
     held_strays: float  # the same share after clustering with fixed class shares
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ _OTHER_FORMATS = {
     b"\x89PNG": ("a PNG image", _EXPORT),
     _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
-# found by their names, because they may be compressed
+# recognised by their endings, because the content may be compressed
 _PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
 CPU = ("CPUExecutionProvider",)
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
@@ -48,10 +48,10 @@ class OnnxFile:
 
     path: Path
     folder: Path  # where its weights in other files are
-    # The unchanged model. But if weights are behind links, it has the names of the files that the
-    # links lead to.
+    # The unchanged model. But if weights are behind links, the model names the files that the links
+    # lead to.
     data: bytes
-    model: onnx.ModelProto  # without weights in other files
+    model: onnx.ModelProto  # the parsed model, without weights in other files
     sha256: str  # hash of the file and of its weights in other files
 
     def session(
@@ -256,7 +256,8 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         return
     os.environ.setdefault(_NO_TENSOR_CORES, "0")
     onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
-    with redirect_stdout(StringIO()):  # it prints missing libraries, and stdout is for the result
+    # this function prints missing libraries, but stdout is for the result
+    with redirect_stdout(StringIO()):
         onnxruntime.preload_dlls()
 
 

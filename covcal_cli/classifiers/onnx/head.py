@@ -71,8 +71,8 @@ class Head:
     weight: Float64s | None
     bias: Float64s | None
     logits: TensorRead  # the tensor with the logits
-    step: float  # how far logits that are stored as integers can be off by rounding
-    tail_step: float  # how far outputs can be off by rounding
+    step: float  # the largest rounding error of logits that are stored as integers
+    tail_step: float  # the largest rounding error of the outputs
     follower: str | None  # the operator that reads the logits, such as "Softmax"
     n_scores: int  # number of columns of the logits; 1 if a single number is about two classes
     outputs: tuple[ClassOutput, ...]  # the outputs that depend only on the logits
@@ -137,8 +137,8 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # with another number of values per row, these are not the classes, unless a row has several
-    # tokens
+    # an output with another number of values per row does not hold the classes, unless a row has
+    # several tokens
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
@@ -294,8 +294,8 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output without a layer is no answer. An output is no answer either if the head of
-        # another output reads it.
+        # An output without a layer is no answer. An output is also no answer if the head of another
+        # output reads this output.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -358,7 +358,8 @@ def sum_of_heads(
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # If all heads read the same phi, their weights are added. If not, they are put side by side.
+    # If all heads read the same phi, their weights are added. If the heads read different phi,
+    # their weights are put side by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:

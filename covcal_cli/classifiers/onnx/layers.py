@@ -43,7 +43,8 @@ class TensorRead:
     """A tensor to read from the model, which nodes outside the model may have to compute."""
 
     tensor: str
-    nodes: tuple[onnx.NodeProto, ...] = ()  # nodes that are added to the graph to compute it
+    # nodes that are added to the graph to compute the tensor
+    nodes: tuple[onnx.NodeProto, ...] = ()
     source: str = ""  # the tensor of the model that these nodes read
 
     @property
@@ -93,7 +94,7 @@ class Linear:
     output: str | None
     weight: Float64s  # W, shape (K, d)
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias
-    quantised: Quantisation | None = None  # how to read `output` if it is integers
+    quantised: Quantisation | None = None  # how to read `output` if it holds integers
     # a scale that depends on the input of the model, by which `output` must still be multiplied
     pending: str | None = None
 
@@ -365,10 +366,10 @@ class Position:
     tensor: str
     weight: Float64s  # shape (K, d)
     bias: Float64s  # shape (K,)
-    step: float = 0.0  # how far it can be off, because integers are stored
-    quantised: Quantisation | None = None  # how to read it if it is integers
+    step: float = 0.0  # the largest error of the tensor, because integers are stored
+    quantised: Quantisation | None = None  # how to read the tensor if it holds integers
     pending: str | None = None  # a scale by which a later node must multiply
-    follower: str | None = None  # the first operator that reads it and is not linear
+    follower: str | None = None  # the first operator that reads the tensor and is not linear
     is_flat: bool = False  # whether the second axis is the classes, and not tokens
 
 
@@ -391,7 +392,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
             at = replace(at, follower=readers[0].op_type)
             break
         at = further
-    # this is the output, or the next operator is not linear
+    # the tensor is the output, or the next operator is not linear
     if at.pending:
         raise CovcalError(
             f"{graph.file.path}: covcal cannot find the scale of the result of {linear.layer} "

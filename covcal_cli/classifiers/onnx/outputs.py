@@ -33,9 +33,9 @@ class ClassOutput:
 
     name: str
     tensor: str  # the tensor to read: the output, or what its ZipMap reads
-    is_label: bool = False  # whether it is only the number of the most likely class
-    is_vector: bool = False  # whether it is one number per row, without an axis of classes
-    columns: int = 0  # the number of columns that it declares; 0 if it declares none
+    is_label: bool = False  # whether the output is only the number of the most likely class
+    is_vector: bool = False  # whether the output is one number per row, without an axis of classes
+    columns: int = 0  # the number of columns that the output declares; 0 if it declares none
     # if the output is dictionaries: their keys, in the order of the tensor
     zipped: tuple[str | int, ...] = ()
 

@@ -222,7 +222,8 @@ def affine_map(
     except CovcalError:
         return None
     weight = np.concatenate(blocks).T
-    if not weight.any():  # for example trees, which are constant far from their training data
+    # this happens with trees, for example, which are constant far from their training data
+    if not weight.any():
         return None
     # W and b must also give the values far from the unit vectors.
     computed = points @ weight.T + bias

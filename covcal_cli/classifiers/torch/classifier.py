@@ -111,7 +111,8 @@ class ProgramReader:
         program: Program,
         source: Head | Answer,  # where the logits come from
         output_name: str,  # the output that holds the classes
-        tap: Tap | None,  # where the features are read; None if they are the input of the head
+        # where the features are read; None if the features are the input of the head
+        tap: Tap | None,
         *,
         features: bool,  # whether features are wanted
     ) -> None:
@@ -188,7 +189,7 @@ class Reading:
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # for random rows; the first batch may change it
+    n_features: int | None  # the number for random rows; the first batch may change this number
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None

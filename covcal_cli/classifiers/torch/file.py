@@ -167,7 +167,7 @@ class _StorageReader(pickle.Unpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(BytesIO(content))
-        self.sizes: dict[str, int] = {}  # for each member, its number of bytes
+        self.sizes: dict[str, int] = {}  # the number of bytes of each member
 
     def find_class(self, module: str, name: str, /) -> Any:
         return type(name, (_Inert,), {"__module__": module})
@@ -243,7 +243,8 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
     devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if devices <= {device.type}:
         return program
-    from torch.export.passes import move_to_device_pass  # imported here, because it takes long
+    # imported here, because the import takes long
+    from torch.export.passes import move_to_device_pass
 
     without_tensor_cores()
     try:

@@ -50,7 +50,8 @@ class Fit:
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
         """Return the logits from the layers' results: (n, K), or (n, 2) for single numbers."""
-        scores = results[0]  # exactly the result, if there is only one layer and nothing after it
+        # with one layer and nothing after it, the logits are exactly its result
+        scores = results[0]
         if len(results) > 1 or self.offset.any() or (self.factors[0] != 1).any():
             pairs = zip(self.factors, results, strict=True)
             scores = sum((factor * result for factor, result in pairs), start=self.offset)
@@ -65,8 +66,9 @@ class HeadLayer:
     name: str
     op: str
     key: tuple[object, ...]
-    turn: int  # which of its calls in a run, counted from the last one (-1)
-    position: int | None  # which pixel or token is used; None for the mean over all
+    turn: int  # which call of the layer in a run, counted from the last call (-1)
+    # which pixel or token is used; None for the mean over all pixels or tokens
+    position: int | None
 
     def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
         """Return its call in a run; None if the layer was not run so often."""
@@ -140,9 +142,9 @@ class Answer:
     Only all rows can show what it is; see `covcal_cli.classifiers.classifier`.
     """
 
-    is_single: bool  # whether it is one number per row, for two classes
+    is_single: bool  # whether the output is one number per row, for two classes
     tail: str = "none"
-    limit: float = 1e-3  # by how much two runs may differ, relatively
+    limit: float = 1e-3  # the largest relative difference of two runs that is allowed
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
@@ -219,7 +221,8 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
         return None
     answer = read_answer(run.outputs, name, run.n, run.where)
     limit = max(_tolerance(call.result.dtype) for call in calls)
-    # If a layer runs on every pixel or token, the output may be of their mean, or of one of them.
+    # If a layer runs on every pixel or token, the output may come from their mean, or from one
+    # pixel or token.
     tokens = not any(call.is_convolution for call in calls)
     for position in _positions([x.shape[1] for x, _ in values], tokens=tokens):
         fit = fitted([_reduced(z, position) for _, z in values], answer, limit)

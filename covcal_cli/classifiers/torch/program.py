@@ -33,15 +33,15 @@ _STORED_SCORES = {
 class Program:
     """A torch module with its inputs and its device."""
 
-    where: str  # what the user called it, for messages
+    where: str  # the user's name for the program, for messages
     name: str  # its base name
     sha256: str  # hash of its file, or of its weights
     module: torch.nn.Module  # the module is on `device`, in evaluation mode
-    inputs: tuple[ModelInput, ...]  # in the order of its arguments
-    # random rows on which it runs, (n, ...), to find its structure before there are data
+    inputs: tuple[ModelInput, ...]  # the inputs, in the order of the module's arguments
+    # random rows, (n, ...), on which the program runs, to find its structure before there are data
     rows: tuple[Tensor, ...]
-    fixed_batch: int | None  # the number of rows in a run, if it allows only one number
-    notes: tuple[str, ...]  # notes on what was assumed about it
+    fixed_batch: int | None  # the number of rows in a run, if the program allows only one number
+    notes: tuple[str, ...]  # notes on what was assumed about the program
     device: torch.device = CPU  # where the module is; rows may be on any device
 
     def on(self, device: torch.device) -> "Program":
@@ -70,7 +70,7 @@ class Program:
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
     """Run a module in inference mode, and drop what it prints: stdout is for the result."""
-    # copies, because the module may change its input
+    # the rows are copied, because the module may change its input
     fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):
         return dict(_named("", module(*fed)))

@@ -36,8 +36,9 @@ class LayerCall:
     """A call of a linear layer."""
 
     op: str  # the operator
-    name: str  # path of the layer in the module; if its weights are no parameters, the operator
-    key: tuple[object, ...]  # identifies the layer: all its calls have the same key
+    # path of the layer in the module; the name of the operator, if the weights are no parameters
+    name: str
+    key: tuple[object, ...]  # the key of the layer, which all calls of the layer have
     # Input and result at the time of the call; later operators may change them.
     features: Tensor
     weight: Tensor  # shape (K, d)
@@ -191,7 +192,7 @@ class Step:
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
-    created: frozenset[int]  # the values that it wrote to new memory
+    created: frozenset[int]  # the values that the call wrote to new memory
     call: LayerCall | None  # None if the operator is not a linear layer
 
 

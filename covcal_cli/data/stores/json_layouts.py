@@ -31,7 +31,8 @@ _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage
 _DEPTH = 12  # lists are looked for down to this level of nesting in a line
 _BEFORE = " \t\r\n\"'`([{*_#"  # characters that may come before the answer inside its token
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
-_CUT = -9000.0  # at or below this, sampling excluded the token: servers write -9999 or -inf
+# a token with this log-probability or less was excluded by sampling: servers write -9999 or -inf
+_CUT = -9000.0
 # how tokenizers write a space
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # rounding error of a sum of probabilities

@@ -50,7 +50,7 @@ class Store(Protocol):
     """A file of named arrays."""
 
     path: Path
-    is_table: bool = False  # whether it is a table, so that columns of numbers are features
+    is_table: bool = False  # whether the file is a table, so that columns of numbers are features
     is_typed: bool = True  # whether the format tells texts from numbers
     entries: dict[str, Entry]  # what is known of each array, by name, in the order of the file
     # For each column of texts that are numbers with decimal commas: the error message.

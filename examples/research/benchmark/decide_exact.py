@@ -76,7 +76,7 @@ class Draws:
         self.setting, self.ranking, self.pool = setting, setting.ranking, pool
         self.rng = np.random.default_rng([setting.rows, setting.labels])
         self.regions: list[int] = []
-        self.rows: list[Integers] = []  # of each batch, shape (draws, labels)
+        self.rows: list[Integers] = []  # the drawn rows of each batch, shape (draws, labels)
         self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2)
         for look in range(1, batches + 1):
             level = level_of_look(CERTAINTY, look)
