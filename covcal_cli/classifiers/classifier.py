@@ -65,8 +65,9 @@ class Outputs:
 
         Without this step, float32 would lose digits. Rows that may be probabilities are unchanged.
         """
-        # outputs of several labels have no common offset that could be subtracted
-        if self.are_independent:
+        # Outputs of several labels have no common offset that could be subtracted, and numbers of
+        # 32 bits have no more digits to keep.
+        if self.are_independent or outputs.dtype in (np.float16, np.float32):
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:

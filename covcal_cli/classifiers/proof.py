@@ -147,11 +147,12 @@ class Proof:
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)
-        # Small logits may be differences of large numbers, and these are rounded.
-        offsets = bias[~masked(logits).all(axis=0)]
-        scale = max(largest, float(np.abs(offsets).max(initial=0)))
-        if not worst <= limit * scale + step:
-            return worst / scale if scale > 0 else worst
+        if not worst <= limit * largest + step:
+            # Small logits may be differences of large numbers, and these are rounded.
+            offsets = bias[~masked(logits).all(axis=0)]
+            scale = max(largest, float(np.abs(offsets).max(initial=0)))
+            if not worst <= limit * scale + step:
+                return worst / scale if scale > 0 else worst
         self.largest_difference = max(self.largest_difference, float(f"{worst:.2e}"))
         self.largest_logit = largest
         return None

@@ -9,10 +9,11 @@ the same numbers to the last bit. Two rules of `BatchRunner` ensure this:
   quantisation causes this: it uses one scale for the whole batch.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,7 @@ MAX_SKIPPED = 0.01
 _SATURATED = 0.999
 # how large the error by another order of summation can be, relative to the largest logit
 _NOISE = 1e-5
+_COUNTED_VALUES = 1 << 18  # values that are counted at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class DomainExtraction:
         # for each row that cannot be read: its number and the reason
         self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0)
+        # The datasets of the domain by name; with several labels, those of the first label.
+        self.content: Mapping[str, Any] = {}
         # The accuracy on labelled rows outside the train split, which `write` computes for the
         # source.
         self.accuracy: SourceAccuracy | None = None
@@ -151,16 +155,17 @@ class DomainExtraction:
         logits = replace(numbers["logits"], convert=classifier.outputs.logits)
         numbers["logits"] = logits
         labels = self.labels[self.kept]
+        self.content = {
+            **numbers,
+            "labels": labels,
+            "split": self.split[self.kept],
+            "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
+            **columns,
+        }
         part = Part(
             path=self.data.path,
             rows=self.kept,
-            content={
-                **numbers,
-                "labels": labels,
-                "split": self.split[self.kept],
-                "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
-                **columns,
-            },
+            content=self.content,
             columns=list(self.data.columns),
             skipped=[(row, ids[row], reason) for row, reason in self.skipped],
         )
@@ -179,6 +184,7 @@ class DomainExtraction:
         joins: list[Join] = []
         for number, of_label in enumerate(labels.T):
             content = {**part.content, "logits": LabelRows(logits, number), "labels": of_label}
+            self.content = content if number == 0 else self.content
             join = Join(f"label/{number}/{self.name}", [replace(part, content=content)])
             join.write(writer, shared=joins[0].name if joins else None)
             joins.append(join)
@@ -373,9 +379,13 @@ class BatchRunner:
         else:
             batches = [dict(inputs)]
         results = [self.classifier.run(batch) for batch in batches]
-        logits = np.concatenate([result[1] for result in results])[:rows]
+        logits = _joined([result[1] for result in results])[:rows]
         features = [result[0] for result in results if result[0] is not None]
-        return np.concatenate(features)[:rows] if features else None, logits
+        return _joined(features)[:rows] if features else None, logits
+
+
+def _joined(arrays: Sequence[Float32s]) -> Float32s:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
@@ -394,6 +404,7 @@ class OutputStatistics:
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
         self.largest_logit = 0.0  # the largest |logit|, without masked classes
+        # the lowest confidence of a row, but only until one is at most `_SATURATED`
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None
@@ -402,6 +413,12 @@ class OutputStatistics:
 
     def add(self, block: Block) -> None:
         """Count the next rows."""
+        n, width = len(block["logits"]), sum(values.shape[1] for values in block.values())
+        size = max(1, _COUNTED_VALUES // width)
+        for start in range(0, n, size):
+            self._add({name: values[start : start + size] for name, values in block.items()})
+
+    def _add(self, block: Block) -> None:
         logits = block["logits"]
         stop = self._seen + len(logits)
         self.predictions[self._seen : stop] = logits.argmax(axis=1)
@@ -419,9 +436,10 @@ class OutputStatistics:
         worst, largest = difference(computed, exact)
         self.affine_difference = max(self.affine_difference, worst)
         self.largest_logit = max(self.largest_logit, largest)
-        exact -= highest
-        confidence = 1 / np.exp(exact).sum(axis=1)
-        self.least_confidence = float(confidence.min(initial=self.least_confidence))
+        if self.least_confidence > _SATURATED:
+            exact -= highest
+            confidence = 1 / np.exp(exact).sum(axis=1)
+            self.least_confidence = float(confidence.min(initial=self.least_confidence))
 
 
 def proof_attributes(worst: float, largest: float) -> dict[str, float]:

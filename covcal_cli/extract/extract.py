@@ -35,7 +35,13 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import DomainExtraction, DomainReport, proof_attributes
-from covcal_cli.extract.parts import DomainSpool, content_sha256, open_spool, require_same_settings
+from covcal_cli.extract.parts import (
+    BLOCK_BYTES,
+    DomainSpool,
+    content_sha256,
+    open_spool,
+    require_same_settings,
+)
 from covcal_cli.extract.plan import NO_SHIFT, ExtractPlan, class_list, is_one_place, once, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output, require_hdf5_name
@@ -216,7 +222,7 @@ def _run(
         doubt = None
         # If both paths are the same, the user wants it (a column domain) or was warned already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
-            rows = writer.handle["label/0"] if several else writer.handle
+            rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
         statistics = [domain.statistics for domain in domains.values()]
         proof: dict[str, Attribute] = {
@@ -368,13 +374,12 @@ def _timed(
     return time.perf_counter() - start if ran else 0.0
 
 
-def _doubt_on_rows(file: Any, paths: Mapping[str, Path]) -> str | None:
+def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Path]) -> str | None:
     """Return a warning if both domains have the same rows, or seem exchanged; else None.
 
-    `file` is the open features file, in which all rows are written. `paths` are the data of each
-    domain.
+    `rows` are the datasets of each domain by name. `paths` are the data of each domain.
     """
-    source, target = file["source"], file["target"]
+    source, target = rows["source"], rows["target"]
     if _are_same(source, target):
         return (
             f"{paths['target']} has the same rows as {paths['source']} (equal ids, features and "
@@ -401,7 +406,7 @@ def _are_same(source: Any, target: Any) -> bool:
     """
     if source["logits"].shape != target["logits"].shape or not len(source["ids"]):
         return False
-    if not np.array_equal(source["ids"][...], target["ids"][...]):
+    if not np.array_equal(source["ids"], target["ids"]):
         return False
     names = [name for name in ("logits", "features") if name in source]
     return all(np.array_equal(_some(source[name]), _some(target[name])) for name in names)
@@ -415,6 +420,9 @@ def _confidences(logits: Any) -> Float64s:
 
 
 def _some(dataset: Any) -> AnyArray:
-    step = max(1, -(-len(dataset) // _COMPARED_ROWS))
-    values: AnyArray = dataset[::step]
-    return values
+    """Return evenly spread rows of a dataset, which is read in blocks of a few MiB."""
+    n, width = dataset.shape
+    step = max(1, -(-n // _COMPARED_ROWS))
+    size = step * max(1, BLOCK_BYTES // (4 * width * step))
+    blocks = [dataset[start : min(start + size, n)][::step] for start in range(0, n, size)]
+    return np.concatenate(blocks) if blocks else np.empty((0, width), np.float32)

@@ -49,7 +49,7 @@ from covcal_cli.records import json_of, parsed_json
 Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
 _NUMBERS = ("features", "logits")
-_BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 17  # number of rows that are sorted at a time
 _CONFIG = "config.json"
 _SYNC_SECONDS = 10.0
@@ -137,7 +137,7 @@ class Join:
         self, writer: HDF5Writer, names: Sequence[str], row_bytes: int
     ) -> Iterator[dict[str, AnyArray]]:
         """Write the rows of some datasets in order, and yield each written block."""
-        size = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
+        size = max(1, min(_BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
         done = 0
         for pieces, order in self._pieces(size):
             block = {}
@@ -399,7 +399,7 @@ class RawRows:
     def blocks(self) -> Iterator[Float32s]:
         """Yield all rows in order, in blocks of a few MiB."""
         n, width = self.shape
-        size = max(1, _BLOCK_BYTES // (4 * width))
+        size = max(1, BLOCK_BYTES // (4 * width))
         return (self[start : min(start + size, n)] for start in range(0, n, size))
 
     def take(self, rows: Rows) -> Float32s:

@@ -84,11 +84,6 @@ class HDF5Writer:
             self._file.attrs[name] = _storable(value)
         self.write("classes", utf8(classes))
 
-    @property
-    def handle(self) -> Any:
-        """The open ``h5py.File``."""
-        return self._file
-
     def allocate(
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0
     ) -> None:

@@ -311,7 +311,7 @@ class OnnxClassifier:
                 has_features = features is not None
                 self._original.require_same(batch, values, limit, has_features=has_features)
             self.proof.remarks += labels.note(values, logits)
-        phi = None if features is None else features.astype(np.float32)
+        phi = None if features is None else features.astype(np.float32, copy=False)
         return phi, self.outputs.to_float32(logits)
 
     @property
