@@ -86,7 +86,12 @@ class SourceRows:
             yield from unknown_metrics(wanted, classes, len(logits))
             return
         inputs = EstimatorInputs(
-            self.logits, self.labels, logits, self.temperature, of_source=self.of_source
+            self.logits,
+            self.labels,
+            logits,
+            self.temperature,
+            has_all_classes=self.has_all_classes and self.sketch is None,
+            of_source=self.of_source,
         )
         offsets = None
         if self.prior is not None and self.sketch is None:  # artificial rows have no labels

@@ -3,8 +3,9 @@
     python examples/research/benchmark/metrics.py FEATURES.H5... [--nannyml]
 
 ``run.py`` writes the files. Their target labels are used only for the truth. A shift has one number
-per metric: for two classes the metric of the second class, else the mean over classes. The first
-table has the mean absolute error over the shifts. Its columns:
+per metric: the accuracy, for two classes the metric of the second class, else the mean over the
+classes that have the metric. (A class without rows has no recall, for example.) The first table has
+the mean absolute error over the shifts. Its columns:
 
 - covcal: `covcal estimate`
 - CBPE: the estimate of NannyML, if it is installed (``--nannyml``), with the source validation rows
@@ -30,14 +31,16 @@ from covcal_cli.calibrate.estimate import estimate_file
 from covcal_cli.calibrate.problem import EstimateSettings, Problem
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import EstimatorInputs
+from covcal_cli.estimators.metrics import ACCURACY, MACRO, Wanted
 from covcal_cli.formats.features import FeatureFile, read_labels
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, ranks_of
 from covcal_cli.maths.odds import probabilities
 
-NAMES = tuple(CLASS_METRICS)
+NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
 # a class is compared if at least this many rows have it, and this many are predicted as it
 LEAST = 5
+SMALLEST = 1e-9  # a number of rows that is above 0
 # whether there are two classes, the metric, and the error of each method
 Errors = tuple[bool, str, dict[str, float]]
 # values by metric and class; the class None has the one number of the shift
@@ -47,19 +50,20 @@ Table = dict[tuple[str, int | None], float]
 def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) -> Table:
     """Return the metrics of labelled rows, each with a weight."""
     mass = np.ones(len(labels)) if weights is None else weights
-    predictions, odds, table = logits.argmax(axis=1), class_odds(logits), Table()
+    predictions, odds = logits.argmax(axis=1), class_odds(logits)
+    table = Table({(ACCURACY, None): float(mass[predictions == labels].sum() / mass.sum())})
     for label in range(logits.shape[1]):
         is_predicted, members = predictions == label, (labels == label) * mass
         rows = ClassRows(is_predicted, ranks_of(odds[label]), members, mass)
-        if min(members.sum(), mass[is_predicted].sum()) > 0 and len(set(labels.tolist())) > 1:
-            for name in NAMES:
-                table[name, label] = CLASS_METRICS[name].function(rows)[0]
+        for name, metric in CLASS_METRICS.items():
+            if min(getattr(rows, need) for need in metric.needs) > SMALLEST:
+                table[name, label] = metric.function(rows)[0]
     return with_means(table, logits.shape[1])
 
 
 def with_means(table: Table, classes: int) -> Table:
     """Return a table that also has the number of the shift for every metric."""
-    for name in NAMES:
+    for name in CLASS_METRICS:
         values = [value for (metric, _), value in table.items() if metric == name]
         if classes == 2:
             values = [table[name, 1]] if (name, 1) in table else []
@@ -75,8 +79,7 @@ def by_nannyml(inputs: EstimatorInputs) -> Table:
     import pandas
 
     classes = inputs.n_classes
-    names = {"precision": "precision", "recall": "recall", "f1": "f1", "auroc": "roc_auc"}
-    names |= {"specificity": "specificity"}
+    names = {name: name for name in NAMES} | {"auroc": "roc_auc"}
 
     def frame(logits: Floats) -> pandas.DataFrame:
         chances = probabilities(logits, 1.0)
@@ -102,7 +105,8 @@ def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, l
     with FeatureFile(path) as file:
         problem = Problem(file, EstimateSettings(labels="none"))
         classes = file.classes
-        wanted = [(name, None) for name in NAMES] + [(name, "macro") for name in NAMES]
+        wanted: list[Wanted] = [(name, None) for name in NAMES]
+        wanted += [(name, MACRO) for name in CLASS_METRICS]
         found = estimate_file(problem, wanted).metrics
         target = file.require_target()
         rows = np.flatnonzero(read_labels(target, np.arange(target.n)) >= 0)
@@ -125,8 +129,10 @@ def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, l
         label = numbers.get(entry.class_name)
         own[entry.metric, label] = entry.value
         if (entry.metric, label) in truth and (label is None or enough[label]):
-            kind = entry.metric if label is not None else f"{entry.metric}, mean"
-            if label is not None or len(classes) > 2:
+            is_mean = label is None and entry.metric != ACCURACY
+            kind = f"{entry.metric}, mean" if is_mean else entry.metric
+            if not is_mean or len(classes) > 2:
+                kind = f"{'two' if len(classes) == 2 else 'more'} | {kind}"
                 held = entry.low <= truth[entry.metric, label] <= entry.high
                 inside[kind].append(held)
     tables = {"truth": truth, "covcal": with_means(own, len(classes)), **tables}
@@ -160,7 +166,7 @@ def shown(errors: Sequence[Errors], inside: Mapping[str, Sequence[float]]) -> st
                 cells.append(number + few)
             kind = "two" if two else "more"
             lines.append(f"| {kind} | {name} | {len(common)} | {' | '.join(cells)} |")
-    lines += ["", "| metric | in the range | shifts |", "|---|---:|---:|"]
+    lines += ["", "| classes | metric | in the range | shifts |", "|---|---|---:|---:|"]
     for name, shares in inside.items():
         lines.append(f"| {name} | {100 * np.mean(shares):.0f} % | {len(shares)} |")
     return "\n".join(lines)
