@@ -7,17 +7,18 @@ does each JSON document about it (`SCHEMA`). A command loops over the labels. In
 functions refuse the file, so a command without such a loop stops with a message.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
-from covcal_cli.errors import CovcalError, shown
+from covcal_cli.errors import CovcalError, LimitExceededError, shown
 
 SCHEMA = "covcal.multilabel/1"
 CLASSES = ("absent", "present")
 T = TypeVar("T")
+_SHOWN = 4  # most labels that a sentence names
 _LABEL: ContextVar[str | None] = ContextVar("label", default=None)
 
 
@@ -27,7 +28,7 @@ def one_label(name: str) -> Iterator[None]:
     token = _LABEL.set(name)
     try:
         yield
-    except CovcalError as error:
+    except (CovcalError, LimitExceededError) as error:
         error.args = (f"label {shown(name)}: {error}", *error.args[1:])
         raise
     finally:
@@ -50,6 +51,11 @@ def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]
     return results
 
 
+def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
+    """Return the result of a call for the first label; without labels, of the call alone."""
+    return next(iter(for_each_label(labels[:1], call).values()))
+
+
 def chosen_label(path: Path, names: Sequence[str]) -> str:
     """Return the label of the block `one_label`, after checking that the file has it.
 
@@ -68,3 +74,22 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
     if name not in names:
         raise CovcalError(f"{path} does not have this label: use one of {', '.join(names)}")
     return name
+
+
+def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the different texts, each with the names of the labels that it is about."""
+    labels_of: dict[str, list[str]] = {}
+    for label, of_label in texts.items():
+        for text in dict.fromkeys(of_label):
+            labels_of.setdefault(text, []).append(label)
+    return [
+        text if len(labels) == len(texts) else f"{named(labels)}: {text}"
+        for text, labels in labels_of.items()
+    ]
+
+
+def named(labels: Sequence[str]) -> str:
+    """Return the names of the first labels, and how many more there are."""
+    rest = len(labels) - _SHOWN
+    more = f" and {rest} more label{'' if rest == 1 else 's'}" if rest > 0 else ""
+    return ", ".join(labels[:_SHOWN]) + more

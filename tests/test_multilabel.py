@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import covcal_cli.api as api
+from covcal_cli.cli.multilabel import run_summary
 from covcal_cli.data.classes import named_classes
 from covcal_cli.data.labels import LabelSets
 from covcal_cli.data.stores import open_store
@@ -33,6 +34,8 @@ from covcal_cli.multilabel import for_each_label, one_label
 from covcal_cli.records import of_labels, write_document
 from covcal_cli.report.page import reliability_diagram
 from covcal_cli.report.verdict import verdict
+from covcal_cli.run.renewal import earlier_run
+from covcal_cli.run.run import RunSettings, Step, run
 from covcal_cli.watch.reference import reference_path
 from covcal_cli.watch.watch import watch
 from tests.classifiers.onnx.onnx_graphs import Graph, node
@@ -228,7 +231,6 @@ FILES = ("features.h5", "cal.json")
 @pytest.mark.parametrize(
     "command",
     [
-        ("adapt",),
         ("export", "m.onnx"),
         ("merge", *FILES[:1] * 2, "-o", "m.h5"),
     ],
@@ -390,6 +392,51 @@ def test_a_report_without_labels_shows_estimates(tmp_path: Path) -> None:
         gaps[label] = abs((after or 0) - of_label.estimation.estimates[0].accuracy)
     assert max(gaps, key=lambda label: gaps[label]) in result.headline
     assert "Before and after" not in (tmp_path / "r.html").read_text()
+
+
+# All steps in one folder.
+
+
+def test_a_run_makes_the_results_of_all_commands(
+    several: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of the single steps; a second run makes nothing again."""
+    monkeypatch.setattr("covcal_cli.run.run.RESAMPLES", 10)
+    settings = RunSettings(ExtractSettings(outputs="logits", multilabel=True), method="temp")
+    steps: list[Step] = []
+    for _ in range(2):
+        report = run(
+            None,
+            several / "source.csv",
+            several / "target.csv",
+            tmp_path / "out",
+            settings,
+            tell=steps.append,
+        )
+    names = ["features.h5", "cal.json", "metrics.json", "probs.csv", "report.html"]
+    assert [(step.output.name, step.reused) for step in steps] == [
+        (name, reused) for reused in (False, True) for name in names
+    ]
+    for label in LABELS:
+        with one_label(label):
+            own = api.read_calibration(several / "cal.json")
+            expected = api.evaluate(several / "features.h5", {"cal": own}).metrics["cal"]
+        assert report.calibrations[label].scaling == own.scaling
+    read = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert read["labels"][LABELS[-1]]["metrics"]["cal"]["ece"] == expected.ece
+    api.apply(several / "features.h5", several / "cal.json", tmp_path / "probs.csv")
+    assert (tmp_path / "probs.csv").read_bytes() == (tmp_path / "out/probs.csv").read_bytes()
+    assert "each on 74 labelled target rows" in run_summary(report, verbose=False)
+    with pytest.raises(CovcalError, match="--from compares two calibrations of one classifier"):
+        earlier_run(tmp_path / "out")
+
+
+def test_networks_for_several_labels_are_refused(several: Path, tmp_path: Path) -> None:
+    """The message says why, and what to do instead; `run` refuses before it extracts."""
+    line = covcal("adapt", several / "features.h5", cwd=tmp_path).error_line()
+    assert "each label would need networks of its own: use covcal calibrate" in line
+    with pytest.raises(CovcalError, match="use another --method, without --adapt"):
+        RunSettings(ExtractSettings(multilabel=True), adapt=True)
 
 
 # Rows to label: one draw and one sheet for all labels.

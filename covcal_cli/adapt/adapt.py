@@ -13,7 +13,7 @@ import numpy as np
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import atomic_output, check_output, require_hdf5_name
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import FeatureFile, labels_in
 from covcal_cli.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:
@@ -67,6 +67,13 @@ def adapt(
         If the input cannot be adapted, or the output cannot be written.
     """
     tell, output = progress or silent, Path(output)
+    if labels := labels_in(Path(features_path)):
+        raise CovcalError(
+            f"{features_path} holds {len(labels)} labels, but adapt learns features for one "
+            "classifier, and each label would need networks of its own: use covcal calibrate, "
+            "which needs no adapted file. To adapt a label, extract a table of this label alone, "
+            "with its features and the columns prob_NAME and label"
+        )
     with FeatureFile(Path(features_path)) as file:
         n_features = _require_adaptable(file)
         require_hdf5_name(output)

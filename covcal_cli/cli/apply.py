@@ -81,7 +81,7 @@ def apply(
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.maths.softmax import shown_temperatures
-    from covcal_cli.multilabel import for_each_label
+    from covcal_cli.multilabel import for_first_label
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]
@@ -101,7 +101,7 @@ def apply(
 
     # all calibrations are applied to the file that the first one chooses
     labels = labels_of(file, documents)
-    path, notes = next(iter(for_each_label(labels[:1], judged).values()))
+    path, notes = for_first_label(labels, judged)
     if file is None:
         console.note(f"applying {document} to {path}")
     with console.progress() as progress:

@@ -112,14 +112,14 @@ def calibrate(
     content: Calibration | dict[str, Any]
     if labels_of_file := labels_in(path):
         from covcal_cli.cli import multilabel
-        from covcal_cli.multilabel import for_each_label
+        from covcal_cli.multilabel import for_each_label, gathered
         from covcal_cli.records import of_labels
 
         calibrations = for_each_label(labels_of_file, fit)
         content = of_labels(calibrations, Path("cal.json") if to_stdout else output)
         screen = multilabel.calibrated(calibrations)
-        warnings = multilabel.gathered({name: c.warnings for name, c in calibrations.items()})
-        notes = multilabel.gathered({name: c.notes for name, c in calibrations.items()})
+        warnings = gathered({name: c.warnings for name, c in calibrations.items()})
+        notes = gathered({name: c.notes for name, c in calibrations.items()})
     else:
         content = calibration = fit()
         screen = answer(calibration)

@@ -150,7 +150,7 @@ def decide(
     content: Decision | dict[str, Any]
     if labels_of_file := labels_of(file, [document]):
         from covcal_cli.cli import multilabel
-        from covcal_cli.multilabel import for_each_label
+        from covcal_cli.multilabel import for_each_label, gathered
         from covcal_cli.records import of_labels
 
         if coverage is not None:
@@ -164,7 +164,7 @@ def decide(
         content = of_labels(decisions, Path("decide.json") if to_stdout else output)
         path = next(iter(of_label.values()))[0]
         is_of_use = any(_is_of_use(decision) for decision in decisions.values())
-        notes = multilabel.gathered({name: texts for name, (_, texts, _) in of_label.items()})
+        notes = gathered({name: texts for name, (_, texts, _) in of_label.items()})
         screen = multilabel.decided(decisions) + "".join(
             f"\n\n{name}{_groups(decision)}" for name, decision in decisions.items() if by
         )

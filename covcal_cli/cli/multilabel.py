@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from covcal_cli.multilabel import gathered, named
+
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Expectation
     from covcal_cli.cli.console import Console
@@ -16,29 +18,8 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
     from covcal_cli.report.tables import Table
+    from covcal_cli.run.run import RunReport
     from covcal_cli.watch.period import Watched
-
-_SHOWN = 4  # most labels that a sentence names
-
-
-def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the different texts, each with the names of the labels that it is about."""
-    labels_of: dict[str, list[str]] = {}
-    for label, of_label in texts.items():
-        for text in dict.fromkeys(of_label):
-            labels_of.setdefault(text, []).append(label)
-    return [
-        text if len(labels) == len(texts) else f"{named(labels)}: {text}"
-        for text, labels in labels_of.items()
-    ]
-
-
-def named(labels: Sequence[str]) -> str:
-    """Return the names of the first labels, and how many more there are."""
-    rest = len(labels) - _SHOWN
-    more = f" and {rest} more label{'' if rest == 1 else 's'}" if rest > 0 else ""
-    return ", ".join(labels[:_SHOWN]) + more
-
 
 # Screen of covcal calibrate.
 
@@ -171,6 +152,26 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
         subject = "ECE before" if name == names[0] else f"ECE, {name}"
         answer[subject] = f"{percent(result.mean(name, 'ece'))} on average{worst_label}"
     return answer
+
+
+# Screen of covcal run.
+
+
+def run_summary(report: "RunReport", *, verbose: bool) -> str:
+    """Return the advice for all labels, measured if there are labels, and the next step."""
+    from covcal_cli.cli import tables
+
+    result, before = report.assessments, f" before you use {report.model}" if report.model else ""
+    next_step = f"read {report.page}{before}"
+    if result is None:
+        screen = calibrated(report.calibrations, with_verdict=True)
+        measured = "nothing, because no target test row has a value"
+        return f"{screen}\n\n{tables.aligned({'Measured': measured, 'Next': next_step})}"
+    facts = _answer(result)
+    if report.model and "Trust" in facts and not {"Not proved", "Do not trust"} & set(facts):
+        next_step = f"use {report.model}; {report.page} shows the measurements"
+    screen = tables.aligned(facts | {"Next": next_step})
+    return f"{screen}\n\n{tables.text(_metrics(result))}" if verbose else screen
 
 
 def _accepted(result: "LabelAssessments") -> "Table":

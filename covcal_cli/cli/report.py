@@ -64,12 +64,11 @@ def report(
       covcal report adapted.h5 -c cal.json -c temp.json --bootstrap 2000
       covcal report --decide decide.json
     """
-    from covcal_cli.cli import multilabel
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.forecast import split_names
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge, labels_of
-    from covcal_cli.multilabel import for_each_label
+    from covcal_cli.multilabel import for_first_label, gathered
     from covcal_cli.report.report import report as write
     from covcal_cli.report.verdict import verdict
 
@@ -87,7 +86,7 @@ def report(
 
     # all labels are read from the file that the calibration of the first one chooses
     labels = labels_of(file, documents)
-    path, notes = next(iter(for_each_label(labels[:1], judged).values()))
+    path, notes = for_first_label(labels, judged)
     if file is None:
         console.note(f"reporting on {path}")
     content = write(
@@ -107,7 +106,7 @@ def report(
         force=force,
     )
     of_labels = content.labels or {"": content}
-    own_notes = multilabel.gathered({label: one.notes for label, one in of_labels.items()})
+    own_notes = gathered({label: one.notes for label, one in of_labels.items()})
     for text in (*notes, *own_notes):
         console.note(text)
     result = verdict(content)
@@ -117,5 +116,5 @@ def report(
         label: [one.source_accuracy.doubt or ""] if one.source_accuracy is not None else []
         for label, one in of_labels.items()
     }
-    console.warn(text for text in multilabel.gathered(doubts) if text)
+    console.warn(text for text in gathered(doubts) if text)
     console.wrote(output)

@@ -57,7 +57,7 @@ Earlier = Annotated[
 ]
 
 
-@takes_extract_options("providers", "limit", "shard", "on_error", "multilabel")
+@takes_extract_options("providers", "limit", "shard", "on_error")
 def run(
     context: typer.Context,
     model: Model = None,
@@ -113,7 +113,7 @@ def run(
     A result is made again only if its settings or inputs have changed. So the same command
     continues an interrupted run. Without target labels there is no metrics.json, and the report
     shows estimates. For tables of outputs, probs.csv holds the calibrated probabilities, since
-    there is no model to export.
+    there is no model to export. With --multilabel, every result is about all labels.
 
     With --from, a new calibration is fitted to the new data and compared with that of the folder.
     The new calibration is used only if labels prove it better, or with --replace.
@@ -127,6 +127,7 @@ def run(
       covcal run source.parquet target.parquet
       covcal run --from covcal-run new-target/ --history watch.jsonl
     """
+    from covcal_cli.cli import multilabel
     from covcal_cli.run.renewal import renew
     from covcal_cli.run.run import RunSettings
     from covcal_cli.run.run import run as run_steps
@@ -200,7 +201,8 @@ def run(
         console.screen(_choice(renewal, renewal.comparison, folder))
         second_names = renewal.second_names
     else:
-        console.screen(_summary(report, verbose=verbose))
+        summary = _summary if "" in report.calibrations else multilabel.run_summary
+        console.screen(summary(report, verbose=verbose))
         if renewal is not None:
             console.note(f"{folder} already holds the results of these rows")
     for path in (*second_names, report.model, report.page):

@@ -160,8 +160,15 @@ def labels_table(labels: Mapping[str, ReportContent], advice: Mapping[str, str])
         confidence = map(percent, content.calibration.target_confidence)
         temperature = content.calibration.scaling.shown(3)
         rows.append([label, accuracy, *confidence, *eces, temperature, advice[label]])
-    header = ["label", "accuracy", "confidence before", "after", "ECE before", "after", "T"]
-    return html(Table([*header, "advice"], rows, texts=(0, 7)))
+    header = [
+        "label",
+        "accuracy",
+        "confidence before",
+        "confidence after",
+        "ECE before",
+        "ECE after",
+    ]
+    return html(Table([*header, "T", "advice"], rows, texts=(0, 7)))
 
 
 def differences_table(evaluation: Evaluation) -> str:

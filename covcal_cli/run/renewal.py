@@ -18,7 +18,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import read_calibration
-from covcal_cli.formats.features import ALL, OPTIONS, FeatureFile
+from covcal_cli.formats.features import ALL, OPTIONS, FeatureFile, labels_in
 from covcal_cli.progress import ProgressCallback
 from covcal_cli.records import parsed_json
 from covcal_cli.run.journal import (
@@ -181,6 +181,12 @@ def earlier_run(folder: Path) -> Earlier:
         if not journal.is_as_made(path):
             state = "has changed since covcal run made it" if path.exists() else "is not there"
             raise CovcalError(f"--from needs {path}, which {state}: {again}")
+    if labels_in(folder / FEATURES):
+        raise CovcalError(
+            f"{folder} holds results of several labels, but --from compares two calibrations of "
+            "one classifier: run covcal run MODEL SOURCE TARGET with another -o, and compare the "
+            "reports"
+        )
     with FeatureFile(folder / FEATURES) as file:
         try:
             options = parsed_json(file.attributes[OPTIONS])

@@ -6,9 +6,10 @@ shows.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,18 @@ from covcal_cli.classifiers.classifier import OpenedClassifier
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError, LimitExceededError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
+from covcal_cli.evaluate.gates import Gates, assess
+from covcal_cli.evaluate.macro import LabelAssessments, assess_labels
 from covcal_cli.evaluate.result import Evaluation, write_metrics
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import hidden_sibling, sha256_of
 from covcal_cli.forecast import read_named, require_accuracy, source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import ALL, FeatureFile
+from covcal_cli.formats.features import ALL, FeatureFile, labels_in
 from covcal_cli.formats.lineage import unmarked_sha256
+from covcal_cli.multilabel import for_each_label, for_first_label, gathered
 from covcal_cli.progress import ProgressCallback
-from covcal_cli.records import write_document
+from covcal_cli.records import of_labels, write_document
 from covcal_cli.report.report import report
 from covcal_cli.run.journal import (
     ADAPTED,
@@ -79,6 +83,11 @@ class RunSettings:
                 f"method {self.method} needs a target prior, but run does not take one: use "
                 f"another method here, then run covcal calibrate with --method {self.method} "
                 "--target-prior on the features"
+            )
+        if self.extraction.multilabel and self.adapts:
+            raise CovcalError(
+                "adapt learns features for one classifier, but --multilabel has several: use "
+                "another --method, without --adapt"
             )
 
     @property
@@ -230,9 +239,13 @@ class Steps:
 
         The message names results that an earlier run made from the same features.
         """
-        try:
+
+        def require() -> None:
             with FeatureFile(features) as file:
                 require_accuracy(source_accuracy(file), expected, features)
+
+        try:
+            for_each_label(labels_in(features), require)
         except LimitExceededError as error:
             earlier = [path.name for path in self.journal.others(features) if path.is_file()]
             if not earlier:
@@ -288,17 +301,25 @@ class Steps:
 
         return self._step(ADAPTED, {"features": unmarked_sha256(features)}, make, settings)
 
-    def calibrate(self, file: Path) -> tuple[Path, Calibration]:
-        """Return cal.json and its content."""
+    def calibrate(self, file: Path) -> tuple[Path, dict[str, Calibration]]:
+        """Return cal.json and its calibrations, by label; with one classifier, under ""."""
         settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
+        labels = labels_in(file)
+
+        def fit() -> Calibration:
+            return calibrate(file, CalibrateSettings(**settings, allow_limit=self.allow_limit))
+
         def make(output: Path) -> Messages:
-            fitted = calibrate(file, CalibrateSettings(**settings, allow_limit=self.allow_limit))
-            write_document(fitted, output, force=True)
-            return Messages(fitted.warnings, fitted.notes)
+            fitted = for_each_label(labels, fit)
+            content = of_labels(fitted, output) if labels else fitted[""]
+            write_document(content, output, force=True)
+            warnings = gathered({label: one.warnings for label, one in fitted.items()})
+            notes = gathered({label: one.notes for label, one in fitted.items()})
+            return Messages(tuple(warnings), tuple(notes))
 
         document = self._step(CALIBRATION, {"file": sha256_of(file)}, make, settings)
-        return document, read_calibration(document)
+        return document, for_each_label(labels, lambda: read_calibration(document))
 
     def reference(self, document: Path, calibration: Calibration) -> None:
         """Make the reference data for watch, unless there are too few labelled rows."""
@@ -318,30 +339,40 @@ class Steps:
         write_document(earlier.carried_over(sha256), path, force=True)
         self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
 
-    def evaluate(self, file: Path, document: Path) -> Evaluation | None:
+    def evaluate(self, file: Path, document: Path) -> Evaluation | LabelAssessments | None:
         """Write metrics.json and return its content; None if test rows have no labels."""
-        settings = self._judging(file)
+        settings, labels = self._judging(file), labels_in(file)
+        evaluation: Evaluation | LabelAssessments
         try:
-            evaluation = evaluate(file, read_named([document]), settings, documents=[document])
+            if labels:
+                assess_one = partial(assess, file, [document], settings)
+                evaluation = assess_labels(labels, Gates(), assess_one)
+            else:
+                evaluation = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
             # remove earlier metrics, because their labels are gone
             own_path(self.folder, METRICS).unlink(missing_ok=True)
             return None
 
         def make(output: Path) -> None:
-            write_metrics(evaluation, [], output, force=True)
+            if isinstance(evaluation, LabelAssessments):
+                write_document(evaluation.document(output), output, force=True)
+            else:
+                write_metrics(evaluation, [], output, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
         self._step(METRICS, inputs, make, {"seed": settings.seed})
         return evaluation
 
-    def export(self, model: str | Path, document: Path, calibration: Calibration) -> Path | None:
+    def export(
+        self, model: str | Path, document: Path, calibrations: Iterable[Calibration]
+    ) -> Path | None:
         """Return the calibrated model; None if its classes seem to be in the wrong order."""
         from covcal_cli.export.export import default_output, export
 
         name = default_output(model).name
-        accuracy = calibration.source_accuracy
-        if accuracy is not None and accuracy.class_order is not None:
+        accuracies = [calibration.source_accuracy for calibration in calibrations]
+        if any(a is not None and a.class_order is not None for a in accuracies):
             own_path(self.folder, name).unlink(missing_ok=True)
             return None
 
@@ -384,8 +415,12 @@ class Steps:
         On all rows the result is unbiased too, because no step before this one has used target
         labels.
         """
-        with FeatureFile(file) as opened:
-            split = "test" if len(opened.require_target().rows("test")) else ALL
+
+        def has_test_rows() -> bool:
+            with FeatureFile(file) as opened:
+                return opened.require_target().count("test") > 0
+
+        split = "test" if for_first_label(labels_in(file), has_test_rows) else ALL
         return EvaluateSettings(split=split, resamples=RESAMPLES, seed=self.settings.seed)
 
     def _step(
@@ -414,12 +449,20 @@ def _key(inputs: Mapping[str, str], settings: Mapping[str, Any]) -> str:
 class RunReport:
     """The results of a run."""
 
-    calibration: Calibration
-    evaluation: Evaluation | None  # None if the test rows of the target have no labels
+    # by label, if rows can have several; else one calibration under ""
+    calibrations: Mapping[str, Calibration]
+    # with one classifier; None if the test rows of the target have no labels
+    evaluation: Evaluation | None
+    assessments: LabelAssessments | None  # with several labels
     # The calibrated model; with tables of outputs, the calibrated probabilities. None if the
     # classes of a model seem to be in the wrong order.
     model: Path | None
     page: Path  # the page of the report
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration; with several labels, that of the first."""
+        return next(iter(self.calibrations.values()))
 
 
 def run(
@@ -472,16 +515,23 @@ def all_after(
         begin("adapt")
         file = steps.adapt(features)
     begin("calibrate")
-    document, calibration = steps.calibrate(file)
-    steps.reference(document, calibration)
+    document, calibrations = steps.calibrate(file)
+    # with several labels, the first covcal watch makes the reference data
+    if "" in calibrations:
+        steps.reference(document, calibrations[""])
     begin("evaluate")
     evaluation = steps.evaluate(file, document)
     begin("export" if model is not None else "apply")
-    written = (
-        steps.apply(file, document) if model is None else steps.export(model, document, calibration)
-    )
+    written: Path | None
+    if model is None:
+        written = steps.apply(file, document)
+    else:
+        written = steps.export(model, document, calibrations.values())
     begin("report")
-    return RunReport(calibration, evaluation, written, steps.report(file, document))
+    page = steps.report(file, document)
+    of_labels = evaluation if isinstance(evaluation, LabelAssessments) else None
+    single = None if isinstance(evaluation, LabelAssessments) else evaluation
+    return RunReport(calibrations, single, of_labels, written, page)
 
 
 @contextmanager
