@@ -30,7 +30,7 @@ from covcal_cli.labels.filled_sheet import read_sheet
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import forecasters_of, score_blocks
 from covcal_cli.labels.sheet import sheet_text
-from covcal_cli.multilabel import for_each_label, one_label
+from covcal_cli.multilabel import current_label, for_each_label, one_label
 from covcal_cli.records import of_labels, write_document
 from covcal_cli.report.page import reliability_diagram
 from covcal_cli.report.verdict import verdict
@@ -231,7 +231,6 @@ FILES = ("features.h5", "cal.json")
 @pytest.mark.parametrize(
     "command",
     [
-        ("export", "m.onnx"),
         ("merge", *FILES[:1] * 2, "-o", "m.h5"),
     ],
     ids=lambda command: command[0],
@@ -437,6 +436,56 @@ def test_networks_for_several_labels_are_refused(several: Path, tmp_path: Path) 
     assert "each label would need networks of its own: use covcal calibrate" in line
     with pytest.raises(CovcalError, match="use another --method, without --adapt"):
         RunSettings(ExtractSettings(multilabel=True), adapt=True)
+
+
+# Export.
+
+
+@pytest.mark.parametrize("tail", ["Sigmoid", "Identity", "Clip"])
+def test_an_exported_model_gives_the_probabilities_of_apply(tail: str, tmp_path: Path) -> None:
+    """Temperatures, offsets and the prediction of each label are built in, for any outputs."""
+    ort = pytest.importorskip("onnxruntime")
+    constants = {"w": 2 * WEIGHT, "b": np.zeros(3, np.float32)}
+    nodes = [node("Relu", "x", "phi"), node("Gemm", "phi w b", "z", transB=1)]
+    # "Clip" hides that the outputs are sigmoids, so the log odds of probabilities are read
+    nodes += [node("Sigmoid", "z", "s"), node("Clip", "s", "y")] if tail == "Clip" else []
+    nodes += [] if tail == "Clip" else [node(tail, "z", "y")]
+    model = Graph(nodes, constants=constants, shape=("N", 4)).save(tmp_path)
+    for domain in ("source", "target"):
+        rows = made(domain)
+        np.savez(tmp_path / f"{domain}.npz", x=rows["x"], y=rows["y"])
+    features, document = tmp_path / "f.h5", tmp_path / "cal.json"
+    paths = (tmp_path / "source.npz", tmp_path / "target.npz", features)
+    (tmp_path / "names.txt").write_text("\n".join(LABELS))
+    named = ExtractSettings(multilabel=True, classes=tmp_path / "names.txt")
+    api.extract(model, *paths, named)
+    settings = {
+        "cat": api.CalibrateSettings(method="temp"),
+        "dog": api.CalibrateSettings(labels=60),
+        "bird": api.CalibrateSettings(method="prior", target_prior="uniform"),
+    }
+    calibrations = for_each_label(
+        LABELS, lambda: api.calibrate(features, settings[current_label() or ""])
+    )
+    assert calibrations["dog"].confidence_offset
+    assert any(calibrations["bird"].class_offsets)
+    write_document(of_labels(calibrations, document), document, force=False)
+    api.export(model, document, tmp_path / "out.onnx")
+    api.apply(features, document, tmp_path / "p.npz")
+    session = ort.InferenceSession(tmp_path / "out.onnx")
+    before, after = session.run(["y", "probabilities"], {"x": made("target")["x"]})
+    expected = np.load(tmp_path / "p.npz")["probabilities"]
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+    assert np.abs(after - before).max() > 0.05
+    assert '["cat", "dog", "bird"]' in describe(tmp_path / "out.onnx")
+
+
+def test_a_decision_and_torch_are_exported_for_one_classifier(
+    several: Path, tmp_path: Path
+) -> None:
+    for words in (("m.onnx", "--decide", "d.json"), ("m:build", "--trust-model")):
+        line = covcal("export", *words, "-c", several / "cal.json", cwd=tmp_path).error_line()
+        assert "use covcal apply, which writes the probability and decision of every label" in line
 
 
 # Rows to label: one draw and one sheet for all labels.

@@ -150,6 +150,8 @@ class Outputs:
             self.settle(evidence)
         elif self.is_open and tail == LOGGED and evidence.may_be_distributions:
             self.tail = LOGGED
+        elif self.is_open and self.are_independent and evidence.bounded == evidence.rows:
+            self.tail = tail
 
     @property
     def are_logged(self) -> bool:

@@ -57,7 +57,8 @@ def export(
     """Write the model with three more outputs: probabilities, label and confidence.
 
     The label is the model's own. The confidence is the calibrated probability of
-    that label. The new model is compared with the old one before it is written.
+    that label. The new model is compared with the old one before it is written. If rows can have
+    several labels, one output follows: the calibrated probability of every label.
 
     \b
     Examples:
@@ -67,14 +68,19 @@ def export(
       covcal export model.pt --trust-model -o calibrated.pt2
     """
     from covcal_cli.cli.tables import aligned
+    from covcal_cli.data.classes import listed
     from covcal_cli.export.export import export as write
     from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.lineage import require_current
+    from covcal_cli.formats.lineage import labels_of, require_current
+    from covcal_cli.multilabel import for_each_label, gathered
 
     console = Console(quiet=quiet, verbose=verbose)
     document = calibration or Path("cal.json")
+    labels = labels_of(None, [document])
+    calibrations = for_each_label(labels, lambda: read_calibration(document))
     if calibration is None:
-        require_current(read_calibration(document), document, purpose="export")
+        first = next(iter(calibrations.values()))
+        require_current(first, document, purpose="export")
     written, merged = write(
         model,
         document,
@@ -92,16 +98,21 @@ def export(
     if agreement.stored_rows:
         inputs += f" and {agreement.stored_rows} rows of the calibration's file"
     offset = merged.confidence_offset
+    built_in = f"{merged.method_used}, T = {merged.scaling.shown(4)}"
+    built_in += f", offset {offset:+.3f}" if offset else ""
+    same = "" if labels else "labels identical, "
+    if labels:
+        temperatures = [f"{label} {c.scaling.shown(3)}" for label, c in calibrations.items()]
+        built_in = f"one for each of {len(labels)} labels, T = {listed(temperatures)}"
     facts = {
         "Outputs": f"{', '.join(written.kept)} (unchanged), {', '.join(written.added)}",
-        "Calibration": f"{merged.method_used}, T = {merged.scaling.shown(4)}"
-        + (f", offset {offset:+.3f}" if offset else ""),
-        "Checked": f"on {inputs}: outputs {outputs}, labels identical, probabilities within "
+        "Calibration": built_in,
+        "Checked": f"on {inputs}: outputs {outputs}, {same}probabilities within "
         f"{agreement.probability_error:.0e}",
     }
     console.screen(aligned(facts))
-    console.warn(merged.warnings)
-    if merged.scaling.can_move_the_top:
+    console.warn(gathered({label: c.warnings for label, c in calibrations.items()}))
+    if merged.scaling.can_move_the_top and not labels:
         console.warn(_two_answers(agreement, written.added))
     if written.weights is not None:
         console.wrote(written.weights)

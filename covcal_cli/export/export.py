@@ -4,12 +4,17 @@ The outputs of the original model come first, unchanged. Three more outputs foll
 ``probabilities`` has shape [N, K]. ``label``, [N] int64, is the first class with the original's
 largest logit. ``confidence``, [N], is the calibrated probability of this class. If the model
 already uses one of these names, the new output is called ``calibrated_NAME``.
+
+If rows can have several labels, only ``probabilities`` follows, [N, L]: the calibrated probability
+of each label.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.classifiers import TORCH, kind_of
@@ -20,6 +25,7 @@ from covcal_cli.export.forecaster import (
     Forecaster,
     Merge,
     OriginalT,
+    StoredRows,
     Tensors,
     calibrated_networks,
     extracted_tensors,
@@ -29,6 +35,8 @@ from covcal_cli.files import check_output, sha256_of
 from covcal_cli.forecast import AlignedNetworks
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import read_decision
+from covcal_cli.formats.lineage import labels_of
+from covcal_cli.multilabel import for_each_label
 
 _PREFIX = "covcal."
 
@@ -76,7 +84,7 @@ def export(
     ExportReport
         What was written, and how it was checked.
     Calibration
-        The calibration that the model now contains.
+        The calibration that the model now contains; with several labels, that of the first.
 
     Raises
     ------
@@ -96,7 +104,15 @@ def export(
     inputs = [Path(model), document, *(extra for extra in (weights, networks) if extra)]
     inputs += [] if decision is None else [Path(decision)]
     check_output(path, force=force, inputs=inputs)
-    calibration = read_calibration(document)
+    labels = labels_of(None, [document])
+    if labels and (kind is TORCH or decision is not None):
+        what = "--decide" if decision is not None else kind.words
+        raise CovcalError(
+            f"{document} holds {len(labels)} labels, but export takes {what} for one classifier "
+            "only: use covcal apply, which writes the probability and decision of every label"
+        )
+    calibrations = for_each_label(labels, lambda: read_calibration(document))
+    calibration = next(iter(calibrations.values()))
     if not calibration.model["sha256"]:
         raise CovcalError(
             f"{document} was fitted on a table of outputs, so it names no model: run covcal "
@@ -105,9 +121,10 @@ def export(
     accept_above = None
     if decision is not None:
         accept_above = read_decision(decision, document).accept_above
-    accuracy = calibration.source_accuracy
-    if accuracy is not None and accuracy.class_order is not None and not force:
-        raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
+    for of_label in calibrations.values():
+        accuracy = of_label.source_accuracy
+        if accuracy is not None and accuracy.class_order is not None and not force:
+            raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
     # The model is opened with its own library. The model must be the model that was calibrated.
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
@@ -118,7 +135,7 @@ def export(
 
         if weights is not None:
             raise CovcalError(f"{model} holds its own weights: leave out --weights")
-        exporter = OnnxExporter(Path(model))
+        exporter = OnnxExporter(Path(model), independent=bool(labels))
     if exporter.sha256 != calibration.model["sha256"]:
         raise CovcalError(
             f"{document} was made for another model ({calibration.model['name']}, with another "
@@ -126,10 +143,13 @@ def export(
         )
     # phi and the logits must be the same tensors as in the extraction
     aligned = calibrated_networks(calibration, document, networks)
+    scalings = [of_label.scaling for of_label in calibrations.values()] if labels else []
+    stored = for_each_label(labels, lambda: stored_rows(calibration, networks))
+    arrays = aligned.arrays if aligned else None
     merge = Merge(
-        Forecaster(calibration.scaling, aligned.arrays if aligned else None, accept_above),
-        stored=stored_rows(calibration, networks),
-        metadata=_metadata(calibration, document),
+        Forecaster(calibration.scaling, arrays, accept_above, scalings),
+        stored=_joined(list(stored.values())) if labels else stored[""],
+        metadata=_metadata(calibration, document) | _label_metadata(calibrations if labels else {}),
         output=path,
         force=force,
         inputs=inputs,
@@ -199,6 +219,29 @@ def _as_extracted(
         f"{document} was made from the features {extracted.features} of {model}, but the model "
         "has no such features now: extract the model and calibrate again"
     )
+
+
+def _joined(stored: Sequence[StoredRows | None]) -> StoredRows | None:
+    """Return the logits of several labels as columns, from the rows of each label."""
+    present = [rows.logits[:, 1] for rows in stored if rows is not None]
+    return StoredRows(None, np.stack(present, axis=1)) if len(present) == len(stored) else None
+
+
+def _label_metadata(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
+    """Return the entries that have one value for each of several labels, as JSON."""
+    if not calibrations:
+        return {}
+    entries = {
+        "method_used": [c.method_used for c in calibrations.values()],
+        "temperature": [c.forecaster_temperature for c in calibrations.values()],
+        "class_offsets": [list(c.class_offsets) for c in calibrations.values()],
+        "confidence_offset": [c.confidence_offset for c in calibrations.values()],
+        "warnings": [len(c.warnings) for c in calibrations.values()],
+        "labels": list(calibrations),
+    }
+    return {
+        f"{_PREFIX}{name}": json.dumps(value, ensure_ascii=False) for name, value in entries.items()
+    }
 
 
 def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:

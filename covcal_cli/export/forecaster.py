@@ -32,14 +32,26 @@ class Forecaster:
     networks: Networks | None
     # a decision accepts rows with a higher confidence; None without a decision
     accept_above: float | None = None
+    # If rows can have several labels: the scaling of each. `scaling` is then that of the first.
+    of_labels: Sequence[Scaling] = ()
 
     @property
     def added(self) -> tuple[str, ...]:
         """Names of the outputs that are added."""
+        if self.of_labels:
+            return ADDED[:1]
         return ADDED if self.accept_above is None else (*ADDED, ACCEPT)
 
     def probabilities(self, features: Float32s | None, logits: Float32s) -> Float64s:
         """Return calibrated probabilities, (n, K), from phi, (n, d), and logits, (n, K)."""
+        if self.of_labels:
+            return np.stack(
+                [
+                    scaling.forecast([np.stack([np.zeros_like(z), z])]).probabilities[1]
+                    for scaling, z in zip(self.of_labels, logits.T.astype(np.float64), strict=True)
+                ],
+                axis=1,
+            )
         sources: dict[ForecasterName, Floats] = {"original": logits}
         if self.networks is not None and features is not None:
             sources["aligned"] = log_mean_softmax(aligned_logits(self.networks, features)).T

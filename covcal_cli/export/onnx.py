@@ -31,7 +31,7 @@ from covcal_cli.export.forecaster import ExportReport, Forecaster, Merge, Stored
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.networks import Networks
-from covcal_cli.maths.softmax import valid_rows
+from covcal_cli.maths.softmax import Scaling, valid_rows
 
 _LEAST_OPSET = 7  # the first version of the operators with broadcasting
 # in files with an older IR version, stored tensors are also inputs
@@ -75,7 +75,7 @@ class NodeBuilder:
             )
         return constant_name
 
-    def floats(self, value: AnyArray | float) -> str:
+    def floats(self, value: AnyArray | Sequence[Sequence[float]] | float) -> str:
         """Add a float32 constant."""
         return self.constant(np.asarray(value, dtype=np.float32))
 
@@ -174,6 +174,23 @@ def add_probabilities(
     return build.node("Softmax", scaled, output=output, axis=1)
 
 
+def add_label_probabilities(
+    build: NodeBuilder, logits: str, scalings: Sequence[Scaling], output: str
+) -> str:
+    """Add the probabilities of several labels, each from its own scaling, [N, L].
+
+    The logits 0 and z of a label give the sigmoid of z / T + b_1 - b_0 + a if z > 0, else - a.
+    """
+    temperatures = [scaling.temperature for scaling in scalings]
+    shifts = [0.0 if s.offsets is None else s.offsets[1] - s.offsets[0] for s in scalings]
+    own = np.array([[scaling.of_label for scaling in scalings]])
+    scaled = build.node("Div", logits, build.floats([temperatures]))
+    present = build.as_float(build.node("Greater", logits, build.floats(0.0)))
+    moved = build.node("Mul", present, build.floats(2 * own))
+    moved = build.node("Add", moved, build.floats(np.array([shifts]) - own))
+    return build.node("Sigmoid", build.node("Add", scaled, moved), output=output)
+
+
 def add_label(build: NodeBuilder, logits: str, output: str) -> str:
     """Add the number of the first class with the largest logit in every row, int64 [N]."""
     return build.node("ArgMax", logits, output=output, axis=1, keepdims=0)
@@ -214,10 +231,13 @@ def _add_perceptrons(
 class OnnxOriginal:
     """A classifier, opened as for extraction and run once on random inputs."""
 
-    def __init__(self, file: OnnxFile, model_output: str | None, phi: str | None) -> None:
+    def __init__(
+        self, file: OnnxFile, model_output: str | None, phi: str | None, *, independent: bool
+    ) -> None:
         self.file = file
         opened = OpenedOnnx(file, model_output, phi)
         classifier, self.batch = _proved(opened, str(file.path))
+        classifier.outputs.are_independent = independent
         self._features, self._made = classifier.run(self.batch)
         self._outputs = classifier.outputs
         self._reading, self._is_quantised = classifier.reading, classifier.is_quantised
@@ -286,7 +306,12 @@ class OnnxOriginal:
             scores = floats = build.node("Concat", first, floats, axis=1)
         judged = scores if tail.is_double else floats
         if self._outputs.are_logged:
-            floats = build.node("Log", build.node("Max", floats, build.floats(SMALLEST_FLOAT32)))
+            smallest = build.floats(SMALLEST_FLOAT32)
+            shares, floats = floats, build.node("Log", build.node("Max", floats, smallest))
+            if self._outputs.are_independent:
+                rest = build.node("Sub", build.floats(1.0), shares)
+                absent = build.node("Log", build.node("Max", rest, smallest))
+                floats = build.node("Sub", floats, absent)
         return judged, floats
 
 
@@ -316,14 +341,14 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
 class OnnxExporter:
     """An ONNX file into which a calibrated forecaster can be built."""
 
-    def __init__(self, model: Path) -> None:
-        self._file = read_onnx(model)
+    def __init__(self, model: Path, *, independent: bool = False) -> None:
+        self._file, self._independent = read_onnx(model), independent
         self.sha256 = self._file.sha256
         self.outputs: Sequence[str] = tuple(value.name for value in self._file.model.graph.output)
 
     def original(self, output: str | None, phi: str | None) -> OnnxOriginal:
         """Open the classifier, as `covcal_cli.classifiers.open.open_classifier` does."""
-        return OnnxOriginal(self._file, output, phi)
+        return OnnxOriginal(self._file, output, phi, independent=self._independent)
 
     def write(self, original: OnnxOriginal, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks.
@@ -400,6 +425,9 @@ def _append_forecaster(
     classes: int,
     names: Sequence[str],
 ) -> None:
+    if forecaster.of_labels:
+        add_label_probabilities(build, logits, forecaster.of_labels, names[0])
+        return
     probabilities, label, confidence, *accept = names
     scaling, of = forecaster.scaling, {"original": logits}
     if forecaster.networks is not None:

@@ -46,8 +46,8 @@ def prove(
     """Compare an exported model with the original and with NumPy.
 
     `merged` are the exported model's outputs for the same inputs: the original outputs, then
-    probabilities, label and confidence. `of_stored` returns these three for stored rows, computed
-    without the classifier.
+    probabilities, label and confidence; with several labels, only probabilities. `of_stored`
+    returns these outputs for stored rows, computed without the classifier.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
@@ -55,15 +55,15 @@ def prove(
         raise no_number(answers.where)
     # compare the added outputs with NumPy, for the original's phi and logits and for stored rows
     after, added_outputs = merged[: -len(forecaster.added)], merged[-len(forecaster.added) :]
-    probabilities, label, confidence, *accept = added_outputs
     expected = forecaster.probabilities(answers.features, logits)
-    added = [values[finite] for values in (probabilities, label, confidence)]
+    added = [values[finite] for values in added_outputs[:3]]
     errors, label_is_not_top = [_probability_error(added, expected[finite])], 0
     if stored is not None:
         expected = forecaster.probabilities(stored.features, stored.logits)
         errors.append(_probability_error(of_stored(stored)[:3], expected))
-        own = expected[np.arange(len(expected)), stored.logits.argmax(axis=1)]
-        label_is_not_top = int(np.count_nonzero(expected.max(axis=1) > own))
+        if not forecaster.of_labels:
+            own = expected[np.arange(len(expected)), stored.logits.argmax(axis=1)]
+            label_is_not_top = int(np.count_nonzero(expected.max(axis=1) > own))
     agreement = Agreement(
         rows=int(finite.sum()),
         stored_rows=0 if stored is None else len(stored.logits),
@@ -73,7 +73,7 @@ def prove(
     )
     # the original outputs and the labels must be unchanged
     remedy = "export the classifier again with another exporter or opset"
-    if not _labels_agree(label, answers):
+    if not forecaster.of_labels and not _labels_agree(added_outputs[1], answers):
         raise CovcalError(
             f"{answers.where}: the merged model gives a different label on one of {agreement.rows} "
             f"random inputs, so nothing was written: {remedy}"
@@ -84,7 +84,7 @@ def prove(
             f"(relative) with the calibration in the model, so nothing was written: {remedy}"
         )
     if forecaster.accept_above is not None and not np.array_equal(
-        accept[0], confidence > np.float32(forecaster.accept_above)
+        added_outputs[3], added_outputs[2] > np.float32(forecaster.accept_above)
     ):
         raise CovcalError(
             f"{answers.where}: the merged model accepts other rows than those with a confidence "
@@ -133,18 +133,22 @@ def no_number(where: str) -> CovcalError:
     )
 
 
-def _probability_error(three: Sequence[AnyArray], expected: AnyArray) -> float:
-    """Return the largest difference of probabilities and confidence from `expected`.
+def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
+    """Return the largest difference of probabilities, and of confidence, from `expected`.
 
-    The result is infinite if a value is NaN, or a shape differs.
+    The result is infinite if a value is NaN, or a shape differs. `added` are probabilities, and
+    label and confidence if there is one classifier.
     """
-    probabilities, label, confidence = three
-    if probabilities.shape != expected.shape or confidence.shape != label.shape:
+    probabilities, *rest = added
+    if probabilities.shape != expected.shape:
         return float("inf")
-    worst = max(
-        float(np.abs(probabilities - expected).max()),
-        float(np.abs(confidence - expected[np.arange(len(label)), label]).max()),
-    )
+    worst = float(np.abs(probabilities - expected).max())
+    if rest:
+        label, confidence = rest
+        if confidence.shape != label.shape:
+            return float("inf")
+        own = expected[np.arange(len(label)), label]
+        worst = max(worst, float(np.abs(confidence - own).max()))
     return worst if np.isfinite(worst) else float("inf")
 
 
