@@ -155,7 +155,8 @@ def _next(path: Path, output: Path) -> str:
         with FeatureFile(path) as file:
             return file.target is not None and file.target.n_labelled > 0
 
-    labelled = any(for_each_label(labels_in(path), is_labelled).values())
+    names = labels_in(path)
+    labelled = any(for_each_label(names, is_labelled).values()) if names else is_labelled()
     return f"covcal {'evaluate' if labelled else 'apply'} {as_word(path)} -c {as_word(output)}"
 
 
