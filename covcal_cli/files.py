@@ -14,6 +14,7 @@ import shlex
 import signal
 import stat
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -35,6 +36,8 @@ _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
 _LARGEST_GROWTH = 200
 _SMALL = 1 << 30  # bytes; arrays that are smaller in memory may have any ratio
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
+_MOMENT = 3_000_000_000  # ns; more than the steps of the times that file systems store
+_DIGESTS: dict[tuple[int, ...], str] = {}  # sha256 of files, by their place, size and times
 
 
 def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
@@ -300,9 +303,21 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hexadecimal sha256 of a file's bytes."""
+    """Return the hexadecimal sha256 of a file's bytes, which are read again only if they changed.
+
+    A change of a file changes its times. But if it follows the last change at once, the times can
+    be equal, so the digest of a file that was changed a moment ago is not stored.
+    """
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+        status = os.fstat(handle.fileno())
+        times = status.st_mtime_ns, status.st_ctime_ns
+        version = (status.st_dev, status.st_ino, status.st_size, *times)
+        digest = _DIGESTS.get(version)
+        if digest is None:
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            if max(times) < time.time_ns() - _MOMENT:
+                _DIGESTS[version] = digest
+        return digest
 
 
 def open_plain(path: str | Path) -> FileIO:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,25 @@ class TestInputs:
         path = tmp_path / "long"
         path.write_bytes(b"abc" * 1_000_000)
         assert sha256_of(path) == hashlib.sha256(b"abc" * 1_000_000).hexdigest()
+
+    def test_a_file_that_changed_is_hashed_again(self, tmp_path: Path) -> None:
+        """Also if the file system gives both versions the same times and the same place."""
+        path = tmp_path / "short"
+        for number in range(100):
+            path.write_bytes(b"%03d" % number)
+            assert sha256_of(path) == hashlib.sha256(b"%03d" % number).hexdigest()
+
+    def test_a_file_that_did_not_change_is_read_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second hash of a file costs nothing, once its last change is over."""
+        path = tmp_path / "old"
+        path.write_bytes(b"abc")
+        later = path.stat().st_ctime_ns + 10_000_000_000
+        monkeypatch.setattr(time, "time_ns", lambda: later)
+        digest = sha256_of(path)
+        monkeypatch.delattr(hashlib, "file_digest")  # nothing can be hashed from here on
+        assert sha256_of(path) == digest
 
     def test_relative_paths(self, tmp_path: Path) -> None:
         """An input is named relative to the document's folder, so that both can move together."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.errors import ArgumentError
@@ -277,18 +278,28 @@ class ClasswiseBins:
         self._hits = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
         self._first = self._first_cells(0)
 
-    def add(self, probabilities: Float64s, labels: Labels) -> None:
-        """Count a block of rows, given probabilities of shape (K, m), within [0, 1]."""
-        m, size = len(labels), len(self._sums)
+    def add(self, probabilities: Float64s, places: Labels) -> None:
+        """Count a block of rows, given probabilities of shape (K, m), within [0, 1].
+
+        `places`, (m,), are the places of the true labels in the flat block.
+        """
+        m, size = len(places), len(self._sums)
         if self._first.shape[1] != m:
             self._first = self._first_cells(m)
-        bins = (probabilities * (self._bins * (1 - _FEW_ULPS))).astype(np.int32)
-        cells = (bins + self._first).reshape(-1)
+        scaled = probabilities * (self._bins * (1 - _FEW_ULPS))
+        cells = scaled.astype(np.int32)
+        cells += self._first
+        cells = cells.reshape(-1)
+        # One pass gives the count and the sum of each cell: c + p is added for a probability p.
+        # The total of a cell is then c times its count, plus its sum, which is less than c.
+        c = 2.0 ** (m // _LANES + 1).bit_length()
+        totals = np.bincount(cells, np.add(probabilities, c, out=scaled).reshape(-1), size)
+        counts = np.floor(totals / c)
         self._n += m
         self._squares += float(np.vdot(probabilities, probabilities))
-        self._counts += np.bincount(cells, minlength=size)
-        self._sums += np.bincount(cells, probabilities.reshape(-1), minlength=size)
-        self._hits += np.bincount(cells.take(labels * m + np.arange(m)), minlength=size)
+        self._counts += counts.astype(np.int64)
+        self._sums += totals - counts * c
+        self._hits += np.bincount(cells.take(places), minlength=size)
 
     def ece_by_class(self) -> Float64s:
         """Return the ECE of each class's probability over all rows, shape (K,)."""
@@ -322,10 +333,10 @@ class ClasswiseBins:
         added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
         return added
 
-    def _first_cells(self, m: int) -> Integers:
+    def _first_cells(self, m: int) -> NDArray[np.int32]:
         """Return where the bins of each class begin, for every row in turn, shape (K, m)."""
         lanes = np.arange(self._classes)[:, None] * _LANES + np.arange(m) % _LANES
-        return lanes * self._bins
+        return (lanes * self._bins).astype(np.int32)
 
 
 # The debiased ECE of Kumar, Liang & Ma (2019): the ECE minus what noise adds to it.

@@ -67,7 +67,7 @@ from covcal_cli.records import Input
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
-_CACHED_VALUES = 1 << 16  # this many float64 logits fit in the processor's cache
+_CACHED_VALUES = 1 << 17  # this many float64 logits fit in the processor's cache
 
 
 @checked_settings
@@ -533,15 +533,14 @@ def _read(
 def _top_class(logits: Float64s) -> Labels:
     """Return the first class whose logit is 0, the highest one.
 
-    Comparing class by class is many times faster than argmax along the first axis.
+    The maximum of small integers is many times faster than argmax along the first axis.
     """
     classes = len(logits)
     if classes > np.iinfo(np.uint8).max:
         return np.asarray(logits.argmax(axis=0), dtype=np.int64)
-    rank = np.zeros(logits.shape[1], dtype=np.uint8)
-    for number, row in enumerate(logits):
-        np.maximum(rank, (row == 0).view(np.uint8) * np.uint8(classes - number), out=rank)
-    top: Labels = classes - rank.astype(np.int64)
+    ranks = (logits == 0).view(np.uint8)
+    ranks *= np.arange(classes, 0, -1, dtype=np.uint8)[:, None]
+    top: Labels = classes - ranks.max(axis=0).astype(np.int64)
     return top
 
 

@@ -479,7 +479,7 @@ class MetricsAccumulator:
                 cells.add(of_rows[name])
             rows = replace(rows, losses=of_rows)
         if self._classwise is not None:
-            self._classwise.add(probabilities, labelled.labels)
+            self._classwise.add(probabilities, labelled.at_labels)
         self._counts.add(rows, labelled.predictions if self._few else None)
         return rows
 
@@ -498,7 +498,8 @@ class MetricsAccumulator:
             probabilities = forecast.probabilities.take(labelled.at_wrong)
             near = np.flatnonzero(probabilities > _NEARLY_ONE)
             probabilities[near] = 0.0
-            surprises[wrong] = -np.log1p(-probabilities)
+            # twice as fast as log1p, and exact enough unless p is near 1
+            surprises[wrong] = -np.log(1 - probabilities)
             # Near p = 1, 1 - p loses digits, so the probabilities of the other classes are summed.
             if len(near):
                 sure = wrong[near]

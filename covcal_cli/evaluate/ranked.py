@@ -182,47 +182,55 @@ def areas(rows: RankedRows) -> Areas:
         area += run.risk()
         # for every row: twice the number of rows of the other kind (right or wrong) that are ranked
         # on the right side of it
-        below = 2 * (wrong - run.errors_before) - run.errors
-        above = 2 * (run.rows_before - run.errors_before) + run.hits
+        errors = run.errors_at_ends[:-1] + run.errors_at_ends[1:]
+        below = 2.0 * wrong - errors
+        above = run.ends[:-1] + run.ends[1:] - errors
         pairs += float(run.errors @ above)
-        squares_of_right += float(run.hits @ (below / max(1, 2 * wrong)) ** 2)
-        squares_of_wrong += float(run.errors @ (above / max(1, 2 * right)) ** 2)
+        squares_of_right += float((run.sizes - run.errors) @ (below * below))
+        squares_of_wrong += float(run.errors @ (above * above))
     if not right or not wrong:
         return Areas(area / n, None)
     value = pairs / (2 * right * wrong)
     variance = sum(
-        max(0.0, squares / count - value**2) / max(1, count - 1)
-        for squares, count in ((squares_of_right, right), (squares_of_wrong, wrong))
+        max(0.0, squares / count / (2 * others) ** 2 - value**2) / max(1, count - 1)
+        for squares, count, others in (
+            (squares_of_right, right, wrong),
+            (squares_of_wrong, wrong, right),
+        )
     )
     return Areas(area / n, Auroc(value, variance, right, wrong))
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of rows of equal confidence, the most confident first; each array has shape (runs,).
+    """Runs of rows of equal confidence, the most confident first.
 
     Counts are floats, because multiplying and dividing them is several times faster.
     """
 
-    rows_before: Float64s  # rows in all runs before this run
-    errors_before: Float64s
-    sizes: Float64s  # rows in this run
-    errors: Float64s
-    last: Integers  # the last row of this run, counted from the first row of the first run
+    # Rows before the first run, and until the end of each run, (runs + 1,). And errors among them.
+    ends: Float64s
+    errors_at_ends: Float64s
+    last: Integers  # the last row of each run, counted from the first row of the first run, (runs,)
 
     @cached_property
-    def hits(self) -> Float64s:
-        """Right rows in this run."""
-        return self.sizes - self.errors
+    def sizes(self) -> Float64s:
+        """Rows in each run, (runs,)."""
+        return np.diff(self.ends)
+
+    @cached_property
+    def errors(self) -> Float64s:
+        """Errors in each run, (runs,)."""
+        return np.diff(self.errors_at_ends)
 
     def risk(self) -> float:
         """Return the sum over the ranks k of the share of errors among the k first rows."""
         # add 1/k for all ranks k of a run
-        ranks = np.arange(self.last[-1] + 1) + (self.rows_before[0] + 1)
-        sums = np.cumsum(1 / ranks).take(self.last)
+        inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
+        np.divide(1, inverse, out=inverse)
+        sums = np.cumsum(inverse, out=inverse).take(self.last)
         # add (errors before + (k - rows before) errors / size) / k for all ranks k of a run
-        shares = self.errors / self.sizes
-        constant = self.errors_before - self.rows_before * shares
+        constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 
 
@@ -238,7 +246,7 @@ def _runs(rows: RankedRows) -> Iterator[_Runs]:
         wrong = last + 1 - right
         ends = np.concatenate([[len(rows) - stop], last + (len(rows) - stop + 1)], dtype=float)
         errors_at_ends = np.concatenate([[errors], wrong + errors], dtype=float)
-        yield _Runs(ends[:-1], errors_at_ends[:-1], np.diff(ends), np.diff(errors_at_ends), last)
+        yield _Runs(ends, errors_at_ends, last)
         stop, errors = start, errors + int(wrong[-1])
 
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.errors import in_percent, interval, percent, printable, short_percent
 from covcal_cli.evaluate.bins import GroupMetrics
 from covcal_cli.evaluate.metrics import METRICS, Metrics, in_report
@@ -21,6 +21,9 @@ from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.maths.softmax import shown_temperatures
 from covcal_cli.records import Guard
 from covcal_cli.report.verdict import ReportContent
+
+if TYPE_CHECKING:
+    from covcal_cli.calibrate.estimate import Estimation
 
 MAX_CLASSES = 50  # most rows of the table of classes
 _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
@@ -267,7 +270,7 @@ def checks_table(guards: Sequence[Guard]) -> str | None:
     return html(Table(header, rows, texts=(0, 1, 4)))
 
 
-def estimates_table(estimation: Estimation) -> str:
+def estimates_table(estimation: "Estimation") -> str:
     """Return a table of the target accuracy by every estimator. No estimator uses target labels."""
     rows = [
         [

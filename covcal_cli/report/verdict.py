@@ -13,9 +13,8 @@ from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.data.classes import listed
 from covcal_cli.errors import short_percent
 from covcal_cli.evaluate.bootstrap import Difference
@@ -37,6 +36,9 @@ from covcal_cli.formats.features import FEATURES_FILE, ONE_TABLE, OPTIONS
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 
+if TYPE_CHECKING:
+    from covcal_cli.calibrate.estimate import Estimation
+
 DEFAULTS = EvaluateSettings(resamples=1000)
 # The options of ``covcal report`` and ``covcal evaluate``, by the setting that they set.
 _REPORT_OPTIONS = {
@@ -56,7 +58,7 @@ class ReportContent:
     documents: tuple[Path, ...]  # the files of the calibrations, in the order given
     calibrations: Mapping[str, Calibration]  # calibrations by name; the verdict is about the first
     evaluation: Evaluation | None  # None if no target row has a label
-    estimation: Estimation | None  # None if the file has too few rows for an estimate
+    estimation: "Estimation | None"  # None if the file has too few rows for an estimate
     attributes: Mapping[str, str]  # the root attributes of this file
     # the root attributes of other files that calibrations were fitted on
     origins: Mapping[Path, Mapping[str, str]]

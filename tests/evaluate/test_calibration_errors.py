@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from covcal_cli.arrays import Booleans, Float64s
+from covcal_cli.arrays import Booleans, Float64s, Labels
 from covcal_cli.evaluate.bins import ClasswiseBins, debiased_ece
 from covcal_cli.evaluate.ranked import (
     RowCollector,
@@ -32,6 +32,11 @@ def made_rows(kind: str, n: int, seed: int = 0, gap: float = 0.06) -> tuple[Floa
         confidence[: n // 3] = 1.0
     confidence = confidence.astype(np.float32).astype(np.float64)
     return confidence, rng.random(n) < np.clip(confidence - gap, 0, 1)
+
+
+def in_block(probabilities: Float64s, labels: Labels) -> tuple[Float64s, Labels]:
+    """Return probabilities, (K, m), and the places of the labels in them."""
+    return probabilities, labels * len(labels) + np.arange(len(labels))
 
 
 class TestRankedRows:
@@ -119,7 +124,7 @@ class TestClasswise:
                 total += abs(row[inside].sum() - (labels[inside] == number).sum()) / 400
         counted = ClasswiseBins(bins, 4)
         for part in (slice(0, 150), slice(150, 400)):
-            counted.add(probabilities[:, part], labels[part])
+            counted.add(*in_block(probabilities[:, part], labels[part]))
         assert counted.ece() == pytest.approx(total / 4, abs=1e-12)
         assert counted.ece_by_class().shape == (4,)
 
@@ -130,7 +135,7 @@ class TestClasswise:
         probabilities = np.stack([edges, np.zeros(bins + 1)])
         labels = np.zeros(bins + 1, dtype=np.int64)
         counted = ClasswiseBins(bins, 2)
-        counted.add(probabilities, labels)
+        counted.add(*in_block(probabilities, labels))
         # Every bin holds its upper edge, the first one 0 as well.
         gaps = np.abs(edges[1:] - 1)
         gaps[0] = abs(edges[1] - 2)
