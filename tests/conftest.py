@@ -81,8 +81,9 @@ def coarse_posterior() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_regions() -> Iterator[None]:
-    """Let ``decide`` draw from a quarter of its regions; test_acceptance.py takes all of them."""
+    """Let ``decide`` compare a tenth of its thresholds; test_acceptance.py takes all of them."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covcal_cli.maths.acceptance._GROWTH", 1.15)
         patch.setattr("covcal_cli.maths.acceptance._REGIONS", (0.1, 0.3, 0.6, 1.0))
         yield
 

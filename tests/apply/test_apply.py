@@ -26,6 +26,7 @@ from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.records import write_document
+from tests.calibrating import calibrated
 from tests.cli_runner import covcal
 from tests.forked import Forked
 from tests.made_files import Arrays, made_domain, write_adapted, write_features
@@ -100,12 +101,7 @@ def temperature(path: Path) -> float:
 
 def uncalibrated(file: Path, scale: float = 1.0) -> Path:
     """Write cal.json of method none beside `file`, with another temperature."""
-    document = file.with_name("cal.json")
-    covcal("calibrate", file, "--method", "none", "-q", "-f", "-o", document).require_success()
-    content = json.loads(document.read_text())
-    content["temperatures"]["forecaster"] = scale
-    write_document(content, document, force=True)
-    return document
+    return calibrated(file, "none", forecaster=scale)
 
 
 @pytest.fixture(scope="module")

@@ -509,7 +509,6 @@ RUN = ("run", "digits.onnx", "source.npz", "target.npz", "--method", "temp")  # 
         ("temp.json", ("apply", "adapted.h5", "-c", "temp.json", "-o", "new.csv")),
         ("digits.onnx", EXTRACT),
         ("source.npz", EXTRACT),
-        ("source.npz", (*RUN, "-o", "new")),
         ("classes.txt", (*EXTRACT, "--classes", "classes.txt")),
     ],
 )

@@ -15,6 +15,7 @@ from covcal_cli.evaluate.bootstrap import LOSSES, ece_interval
 from covcal_cli.evaluate.gates import detectable, rows_to_decide
 from covcal_cli.maths.odds import wilson
 from covcal_cli.records import write_document
+from tests import calibrating
 from tests.cli_runner import Argument, covcal, printed_json
 from tests.evaluate.made_bins import binned
 from tests.labels.labelling import fill
@@ -57,8 +58,7 @@ def calibrated(
     folder: Path, *, times: float = 1.0, name: str = "cal.json", method: str = "temp"
 ) -> None:
     """Write a calibration, its temperature multiplied."""
-    arguments = ("features.h5", "--method", method, "-o", name, "--force")
-    covcal("calibrate", *arguments, cwd=folder).require_success()
+    calibrating.calibrated(folder / "features.h5", method, name)
     content = json.loads((folder / name).read_text())
     content["temperatures"]["forecaster"] *= times
     write_document(content, folder / name, force=True)

@@ -58,7 +58,7 @@ def fed_in_pieces(path: Path, rows: dict[str, Array], batch: int | None) -> list
 
 
 FL = [name for name in TABLE if TABLE[name].d is not None]
-TEMP = [name for name in TABLE if TABLE[name].d is None or TABLE[name].classes == 2]
+TEMP = [name for name in TABLE if TABLE[name].d is None]
 
 
 @pytest.mark.parametrize(

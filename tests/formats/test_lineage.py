@@ -75,10 +75,6 @@ def require_in_order(folder: Path) -> None:
         assert "has changed" not in done.err
 
 
-def test_files_that_belong_together(folder: Path) -> None:
-    require_in_order(folder)
-
-
 def test_labels_for_calibration_make_nothing_stale(folder: Path) -> None:
     """Files that hold labels now are still what the others were made from, and of."""
     for name in ("features.h5", "adapted.h5"):

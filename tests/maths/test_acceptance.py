@@ -17,7 +17,8 @@ from covcal_cli.maths.acceptance import (
     sampling,
 )
 
-WHOLE = acceptance._REGIONS  # before tests/conftest.py takes most of them away
+# Before tests/conftest.py takes most of them away.
+WHOLE = {name: getattr(acceptance, name) for name in ("_REGIONS", "_GROWTH")}
 LEVEL = 0.1
 DRAWS = 400
 # Three standard deviations of a share of `DRAWS` at the level.
@@ -33,7 +34,8 @@ def equal_draws(rows: int, labels: int) -> list[Integers]:
 
 @pytest.fixture(autouse=True)
 def all_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptance, "_REGIONS", WHOLE)
+    for name, value in WHOLE.items():
+        monkeypatch.setattr(acceptance, name, value)
 
 
 def wrong_in_draw(wrong: Float64s, inclusion: Float64s, rng: np.random.Generator) -> float:

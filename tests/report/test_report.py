@@ -20,6 +20,7 @@ from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report
+from tests import calibrating
 from tests.browser import Browser, needs_browser
 from tests.cli_runner import covcal, printed_json
 from tests.made_files import Arrays, clusters_domain, made_domain, write_adapted, write_features
@@ -59,12 +60,7 @@ def calibrated(
     folder: Path, method: str = "temp", name: str = "cal.json", **changes: object
 ) -> Path:
     """Fit a calibration of features.h5, and edit it where asked to."""
-    covcal("calibrate", "features.h5", "--method", method, "-o", name, cwd=folder).require_success()
-    if changes:
-        content = json.loads((folder / name).read_text())
-        content["temperatures"] |= changes
-        write_document(content, folder / name, force=True)
-    return folder / name
+    return calibrating.calibrated(folder / "features.h5", method, name, **changes)
 
 
 def reported(folder: Path, *arguments: str) -> Page:

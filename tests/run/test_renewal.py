@@ -147,12 +147,11 @@ BY_LABELS, AS_ASKED = (
         ),
         (
             WORSE,
-            (),
+            ("--replace",),
             True,
             False,
             f"Kept the old calibration: {BY_LABELS} is worse (ECE 15.0 instead of 10.0 %)",
         ),
-        (WORSE, ("--replace",), False, False, f"Kept the old calibration: {BY_LABELS} is worse"),
         (WORSE, ("--force",), True, True, f"{AS_ASKED}{BY_LABELS} is worse"),
         (
             UNDECIDED,
@@ -160,13 +159,6 @@ BY_LABELS, AS_ASKED = (
             False,
             False,
             "be worse (ECE 6.1 instead of 10.0 %, difference between -8.0 and +0.1",
-        ),
-        (
-            UNDECIDED,
-            ("--replace",),
-            True,
-            False,
-            f"Kept the old calibration: {BY_LABELS} may be worse",
         ),
         (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, False, "is worse"),
         (
@@ -176,7 +168,6 @@ BY_LABELS, AS_ASKED = (
             False,
             "on 49 labels, the new calibration",
         ),
-        (judged_by(0.0, 0.0, brier_is_worse=False), (), True, False, "may be worse"),
         (
             None,
             (),
@@ -361,7 +352,7 @@ class Killed(BaseException):
     """As by a signal that no handler sees."""
 
 
-@pytest.mark.parametrize("moves", range(14))
+@pytest.mark.parametrize("moves", [0, 1, 2, 4, 7, 10, 13])
 def test_results_take_their_places_all_or_go_on(
     moves: int, made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,14 +123,11 @@ def test_the_steps_are_those_of_the_commands(folder: Path) -> None:
 
 
 def test_a_second_run_makes_nothing_anew(folder: Path) -> None:
+    """Nor one with another number of threads, which cannot change a result."""
     before = contents(folder)
-    done = run(folder).require_success()
+    done = run(folder, "--threads", "1").require_success()
     assert state(done) == dict.fromkeys(RESULTS, False)
     assert contents(folder) == before
-
-
-def test_what_threads_cannot_change_stands(folder: Path) -> None:
-    assert not any(state(run(folder, "--threads", "1").require_success()).values())
 
 
 @pytest.mark.parametrize(
@@ -161,9 +158,8 @@ def test_another_method_leaves_the_features(folder: Path) -> None:
 
 
 def test_all_is_made_anew_by_force(folder: Path) -> None:
-    run(folder, "--method", "temp").require_success()
     before = contents(folder)
-    assert all(state(run(folder, "--method", "temp", "--force").require_success()).values())
+    assert all(state(run(folder, "--force").require_success()).values())
     assert contents(folder) == before
 
 
@@ -229,23 +225,15 @@ def test_preprocessing_that_nothing_reads_need_not_be_usable(folder: Path) -> No
 
 @pytest.mark.usefixtures("whole_pages")
 def test_without_target_labels_there_are_no_metrics(folder: Path) -> None:
+    """Those of labels that are no longer there go, or they would be read as measured."""
     with np.load(folder / "target.npz") as arrays:
         unknown = np.full_like(arrays["y"], -1, dtype=np.int64)
     edit(folder / "target.npz", y=unknown)
-    done = run(folder, "--method", "cot", "-o", "unlabelled").require_success()
-    made = {path.name for path in (folder / "unlabelled").iterdir()}
-    assert "metrics.json" not in made
-    assert "nothing here is measured" in (folder / "unlabelled" / "report.html").read_text()
-    assert "ECE" not in done.out
-
-
-def test_labels_that_went_away_take_their_metrics_along(folder: Path) -> None:
-    """A metrics.json of labels that are no longer there would be read as measured."""
-    with np.load(folder / "target.npz") as arrays:
-        unknown = np.full_like(arrays["y"], -1, dtype=np.int64)
-    edit(folder / "target.npz", y=unknown)
-    run(folder, "--method", "cot").require_success()
+    done = run(folder, "--method", "cot").require_success()
     assert not (folder / "out" / "metrics.json").exists()
+    assert "nothing here is measured" in (folder / "out" / "report.html").read_text()
+    assert "ECE" not in done.out
+    assert "Measured          nothing, because no target test row has a label" in done.out
 
 
 def test_a_step_that_fails_leaves_what_was_made(folder: Path) -> None:
@@ -323,24 +311,15 @@ def test_options_of_extract_that_make_no_run_are_not_taken(
 
 
 @pytest.mark.usefixtures("whole_pages")
-@pytest.mark.parametrize("labelled", [True, False])
-def test_a_target_without_test_rows(labelled: bool, folder: Path) -> None:
-    """All its labelled rows are judged; where it has none, the run ends without figures."""
+def test_without_target_test_rows_all_labelled_rows_are_measured(folder: Path) -> None:
     with np.load(folder / "target.npz") as arrays:
-        labels, split = arrays["y"], np.minimum(arrays["split"], 1)
-    edit(folder / "target.npz", y=labels if labelled else np.full_like(labels, -1), split=split)
-    done = run(folder, "--method", "temp", "--force").require_success()
+        split = np.minimum(arrays["split"], 1)
+    edit(folder / "target.npz", split=split)
+    run(folder, "--method", "temp", "--force").require_success()
+    content = json.loads((folder / "out" / "metrics.json").read_text())
+    assert (content["split"], content["n"]) == ("all", len(split))
     page = (folder / "out" / "report.html").read_text()
-    assert (folder / "out" / "calibrated.onnx").exists()
-    if labelled:
-        content = json.loads((folder / "out" / "metrics.json").read_text())
-        assert (content["split"], content["n"]) == ("all", len(labels))
-        assert f"Measured on {len(labels)} labelled target rows" in page
-    else:
-        assert not (folder / "out" / "metrics.json").exists()
-        assert "nothing here is measured" in page
-        assert "Measured          nothing, because no target test row has a label" in done.out
-    assert "wrote out/report.html" in done.err
+    assert f"Measured on {len(split)} labelled target rows" in page
 
 
 # What a run tells of the model, and of whom a folder is.

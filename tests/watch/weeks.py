@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.cli_runner import covcal
+from tests import calibrating
 from tests.made_files import Arrays, clusters_domain, only_rows, write_features
 
 SIZES = (300, 300, 100)
@@ -15,8 +15,7 @@ def calibrated(folder: Path, method: str = "temp") -> Path:
     """Write features.h5 and cal.json to a folder."""
     source, target = clusters_domain("source", sizes=SIZES), clusters_domain("target", sizes=SIZES)
     write_features(folder / "features.h5", source=source, target=target)
-    covcal("calibrate", "features.h5", "--method", method, cwd=folder).require_success()
-    return folder / "cal.json"
+    return calibrating.calibrated(folder / "features.h5", method)
 
 
 def week(path: Path, seed: int, moved: float = 0.0, prior: list[float] | None = None) -> Path:

@@ -1,0 +1,26 @@
+"""Calibrations of made files: of two equal files, the command runs for the first alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from covcal_cli.files import sha256_of
+from covcal_cli.records import write_document
+from tests.cli_runner import covcal
+
+_MADE: dict[tuple[str, str, str], str] = {}
+
+
+def calibrated(file: Path, method: str, name: str = "cal.json", **temperatures: Any) -> Path:
+    """Write the calibration of a file beside it, with these temperatures instead of its own."""
+    path, key = file.with_name(name), (sha256_of(file), file.name, method)
+    if key not in _MADE:
+        options = ("--method", method, "-qfo", name)
+        covcal("calibrate", file.name, *options, cwd=file.parent).require_success()
+        _MADE[key] = path.read_text(encoding="utf-8")
+    path.write_text(_MADE[key], encoding="utf-8")
+    if temperatures:
+        content = json.loads(_MADE[key])
+        content["temperatures"] |= temperatures
+        write_document(content, path, force=True)
+    return path
