@@ -49,6 +49,10 @@ class Tab:
         self._target, self._session = target, attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
+        self.resize(width, height)
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the window another size, which takes less than another tab."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,

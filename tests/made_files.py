@@ -199,7 +199,7 @@ def _write(
     made_from = sha256(repr((schema, names, everything)).encode())
     for name, values in datasets.items():
         made_from.update(f"{name} {values.dtype.str} {values.shape}".encode())
-        made_from.update(np.ascontiguousarray(values))
+        made_from.update(values.tobytes())
     key = made_from.hexdigest()
     if key in _WRITTEN:
         path.write_bytes(_WRITTEN[key])

@@ -223,10 +223,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "apply {0}/features.h5 -c {0}/cal.json -o {1}/rows.csv",
         "decide {0}/features.h5 -c {0}/cal.json --error 0.2 -o {1}/decide.json",
         "pick {0}/features.h5 -n 20 -o {1}/sheet.csv",
-        "watch {0}/features.h5 -c {0}/cal.json",
         "report {0}/features.h5 -c {0}/cal.json -o {1}/report.html",
         "inspect {0}/features.h5",
-        "calibrate {0}/features.h5 --method temp -o {1}/temp.json",
         "calibrate {0}/features.h5 --labels 50 -o {1}/labelled.json",
     ],
 )

@@ -275,13 +275,29 @@ def require_right(
     return after
 
 
-def plain_case(folder: Path, *, fl: bool = False, **more: Any) -> Case:
-    """A multilayer perceptron with phi 5 and 3 classes, calibrated by temp or fl+temp."""
-    model = Graph(PLAIN).save(folder)
-    networks = made_networks(WIDTH, CLASSES) if fl else None
-    method = "fl+temp" if fl else "temp"
+def plain_case(
+    folder: Path,
+    *,
+    fl: bool = False,
+    graph: Graph | None = None,
+    networks: dict[str, Array] | None = None,
+    method: str | None = None,
+    phi: str = "phi",
+    logits: str = "y",
+    **more: Any,
+) -> Case:
+    """A model with phi 5 and 3 classes, by default a multilayer perceptron, with networks if `fl`.
+
+    If the folder has a model, it is that one.
+    """
+    model = folder / "model.onnx"
+    if graph is not None or not model.exists():
+        model = (graph or Graph(PLAIN)).save(folder)
+    if fl and networks is None:
+        networks = made_networks(WIDTH, CLASSES)
+    method = method or ("temp" if networks is None else "fl+temp")
     return calibrated(
-        model, method=method, phi="phi", logits="y", width=WIDTH, networks=networks, **more
+        model, method=method, phi=phi, logits=logits, width=WIDTH, networks=networks, **more
     )
 
 

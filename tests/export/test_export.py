@@ -23,7 +23,6 @@ from tests.export.export_cases import (
     CLASSES,
     PLAIN,
     WIDTH,
-    calibrated,
     decided,
     expected_probabilities,
     made_networks,
@@ -38,30 +37,24 @@ from tests.export.export_cases import (
 SOFTMAX = [*HIDDEN, GEMM, node("Softmax", "z", "y", axis=1)]
 
 
-@pytest.mark.parametrize("fl", [False, True], ids=["temp", "fl"])
 class TestTheMathematics:
-    @pytest.mark.parametrize("tail", ["none", "Softmax", "LogSoftmax"])
+    @pytest.mark.parametrize(
+        ("tail", "fl"),
+        [("none", False), ("none", True), ("Softmax", False), ("LogSoftmax", True)],
+    )
     def test_probabilities_are_the_calibrated_forecasters(
         self, tail: str, fl: bool, tmp_path: Path
     ) -> None:
         """Whatever the model's own output is, the calibration starts from its logits."""
         nodes = PLAIN if tail == "none" else [*HIDDEN, GEMM, node(tail, "z", "y", axis=1)]
         logits = "y" if tail == "none" else "z"
-        networks = made_networks(WIDTH, CLASSES) if fl else None
-        case = calibrated(
-            Graph(nodes).save(tmp_path),
-            method="fl+temp" if fl else "temp",
-            phi="phi",
-            logits=logits,
-            width=WIDTH,
-            networks=networks,
-        )
+        case = plain_case(tmp_path, fl=fl, graph=Graph(nodes), logits=logits)
         assert case.temperature != 1
         case.export().require_success()
         after = require_right(case, rows(), phi="phi", logits=logits)
         assert list(after) == ["y", *ADDED]
 
-    @pytest.mark.parametrize("temperature", [0.02, 400.0])
+    @pytest.mark.parametrize(("temperature", "fl"), [(0.02, False), (0.02, True), (400.0, True)])
     def test_class_offsets(self, temperature: float, fl: bool, tmp_path: Path) -> None:
         """A correction for a prior is merged in; the label stays, and the metadata has it.
 
@@ -76,7 +69,7 @@ class TestTheMathematics:
         assert json.loads(entries["covcal.class_offsets"]) == list(offsets)
 
     @pytest.mark.parametrize("opset", [7, 13, 21])
-    def test_in_the_models_own_opset(self, opset: int, fl: bool, tmp_path: Path) -> None:
+    def test_in_the_models_own_opset(self, opset: int, tmp_path: Path) -> None:
         """The opset stays; the nodes added are valid in it."""
         model = Graph(SOFTMAX).model()
         model.opset_import[0].version = opset
@@ -87,14 +80,7 @@ class TestTheMathematics:
                     helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
                 )
         (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-        case = calibrated(
-            tmp_path / "model.onnx",
-            method="fl+temp" if fl else "temp",
-            phi="phi",
-            logits="z",
-            width=WIDTH,
-            networks=made_networks(WIDTH, CLASSES) if fl else None,
-        )
+        case = plain_case(tmp_path, fl=True, logits="z")
         case.export().require_success()
         require_right(case, rows(), phi="phi", logits="z")
         exported = onnx.load(case.output)
@@ -102,22 +88,15 @@ class TestTheMathematics:
         assert exported.ir_version == model.ir_version
         onnx.checker.check_model(exported, full_check=True)
 
-    def test_half_precision(self, fl: bool, tmp_path: Path) -> None:
+    def test_half_precision(self, tmp_path: Path) -> None:
         """The original part stays float16; the new part is computed in float32."""
-        case = calibrated(
-            Graph(PLAIN, half=True).save(tmp_path),
-            method="fl+temp" if fl else "temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=made_networks(WIDTH, CLASSES) if fl else None,
-        )
+        case = plain_case(tmp_path, fl=True, graph=Graph(PLAIN, half=True))
         case.export().require_success()
         after = require_right(case, rows(dtype=np.float16), phi="phi", logits="y")
         assert after["y"].dtype == np.float16
 
     @pytest.mark.parametrize("pool", ["before", "after"])
-    def test_a_convolution_as_head(self, pool: str, fl: bool, tmp_path: Path) -> None:
+    def test_a_convolution_as_head(self, pool: str, tmp_path: Path) -> None:
         """phi is the mean over positions, on whichever side of the head the model pools."""
         head = {"wc": WEIGHTS["w"].reshape(CLASSES, WIDTH, 1, 1)}
         pooled, scored = ("maps", "scores") if pool == "after" else ("mean", "y")
@@ -128,28 +107,14 @@ class TestTheMathematics:
             *([node("GlobalAveragePool", "scores", "y")] if pool == "after" else []),
         ]
         graph = Graph(nodes, constants=head, shape=IMAGE, shapes={"y": ["N", CLASSES, 1, 1]})
-        case = calibrated(
-            graph.save(tmp_path),
-            method="fl+temp" if fl else "temp",
-            phi=pooled,
-            logits="y",
-            width=WIDTH,
-            networks=made_networks(WIDTH, CLASSES) if fl else None,
-        )
+        case = plain_case(tmp_path, fl=True, graph=graph, phi=pooled)
         case.export().require_success()
         require_right(case, rows(IMAGE[1:]), phi=lambda m: m.mean(axis=(2, 3)), logits="y")
 
-    def test_a_fixed_batch(self, fl: bool, tmp_path: Path) -> None:
+    def test_a_fixed_batch(self, tmp_path: Path) -> None:
         """A model for four rows at a time stays one."""
         graph = Graph(PLAIN, shape=(4, D_IN), shapes={"y": [4, CLASSES]})
-        case = calibrated(
-            graph.save(tmp_path),
-            method="fl+temp" if fl else "temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=made_networks(WIDTH, CLASSES) if fl else None,
-        )
+        case = plain_case(tmp_path, fl=True, graph=graph)
         case.export().require_success()
         require_right(case, rows(n=4), phi="phi", logits="y")
         declared = onnx.load(case.output).graph.output
@@ -161,18 +126,11 @@ class TestTheMathematics:
 
 
 class TestForecasters:
-    @pytest.mark.parametrize(("members", "components"), [(1, True), (2, False), (5, True)])
+    @pytest.mark.parametrize(("members", "components"), [(1, True), (5, False)])
     def test_any_number_of_members(self, members: int, components: bool, tmp_path: Path) -> None:
         """Members are averaged as probabilities; a projection without components only scales."""
         networks = made_networks(WIDTH, CLASSES, members=members, components=components)
-        case = calibrated(
-            Graph(PLAIN).save(tmp_path),
-            method="fl+temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=networks,
-        )
+        case = plain_case(tmp_path, networks=networks)
         case.export().require_success()
         require_right(case, rows(), phi="phi", logits="y")
 
@@ -182,14 +140,7 @@ class TestForecasters:
         model = Graph(PLAIN).model()
         model.opset_import[0].version = opset
         (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-        case = calibrated(
-            tmp_path / "model.onnx",
-            method="blend",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=made_networks(WIDTH, CLASSES),
-        )
+        case = plain_case(tmp_path, fl=True, method="blend")
         assert case.aligned is not None
         done = case.export().require_success()
         assert f"Calibration  blend, T = {case.temperature:.4g}, {case.aligned:.4g}\n" in done.out
@@ -202,14 +153,7 @@ class TestForecasters:
         """What ``psi/output_relu`` says is done."""
         networks = made_networks(WIDTH, CLASSES)
         networks["psi/output_relu"][:] = 0
-        case = calibrated(
-            Graph(PLAIN).save(tmp_path),
-            method="fl+temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=networks,
-        )
+        case = plain_case(tmp_path, networks=networks)
         case.export().require_success()
         x = rows()
         (phi, z) = tensors_of(case.model, ["phi", "y"], {"x": x})
@@ -230,14 +174,7 @@ class TestForecasters:
         """Networks of another run of adapt would give other probabilities."""
         case = plain_case(tmp_path, fl=True)
         (tmp_path / "other").mkdir()
-        other = calibrated(
-            Graph(PLAIN).save(tmp_path / "other"),
-            method="fl+temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=made_networks(WIDTH, CLASSES, seed=1),
-        )
+        other = plain_case(tmp_path / "other", networks=made_networks(WIDTH, CLASSES, seed=1))
         line = case.export("--networks", other.model.parent / "adapted.h5").error_line()
         assert "has other aligned networks than" in line
         assert not case.output.exists()

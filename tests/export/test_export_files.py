@@ -22,10 +22,8 @@ from tests.export.export_cases import (
     ADDED,
     CLASSES,
     PLAIN,
-    WIDTH,
     Case,
     calibrated,
-    made_networks,
     names,
     plain_case,
     require_right,
@@ -89,15 +87,8 @@ class TestTheFile:
         # One of them is a link, and a killed run has left a part of the output.
         (tmp_path / "w1").rename(tmp_path / "elsewhere")
         (tmp_path / "w1").symlink_to("elsewhere")
-        case = calibrated(
-            tmp_path / "model.onnx",
-            method="fl+temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=made_networks(WIDTH, CLASSES),
-            attributes={"model_sha256": read_onnx(tmp_path / "model.onnx").sha256},
-        )
+        sha256 = read_onnx(tmp_path / "model.onnx").sha256
+        case = plain_case(tmp_path, fl=True, attributes={"model_sha256": sha256})
         folder = tmp_path / "out"
         folder.mkdir()
         (folder / ".calibrated.onnx.data.partial").write_bytes(b"left over")
@@ -131,14 +122,8 @@ class TestTheFile:
         from covcal_cli.classifiers.onnx.file import read_onnx
 
         weights = tmp_path / "calibrated.onnx.data"
-        case = calibrated(
-            tmp_path / "model.onnx",
-            method="temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            attributes={"model_sha256": read_onnx(tmp_path / "model.onnx").sha256},
-        )
+        sha256 = read_onnx(tmp_path / "model.onnx").sha256
+        case = plain_case(tmp_path, attributes={"model_sha256": sha256})
         before = weights.read_bytes()
         assert "calibrated.onnx.data exists already" in case.export().error_line()
         assert "is an input of this command" in case.export("--force").error_line()

@@ -19,9 +19,6 @@ from tests.export.export_cases import (
     ADDED,
     CLASSES,
     PLAIN,
-    WIDTH,
-    calibrated,
-    made_networks,
     plain_case,
     require_right,
     rows,
@@ -37,13 +34,7 @@ class TestWhatWasThere:
         constants = {"w2": np.tile(WEIGHTS["w"][:1], (CLASSES, 1)), "b2": np.array([0, 1, 1.0])}
         constants["b2"] = constants["b2"].astype(np.float32)
         nodes = [*HIDDEN, node("Gemm", "phi w2 b2", "y", transB=1)]
-        case = calibrated(
-            Graph(nodes, constants=constants).save(tmp_path),
-            method="temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-        )
+        case = plain_case(tmp_path, graph=Graph(nodes, constants=constants))
         case.export().require_success()
         after = require_right(case, rows(), phi="phi", logits="y")
         assert set(after["label"]) == {1}
@@ -60,7 +51,7 @@ class TestWhatWasThere:
             input_type=TensorProto.DOUBLE,
             types={"y": TensorProto.DOUBLE},
         )
-        case = calibrated(graph.save(tmp_path), method="temp", phi="phi", logits="y", width=WIDTH)
+        case = plain_case(tmp_path, graph=graph)
         x = rows(dtype=np.float64)
         assert set(run_bare(case.model, {"x": x})["y"].argmax(axis=1)) == {2}
         case.export().require_success()
@@ -75,8 +66,8 @@ class TestWhatWasThere:
             node("Gemm", "phi w b", "label", transB=1),
             node("Softmax", "label", "probabilities", axis=1),
         ]
-        model = Graph(nodes, outputs=["probabilities"]).save(tmp_path)
-        case = calibrated(model, method="temp", phi="phi", logits="label", width=WIDTH)
+        graph = Graph(nodes, outputs=["probabilities"])
+        case = plain_case(tmp_path, graph=graph, logits="label")
         done = case.export().require_success()
         after = require_right(case, rows(), phi="phi", logits="label")
         found = ["probabilities", "calibrated_probabilities", "calibrated_label", "confidence"]
@@ -89,8 +80,8 @@ class TestWhatWasThere:
         case.export().require_success()
         once = tmp_path / "once"
         once.mkdir()
-        model = case.output.rename(once / "model.onnx")
-        again = calibrated(model, method="temp", phi="phi", logits="y", width=WIDTH)
+        case.output.rename(once / "model.onnx")
+        again = plain_case(once)
         again.export("--model-output", "y").require_success()
         after = run_bare(again.output, {"x": rows()})
         assert list(after) == ["y", *ADDED, *(f"calibrated_{name}" for name in ADDED)]
@@ -112,7 +103,7 @@ class TestWhatWasThere:
         )
         path = tmp_path / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        case = calibrated(path, method="temp", phi="phi", logits="z", width=WIDTH)
+        case = plain_case(tmp_path, logits="z")
         case.export("--model-output", "y").require_success()
         before, after = (run_bare(path, {"x": rows()}) for path in (case.model, case.output))
         assert after["maps"] == before["maps"]
@@ -125,15 +116,7 @@ class TestWhatWasThere:
         model.metadata_props.add(key="names", value="a, b, c")
         model.metadata_props.add(key="covcal.temperature", value="old")
         (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-        networks = made_networks(WIDTH, CLASSES)
-        case = calibrated(
-            tmp_path / "model.onnx",
-            method="fl+temp",
-            phi="phi",
-            logits="y",
-            width=WIDTH,
-            networks=networks,
-        )
+        case = plain_case(tmp_path, fl=True)
         case.export().require_success()
         exported = onnx.load(case.output)
         found = {entry.key: entry.value for entry in exported.metadata_props}

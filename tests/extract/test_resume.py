@@ -145,8 +145,11 @@ def test_only_the_rows_left_are_run(data: Path, tmp_path: Path) -> None:
     require_same(data, output)
 
 
-@pytest.mark.parametrize("name", ["source.features", "source.logits", "source.journal"])
-@pytest.mark.parametrize("left", [0.0, 0.3, 0.51, 0.98])
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("source.features", 0.0), ("source.features", 0.98), ("source.logits", 0.51)]
+    + [("source.journal", left) for left in (0.0, 0.3, 0.98)],
+)
 def test_torn_files_are_cut_back_to_the_last_whole_batch(
     name: str, left: float, data: Path, spool: Path
 ) -> None:
@@ -177,12 +180,9 @@ def test_a_batch_that_reached_the_disk_wrong_is_done_again(data: Path, tmp_path:
         (0, []),
         (3, None),
         (0, {}),
-        (3, {"done": 8}),
         (0, {"done": "8", "kept": 8, "crc": 0, "skipped": []}),
         (3, {"done": 8, "kept": 8, "crc": 0, "skipped": {}}),
-        (0, {"done": 8, "kept": 8, "crc": 0, "skipped": [[1]]}),
         (3, {"done": 10**15, "kept": 10**15, "crc": 0, "skipped": []}),
-        (0, {"done": 0, "kept": 0, "crc": 0, "skipped": []}),
         (3, {"done": 1}),
         (0, {"skipped": [[3, "not so"]]}),
     ],

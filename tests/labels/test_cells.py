@@ -145,16 +145,25 @@ def test_a_page_without_columns_says_how_to_keep_some(tmp_path: Path) -> None:
 
 
 PHONE, SCREEN = (390, 844), (1280, 800)
-ROWS = [6, pytest.param(40, marks=pytest.mark.campaign)]
+WAYS = {
+    "texts-touch-390": (True, True, PHONE),
+    "table-keys-1280": (False, False, SCREEN),
+    "texts-keys-1280": (True, False, SCREEN),
+    "table-touch-390": (False, True, PHONE),
+}
 
 
 @pytest.mark.browser
 @needs_browser
-@pytest.mark.parametrize("n", ROWS)
 @pytest.mark.parametrize(
-    ("texts", "touch", "size"),
-    [(True, True, PHONE), (True, False, SCREEN), (False, False, PHONE), (False, True, SCREEN)],
-    ids=["texts-touch-390", "texts-keys-1280", "table-keys-390", "table-touch-1280"],
+    ("n", "texts", "touch", "size"),
+    [
+        *(pytest.param(6, *WAYS[name], id=name) for name in ("texts-touch-390", "table-keys-1280")),
+        *(
+            pytest.param(40, *way, id=f"40-{name}", marks=pytest.mark.campaign)
+            for name, way in WAYS.items()
+        ),
+    ],
 )
 def test_texts_and_table_rows_are_labelled(
     n: int,

@@ -10,7 +10,7 @@ from tests.labels.made_draws import made_draw
 N = 5000
 
 
-@pytest.mark.parametrize(("offset", "slope"), [(0.0, 1.0), (-0.7, 0.7), (0.4, 1.3)])
+@pytest.mark.parametrize(("offset", "slope"), [(0.0, 1.0), (-0.7, 0.7)])
 def test_intervals_hold_the_ece_of_all_rows(offset: float, slope: float) -> None:
     """On nine of ten draws of 50 rows, and the mean estimate of many rows is the ECE."""
     rng = np.random.default_rng(0)

@@ -51,9 +51,8 @@ def labelled(path: Path) -> Draw:
     return draw
 
 
-@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_marks_go_with_their_rows(shards: Path, tmp_path: Path, order: tuple[int, ...]) -> None:
-    parts = [shards / f"part-{index}.h5" for index in order]
+def test_marks_go_with_their_rows(shards: Path, tmp_path: Path) -> None:
+    parts = [shards / f"part-{index}.h5" for index in (3, 1, 2)]
     output = tmp_path / "merged.h5"
     covcal("merge", *parts, "-o", output).require_success()
     found, known = labelled(output), truth(output)

@@ -373,18 +373,15 @@ Math.min(...[...document.querySelectorAll("h1, p, bdi, kbd, button:enabled, summ
 
 @pytest.mark.browser
 @needs_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read_and_the_focus_is_seen(
-    scheme: str, chromium: Browser, tmp_path: Path
-) -> None:
+def test_it_can_be_read_and_the_focus_is_seen(chromium: Browser, tmp_path: Path) -> None:
     """Contrast as WCAG 2.2 asks for (AA); Tab goes to every control, which is then outlined."""
-    tab = opened(chromium, tmp_path / f"{scheme}.html", Sheet(["a", "b"]), size=(390, 844))
-    tab.send(
-        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
-    )
+    tab = opened(chromium, tmp_path / "read.html", Sheet(["a", "b"]), size=(390, 844))
     tab.press("3", "p")
     tab.press("ArrowLeft")  # a chosen class, in the colours of one
-    assert tab.value(CONTRAST) >= 4.5
+    for scheme in ("light", "dark"):
+        media = [{"name": "prefers-color-scheme", "value": scheme}]
+        tab.send("Emulation.setEmulatedMedia", features=media)
+        assert tab.value(CONTRAST) >= 4.5
     found = []
     for _ in range(20):
         tab.press("Tab")

@@ -108,7 +108,6 @@ def test_pick_and_label_do_not_see_them(adapted: Path) -> None:
     [
         ("calibrate", "adapted.h5", "--method", "cot", "-o", "-"),
         ("calibrate", "adapted.h5", "--labels", "none", "-o", "-"),
-        ("estimate", "adapted.h5", "--labels", "none", "-o", "-"),
         ("evaluate", "adapted.h5", "-c", "temp.json", "-o", "-"),
         ("apply", "adapted.h5", "-c", "temp.json", "-o", "-"),
         ("pick", "adapted.h5", "-n", 9, "-o", "x.csv"),

@@ -45,9 +45,9 @@ def wrong_in_draw(wrong: Float64s, inclusion: Float64s, rng: np.random.Generator
 
 @pytest.mark.parametrize(
     ("rows", "labels", "error"),
-    [(60, 5, 0.3), (60, 50, 0.1), (500, 30, 0.1), (1000, 100, 0.05), (100, 100, 0.2)],
+    [(60, 5, 0.3), (60, 50, 0.1), (500, 30, 0.1), (100, 100, 0.2)],
 )
-@pytest.mark.parametrize("where", ["first", "last", "anywhere"])
+@pytest.mark.parametrize("where", ["first", "anywhere"])
 def test_a_promise_about_these_rows_is_broken_at_most_as_often_as_allowed(
     rows: int, labels: int, error: float, where: str
 ) -> None:
@@ -55,8 +55,7 @@ def test_a_promise_about_these_rows_is_broken_at_most_as_often_as_allowed(
     rng = np.random.default_rng(1)
     wrong = np.zeros(rows)
     many = int(error * rows + 1e-9) + 1
-    places = {"first": np.arange(many), "last": np.arange(rows - many, rows)}
-    wrong[places.get(where, rng.permutation(rows)[:many])] = 1
+    wrong[np.arange(many) if where == "first" else rng.permutation(rows)[:many]] = 1
     allowed = most_wrong(rows, [sampling(labels / rows, rows)], error, LEVEL, these_rows=True)
     counts = [wrong[drawn].sum() for drawn in equal_draws(rows, labels)]
     assert np.mean(np.array(counts) <= allowed) <= MOST_BROKEN

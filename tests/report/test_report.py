@@ -479,12 +479,13 @@ def test_a_browser_shows_it_whole(folder: Path, chromium: Browser) -> None:
         folder, "-c", str(calibrated(folder, "auto")), "-c", str(calibrated(folder, name="t.json"))
     )
     page = (folder / "report.html").as_uri()
+    tab = chromium.tab(390, 900)
     for width in (390, 1280):
-        tab = chromium.tab(width, 900)
+        tab.resize(width, 900)
         tab.open(page)
         seen: dict[str, Any] = tab.value(SEEN)
         assert tab.complaints() == []
-        assert tab.requests() == [page]
+        assert set(tab.requests()) == {page}
         assert seen["inner"] == width
         assert seen["scroll"] <= width
         assert seen["smallest"] >= 11

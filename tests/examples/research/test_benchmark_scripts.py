@@ -2,22 +2,34 @@
 
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import benchmark_apply
+import benchmark_extract
+import benchmark_extract_memory
+import benchmark_temperature
 import pytest
 
-from tests.examples import EXAMPLES, RESEARCH
+from tests.examples import EXAMPLES
 
 
-def printed(script: str, *options: str) -> list[str]:
-    """Run a script as a process of its own; return its lines."""
-    command = [sys.executable, str(RESEARCH / script), *options]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+@pytest.fixture
+def printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """A function that runs a script with options in this process and returns its lines."""
+
+    def lines(script: ModuleType, *options: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [f"{script.__name__}.py", *options])
+        script.main()
+        written = capsys.readouterr()
+        assert written.err == ""
+        return written.out.splitlines()
+
+    return lines
 
 
 @pytest.mark.campaign
@@ -71,9 +83,9 @@ def test_it_measures_processes_of_its_own() -> None:
     assert 200 < peak < 300
 
 
-def test_extract_beside_its_bare_stages() -> None:
+def test_extract_beside_its_bare_stages(printed: Callable[..., list[str]]) -> None:
     options = ("--images", "24", "--rounds", "1", "--threads", "2", "--tables", "300x4")
-    lines = printed("benchmark_extract.py", *options)
+    lines = printed(benchmark_extract, *options)
     assert lines[0] == "24 images, 2 thread(s) each, processor seconds"
     for line, name in zip(lines[2:4], ("digits", "photos"), strict=True):
         assert re.fullmatch(rf"{name}( +\d+\.\d+){{4}}", line)
@@ -82,9 +94,9 @@ def test_extract_beside_its_bare_stages() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to read the peak")
-def test_the_memory_of_extract_by_size_and_format() -> None:
+def test_the_memory_of_extract_by_size_and_format(printed: Callable[..., list[str]]) -> None:
     options = ("--rows", "300", "--features", "8", "--formats", "npy")
-    lines = [line.split() for line in printed("benchmark_extract_memory.py", *options)]
+    lines = [line.split() for line in printed(benchmark_extract_memory, *options)]
     expected = [["bare", "256"], ["npy", "300"]]
     assert [line[:2] for line in lines[2:]] == expected
     for *_, peak, seconds in lines[2:]:
@@ -92,21 +104,17 @@ def test_the_memory_of_extract_by_size_and_format() -> None:
         assert float(seconds) >= 0
 
 
-def test_a_broken_peer_is_a_dash_with_the_reason(tmp_path: Path) -> None:
+def test_a_broken_peer_is_a_dash_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., list[str]]
+) -> None:
     """scikit-learn and torchmetrics that cannot be used cost their lines, and nothing else."""
     # The real torch takes seconds to load, and torchmetrics is the one at fault.
     for package, fault in (("sklearn", "1 / 0"), ("torchmetrics", "estimator = 1"), ("torch", "")):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(fault)
-    path = os.pathsep.join([str(tmp_path), str(EXAMPLES.parent)])
-    done = subprocess.run(
-        [sys.executable, str(RESEARCH / "benchmark_temperature.py"), "--rows", "500"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    lines = {line[:24].strip(): line[24:].split() for line in done.stdout.splitlines()[2:]}
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(EXAMPLES.parent)]))
+    rows = printed(benchmark_temperature, "--rows", "500")[2:]
+    lines = {line[:24].strip(): line[24:].split() for line in rows}
     assert float(lines["T, covcal, brier"][0]) > 0
     assert float(lines["ECE, covcal"][0]) > 0
     for name in ("T, scikit-learn, nll", "ECE, torchmetrics"):
