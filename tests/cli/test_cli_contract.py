@@ -75,14 +75,9 @@ class TestHelp:
         assert ESCAPE not in done.out
         assert done.out.startswith("Usage: covcal")
 
-    @pytest.mark.parametrize("name", COMMANDS)
-    def test_every_page_has_examples(self, name: str) -> None:
-        """Every command shows at least one example of itself."""
-        assert any(command == name for command, _ in examples())
-
-    def test_every_example_can_be_parsed(self) -> None:
+    def test_every_page_has_examples_that_can_be_parsed(self) -> None:
         """The options in the examples exist and take the values shown."""
-        assert len(examples()) >= 12
+        assert {command for command, _ in examples()} == set(COMMANDS)
         for command, arguments in examples():
             COMMANDS[command].make_context(command, list(arguments))
 

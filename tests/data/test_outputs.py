@@ -24,6 +24,8 @@ IDS = [f"img/{row}.png" for row in range(N)]
 SITE = [("Bern", "Rome")[row % 2] for row in range(N)]
 KINDS: tuple[OutputKind, OutputKind] = ("logits", "probabilities")
 FORMATS = ("npz", "h5", "csv", "parquet", "lists")
+# Every format, with logits and probabilities in turn.
+BOTH = [(kind, KINDS[place % 2]) for place, kind in enumerate(FORMATS)]
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
@@ -237,9 +239,15 @@ class TestLayoutsOfTools:
         assert (found.ids, list(found.columns)) == (IDS, ["site"])
 
 
-@pytest.mark.parametrize("kind", ["logits", "probabilities"])
-@pytest.mark.parametrize("name", ["preds", "y_pred", "y_score", "arr_0"])
-@pytest.mark.parametrize("truth", ["targets", "y_true", "ground_truth", "true_label"])
+@pytest.mark.parametrize(
+    ("name", "truth", "kind"),
+    [
+        ("preds", "targets", "logits"),
+        ("y_pred", "y_true", "probabilities"),
+        ("y_score", "ground_truth", "logits"),
+        ("arr_0", "true_label", "probabilities"),
+    ],
+)
 def test_other_names_of_arrays_are_known(
     name: str, truth: str, kind: OutputKind, tmp_path: Path
 ) -> None:
@@ -292,8 +300,7 @@ def test_shares_of_another_number_than_1_are_probabilities(
         opened(write(kind, tmp_path, values, "logits"), "logits")
 
 
-@pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
-@pytest.mark.parametrize("holds", KINDS)
+@pytest.mark.parametrize(("kind", "holds"), BOTH[:3])
 def test_negated_probabilities_are_refused_with_the_remedy(
     holds: OutputKind, kind: str, tmp_path: Path
 ) -> None:
@@ -326,15 +333,13 @@ def test_logits_keep_their_digits_behind_a_common_offset(kind: str, tmp_path: Pa
     np.testing.assert_allclose(softmax(read(table)), softmax(exact), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("holds", KINDS)
-@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize(("kind", "holds"), [*BOTH, ("unlabelled", "logits")])
 def test_columns_that_may_be_ranks_are_doubted(
-    labelled: bool, holds: OutputKind, kind: str, tmp_path: Path
+    kind: str, holds: OutputKind, tmp_path: Path
 ) -> None:
     logits = np.sort(LOGITS, axis=1)[:, ::-1]
     values = softmax(logits) if holds == "probabilities" else logits
-    if labelled:
+    if kind != "unlabelled":
         path = write(kind, tmp_path, values, holds)
     else:
         path = tmp_path / "o.npz"
@@ -358,8 +363,9 @@ class TestAnswersOfLanguageModels:
         }
         return write_parquet(folder / "o.parquet", columns)
 
-    @pytest.mark.parametrize("kind", FORMATS)
-    @pytest.mark.parametrize(("lost", "notes"), [(0.1, 1), (0.4, 2)])
+    @pytest.mark.parametrize(
+        ("kind", "lost", "notes"), [*((kind, 0.1, 1) for kind in FORMATS), ("npz", 0.4, 2)]
+    )
     def test_rows_that_sum_to_less_than_1_are_divided_by_their_sum(
         self, lost: float, notes: int, kind: str, tmp_path: Path
     ) -> None:
@@ -369,8 +375,7 @@ class TestAnswersOfLanguageModels:
         assert f"on average, {100 * lost:.0f} % of the probability is on answers" in table.notes[0]
         assert len(table.notes) == notes
 
-    @pytest.mark.parametrize("kind", FORMATS)
-    @pytest.mark.parametrize("holds", KINDS)
+    @pytest.mark.parametrize(("kind", "holds"), [*BOTH, ("parquet", "probabilities")])
     def test_an_answer_that_is_not_listed_is_less_likely_than_those_that_are(
         self, holds: OutputKind, kind: str, tmp_path: Path
     ) -> None:
@@ -398,8 +403,14 @@ class TestAnswersOfLanguageModels:
         table = opened(write("npz", tmp_path, values, "probabilities"), "probabilities")
         np.testing.assert_allclose(softmax(read(table))[3], [0.25, 0, 0.75], atol=1e-6)
 
-    @pytest.mark.parametrize("kind", FORMATS)
-    @pytest.mark.parametrize("row", [[np.nan] * 3, [np.nan, 0.9, 0.3], [np.inf, 0.5, 0.1]])
+    @pytest.mark.parametrize(
+        ("kind", "row"),
+        [
+            *((kind, [np.nan] * 3) for kind in FORMATS),
+            ("csv", [np.nan, 0.9, 0.3]),
+            ("npz", [np.inf, 0.5, 0.1]),
+        ],
+    )
     def test_other_values_that_are_missing_are_errors(
         self, row: list[float], kind: str, tmp_path: Path
     ) -> None:
@@ -412,8 +423,16 @@ class TestAnswersOfLanguageModels:
 class TestArraysWithFurtherAxes:
     """Models give [N, 1, K] and [1, N, K]."""
 
-    @pytest.mark.parametrize("kind", ["npz", "npy", "h5"])
-    @pytest.mark.parametrize("shape", [(N, 1, K), (1, N, K), (N, K, 1, 1), (1, N, 1, K)])
+    @pytest.mark.parametrize(
+        ("kind", "shape"),
+        [
+            ("npz", (N, 1, K)),
+            ("npy", (1, N, K)),
+            ("h5", (N, 1, K)),
+            ("npz", (N, K, 1, 1)),
+            ("npy", (1, N, 1, K)),
+        ],
+    )
     def test_axes_of_length_1_are_left_out(
         self, shape: tuple[int, ...], kind: str, tmp_path: Path
     ) -> None:

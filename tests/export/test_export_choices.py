@@ -121,8 +121,7 @@ PLAIN_PROBABILITIES = {
 }
 
 
-@pytest.mark.parametrize("phi", ["none", "input"])
-@pytest.mark.parametrize("kind", PLAIN_PROBABILITIES)
+@pytest.mark.parametrize(("kind", "phi"), [("shares", "none"), ("percentages", "input")])
 def test_probabilities_that_rows_told(kind: str, phi: str, tmp_path: Path) -> None:
     """A calibration of settled probabilities fits the model that it was made from."""
     Graph(

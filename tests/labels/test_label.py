@@ -1,6 +1,5 @@
 """``covcal label``: labels go in whole or not at all, and whatever is wrong is one line."""
 
-import csv
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -130,33 +129,6 @@ def test_another_file_can_be_written(folder: Path) -> None:
 
 def first_label(text: str) -> Callable[[Lines], Lines]:
     return lambda lines: [lines[0] | {"label": text}, *lines[1:]]
-
-
-def test_classes_go_by_name_or_number(folder: Path) -> None:
-    """As data of class folders do; blanks around them and their case do not matter."""
-    sheet = folder / "first.csv"
-    given = lines_of(sheet)[0]["label"]
-    fill(sheet, folder / "adapted.h5", first_label(given.removeprefix("class ")))
-    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-    first = labelled(folder / "adapted.h5").labels.tolist()
-    for text in (f" {given} ", given.upper()):
-        fill(sheet, folder / "adapted.h5", first_label(text))
-        covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-        assert labelled(folder / "adapted.h5").labels.tolist() == first
-
-
-@pytest.mark.parametrize("delimiter", [";", "\t"])
-def test_a_sheet_that_a_spreadsheet_saved(folder: Path, delimiter: str) -> None:
-    """With a mark of byte order, other separators and line ends, and columns of its own."""
-    sheet = folder / "first.csv"
-    write_lines(sheet, [line | {"remark": "a; b"} for line in lines_of(sheet)])
-    lines = lines_of(sheet)
-    with sheet.open("w", encoding="utf-8-sig", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(lines)
-    covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
-    assert len(labelled(folder / "adapted.h5").rows) == N
 
 
 def emptied(lines: Lines) -> Lines:

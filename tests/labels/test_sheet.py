@@ -132,7 +132,7 @@ READ: dict[str, Callable[[Lines], Lines]] = {
     "class numbers": changed("label", lambda cell: cell.removeprefix("class ")),
     "class numbers by pandas": changed("label", lambda cell: f"{cell.removeprefix('class ')}.0"),
     "class numbers with commas": changed("label", lambda cell: f"{cell[-1]},00"),
-    "blanks": changed("label", lambda cell: f" {cell} "),
+    "blanks and capitals": changed("label", lambda cell: f" {cell.upper()} "),
     "choice": lambda lines: [
         {name: cell for name, cell in line.items() if name != "label"} | {"choice": line["label"]}
         for line in lines

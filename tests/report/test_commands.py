@@ -64,7 +64,6 @@ def tables(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("inputs", "extraction", "calibration"),
     [
-        pytest.param(images, ("model.onnx", "src", "tgt"), ("--method", "temp"), id="plain"),
         pytest.param(
             images,
             (
