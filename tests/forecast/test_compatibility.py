@@ -124,14 +124,14 @@ class TestPreprocessing:
 
 
 class TestTail:
-    @pytest.mark.parametrize("command", COMMANDS)
     @pytest.mark.parametrize(
-        ("attribute", "value", "words"),
+        ("command", "attribute", "value", "words"),
         [
-            ("tail", "softmax", "with softmax as the model's output, but cal.json was fitted with"),
-            ("logits_tensor", "aux", "with aux as the model's logits, but cal.json was fitted"),
+            *((command, "tail", "softmax", "with softmax as the model's output, but cal.json was")
+              for command in COMMANDS),
+            ("apply", "logits_tensor", "aux", "with aux as the model's logits, but cal.json was"),
         ],
-    )
+    )  # fmt: skip
     def test_another_output_is_refused(
         self, folder: Path, command: str, attribute: str, value: str, words: str
     ) -> None:

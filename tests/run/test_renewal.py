@@ -168,6 +168,7 @@ BY_LABELS, AS_ASKED = (
             False,
             "on 49 labels, the new calibration",
         ),
+        (judged_by(0.0, 0.0, brier_is_worse=False), (), True, False, "may be worse"),
         (
             None,
             (),
