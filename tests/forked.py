@@ -155,7 +155,7 @@ def serve(address: str) -> None:
             app.run([name, "nothing.h5"])
     for name in api.__all__:
         getattr(api, name)  # which loads its module
-    os.fsync = lambda _: None  # as in tests/conftest.py
+    os.fsync = lambda _: None  # type: ignore[assignment]  # as in tests/conftest.py
     _keep_modules()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
