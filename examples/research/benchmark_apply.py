@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import benchmark_temperature
 import h5py
@@ -46,19 +47,20 @@ def write_features(path: Path, domain: str, split: int, rows: int, classes: int)
     size = max(1, BLOCK // classes)
     with HDF5Writer(path, schema=FEATURES_SCHEMA, classes=names, attributes=attributes) as writer:
         writer.allocate(f"{domain}/logits", (rows, classes))
-        kinds = {"labels": np.int64, "split": np.uint8, "ids": "S8"}
-        datasets = {
-            name: writer.handle.create_dataset(f"{domain}/{name}", (rows,), dtype=kind)
-            for name, kind in kinds.items()
-        }
+        kinds: dict[str, Any] = {"labels": np.int64, "split": np.uint8, "ids": "S8"}
+        for name, kind in kinds.items():
+            writer.allocate(f"{domain}/{name}", (rows,), kind)
         for start in range(0, rows, size):
             truth = rng.normal(size=(min(size, rows - start), classes)).astype(np.float32)
             noise = rng.gumbel(size=truth.shape).astype(np.float32)
-            part = slice(start, start + len(truth))
-            writer.fill(f"{domain}/logits", start, 2 * truth)
-            datasets["labels"][part] = (truth + noise).argmax(axis=1)
-            datasets["split"][part] = split
-            datasets["ids"][part] = utf8([f"{row:08d}" for row in range(part.start, part.stop)])
+            ids = utf8([f"{row:08d}" for row in range(start, start + len(truth))])
+            for name, values in (
+                ("logits", 2 * truth),
+                ("labels", (truth + noise).argmax(axis=1)),
+                ("split", np.full(len(truth), split)),
+                ("ids", ids),
+            ):
+                writer.fill(f"{domain}/{name}", start, values)
         writer.complete()
 
 
