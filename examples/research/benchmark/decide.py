@@ -1,14 +1,15 @@
 """Measure the promises and estimates of ``covcal decide`` on features files with known labels.
 
     python examples/research/benchmark/decide.py FOLDER ... [--draws 20]
-        [--error 0.1] [--labels 50 100 200]
+        [--error 0.1] [--labels 50 100 200] [--these-rows] [--peers]
 
 The folders hold features files. Each line of the output is one file; the last lines are means.
 Accepted shares are compared with the largest share of the most confident rows whose true error is
-within the limit.
+within the limit. With --peers, the rules of other libraries are measured too (`decide_peers`).
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,6 +46,7 @@ from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import write_document
 
 COVERAGE, SET_LABELS, MOST_CLASS_VALUES = 0.9, 25, 1 << 22
+PEER_ERROR = 0.1
 
 
 def accepted_in_truth(wrong: Float64s, error: float) -> float:
@@ -60,7 +62,7 @@ def promises(
     labels: int,
     draws: int,
     *,
-    these_rows: bool = False,
+    these_rows: bool,
 ) -> tuple[float, float]:
     """Return the mean share accepted, and the share of draws whose promise is broken."""
     level, n = level_of_look(0.9, 1), len(ranking)
@@ -90,7 +92,15 @@ def promises(
     return float(np.mean(shares)), float(np.mean(broken))
 
 
-def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: int) -> Float64s:
+def measured(
+    path: Path,
+    errors: Sequence[float],
+    labels: Sequence[int],
+    draws: int,
+    *,
+    these_rows: bool,
+    peers: bool,
+) -> Float64s:
     """Return the numbers of one file: see `main`."""
     with TemporaryDirectory() as folder:
         document = Path(folder) / "cal.json"
@@ -117,15 +127,30 @@ def measured(path: Path, errors: Sequence[float], labels: Sequence[int], draws: 
         top = np.asarray(target.logits(rows[chosen]).argmax(axis=1))
         moved = top if scaled.scaling.can_move_the_top else None
         cut = cut_without_labels(logits.T, probabilities, COVERAGE, guess, moved)
+        of_peers = np.zeros(0)
+        if peers:
+            from benchmark.decide_peers import measured_peers
+
+            temp = calibrate(path, CalibrateSettings(labels="none", method="temp")).scaling
+            of_peers = measured_peers(file, temp.temperature, PEER_ERROR)
     order = np.argsort(-score, kind="stable")
     wrong = is_wrong[order].astype(np.float64)
-    numbers = [of_error(decision, score, wrong, labels, draws) for decision in decisions]
+    numbers = [
+        of_error(decision, score, wrong, labels, draws, these_rows=these_rows)
+        for decision in decisions
+    ]
     sets = of_sets(cut, probabilities, known[chosen], draws)
-    return np.concatenate([*numbers, sets])
+    return np.concatenate([of_peers, *numbers, sets])
 
 
 def of_error(
-    decision: Decision, score: Float64s, wrong: Float64s, labels: Sequence[int], draws: int
+    decision: Decision,
+    score: Float64s,
+    wrong: Float64s,
+    labels: Sequence[int],
+    draws: int,
+    *,
+    these_rows: bool,
 ) -> list[float]:
     """Return the true share, then numbers of two estimates, then numbers of the promises.
 
@@ -141,37 +166,79 @@ def of_error(
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
     for count in labels:
         ranking = Ranking(score, decision.beliefs)
-        numbers += promises(ranking, wrong, error, count, draws)
+        numbers += promises(ranking, wrong, error, count, draws, these_rows=these_rows)
     return numbers
 
 
 def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> list[float]:
-    """Return coverage and size of the sets, without labels and with a few."""
+    """Return coverage and size (as a share of K) of the sets, without labels and with a few."""
     score = true_scores(probabilities, labels)
-    numbers = [float((score >= cut).mean()), mean_size(probabilities, cut)]
+    n_classes = probabilities.shape[1]
+    numbers = [float((score >= cut).mean()), mean_size(probabilities, cut) / n_classes]
     covered, sizes = [], []
     for draw in range(draws):
         rows = np.random.default_rng(draw).permutation(len(score))[:SET_LABELS]
         cut = cut_by_labels(score[rows], right_excluded(rows, COVERAGE))
         covered.append(float((score >= cut).mean()))
-        sizes.append(mean_size(probabilities, cut))
+        sizes.append(mean_size(probabilities, cut) / n_classes)
     return [*numbers, float(np.mean(covered)), float(np.mean(sizes))]
+
+
+def print_peers(table: Float64s) -> Float64s:
+    """Print the means of other libraries, and return the columns that are left."""
+    from benchmark.decide_peers import COLUMNS, N_SETS
+
+    for place, name in enumerate(COLUMNS):
+        first, second = table[:, 2 * place : 2 * place + 2].T
+        known = ~np.isnan(first)
+        first, second = first[known], second[known]
+        if place < len(COLUMNS) - N_SETS:
+            accepting = second[first > 0].mean() if (first > 0).any() else 0.0
+            print(
+                f"{name} accepts {first.mean():.3f}, broken {second.mean():.3f}, where it accepts "
+                f"{accepting:.3f}"
+            )
+        else:
+            print_sets(f"{name} ({len(first)} files)", first, second)
+    return table[:, 2 * len(COLUMNS) :]
+
+
+def print_sets(name: str, covered: Float64s, sizes: Float64s) -> None:
+    """Print the coverage of sets, and their size as a share of K."""
+    print(
+        f"sets, {name}: coverage {covered.mean():.3f}, mean gap "
+        f"{np.abs(covered - COVERAGE).mean():.3f}, below 85 % {(covered < 0.85).mean():.3f}, "
+        f"share of classes {sizes.mean():.3f}"
+    )
 
 
 def main() -> None:
     """Print a line per file, and the means."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmark`
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--error", type=float, nargs="+", default=[0.05, 0.1, 0.2])
     parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200])
+    parser.add_argument("--these-rows", action="store_true", help="promises about these rows")
+    parser.add_argument("--peers", action="store_true", help="needs mapie and torchcp")
     options = parser.parse_args()
     paths = sorted(path for folder in options.folders for path in folder.glob("*.h5"))
     lines = []
     for path in paths:
-        lines.append(measured(path, options.error, options.labels, options.draws))
+        line = measured(
+            path,
+            options.error,
+            options.labels,
+            options.draws,
+            these_rows=options.these_rows,
+            peers=options.peers,
+        )
+        lines.append(line)
         print(path.stem, " ".join(f"{value:.3f}" for value in lines[-1]), flush=True)
     table, width = np.array(lines), 7 + 2 * len(options.labels)
+    if options.peers:
+        table = print_peers(table)
     for number, error in enumerate(options.error):
         of_error = table[:, number * width : (number + 1) * width]
         mean = of_error.mean(axis=0)
@@ -190,12 +257,7 @@ def main() -> None:
                 f"{max(broken[families == name].mean() for name in families):.3f}"
             )
     for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):
-        covered = table[:, place]
-        print(
-            f"sets, {name}: coverage {covered.mean():.3f}, mean gap "
-            f"{np.abs(covered - COVERAGE).mean():.3f}, below 85 % {(covered < 0.85).mean():.3f}, "
-            f"size {table[:, place + 1].mean():.2f}"
-        )
+        print_sets(name, table[:, place], table[:, place + 1])
 
 
 if __name__ == "__main__":
