@@ -20,7 +20,7 @@ from covcal_cli.cli.options import (
 if TYPE_CHECKING:
     from covcal_cli.estimators.inputs import Estimate
     from covcal_cli.formats.calibration import Calibration
-    from covcal_cli.formats.decision import Decision
+    from covcal_cli.formats.decision import CurvePoint, Decision
 
 _FEW = 20  # if fewer rows of a group are accepted, its error is mostly noise
 
@@ -233,60 +233,51 @@ def _answer(decision: "Decision", output: str) -> str:
     from covcal_cli.errors import short_percent
 
     facts: dict[str, str] = {}
-    limit = decision.error
+    limit, cost, use, rule = decision.error, decision.cost, decision.labels, decision.sets
     if decision.accepts_rows:
+        above = decision.threshold
         facts["Accept"] = "none of the target rows"
-        if decision.threshold is not None:
+        if above is not None:
             facts["Accept"] = (
                 f"{_percent(decision.share)} of the target rows: those with a confidence above "
-                f"{short_percent(decision.threshold)}"
+                f"{short_percent(above)}"
             )
-    if decision.cost is not None:
-        cost = decision.cost
+    if cost is not None:
         facts["Cost"] = (
             f"{cost.cost:.4g} per row ({cost.low:.4g} to {cost.high:.4g}), compared with "
             f"{cost.review:.4g} if a person reviews every row. This is an estimate."
         )
-    if limit is not None:
-        if decision.is_promise and decision.labels is not None:
-            use, whose = decision.labels, "of them"
-            if decision.covers == "future rows":
-                whose = "of them, and of future rows like them,"
-            facts["Promise"] = (
-                f"At most {short_percent(limit)} {whose} are wrong, with "
-                f"{short_percent(decision.certainty)} certainty ({use.labels} "
-                f"labels, {use.wrong} wrong)"
-            )
-        elif decision.expected is not None:
-            point = decision.expected
+    if limit is not None and decision.is_promise and use is not None:
+        future = "" if decision.covers == "these rows" else ", and of future rows like them,"
+        facts["Promise"] = (
+            f"At most {short_percent(limit)} of them{future} are wrong, with "
+            f"{short_percent(decision.certainty)} certainty ({use.labels} labels, "
+            f"{use.wrong} wrong)"
+        )
+    elif limit is not None:
+        if decision.expected is not None:
             facts["Expect"] = (
-                f"{_percent(point.error)} of them to be wrong ({_percent(point.low)} to "
-                f"{_percent(point.high)}). This is an estimate, not a promise."
+                f"{_error(decision.expected, 'of them to be wrong ')}. This is an estimate, not a "
+                "promise."
             )
-        elif decision.labels is not None:
-            use = decision.labels
-            promise = f"a promise of at most {short_percent(limit)} wrong"
-            if use.labels:
-                allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
-                facts["Reason"] = (
-                    f"{use.wrong} of the {use.labels} labelled rows with the highest confidence "
-                    f"are wrong; {promise} allows {allowed}"
-                )
-            else:
-                facts["Reason"] = (
-                    f"too few of the rows with the highest confidence have a label for {promise}"
-                )
-        else:
+        elif use is None:
             facts["Reason"] = (
                 f"more than {short_percent(limit)} may be wrong even among the rows with the "
                 "highest confidence"
             )
-        if not decision.is_promise:
-            facts["Labels"] = _offer(decision, output)
-    if decision.sets is not None:
-        rule = decision.sets
-        what = "an estimate" if not rule.labels else f"by {rule.labels} labels"
-        if rule.labels and rule.certainty is not None:
+        else:
+            allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
+            best, promise = "rows with the highest confidence", f"of at most {short_percent(limit)}"
+            facts["Reason"] = (
+                f"{use.wrong} of the {use.labels} labelled {best} are wrong; a promise {promise} "
+                f"wrong allows {allowed}"
+                if use.labels
+                else f"too few of the {best} have a label for a promise {promise} wrong"
+            )
+        facts["Labels"] = _offer(decision, output)
+    if rule is not None:
+        what = f"by {rule.labels} labels" if rule.labels else "an estimate"
+        if rule.certainty is not None:
             what += f", with {short_percent(rule.certainty)} certainty"
         facts["Sets"] = (
             f"{rule.mean_size:.2f} classes on average; the right class is among them in "
@@ -304,13 +295,10 @@ def _groups(decision: "Decision") -> str:
         return ""
     rows = []
     for group in decision.groups:
-        point = group.accepted
-        cells = ["none", ""]
+        point, cells = group.accepted, ["none", ""]
         if point is not None:
-            spread = f"({_percent(point.low)} to {_percent(point.high)})"
-            cells = [_percent(point.share), f"{_percent(point.error)} {spread}"]
-            if point.share * group.rows < _FEW:
-                cells[1] = "too few rows"
+            few = point.share * group.rows < _FEW
+            cells = [_percent(point.share), "too few rows" if few else _error(point)]
         rows.append([group.name, str(group.rows), *cells])
     table = Table([decision.by or "", "rows", "accepted", "expected to be wrong"], rows)
     note = "Each error is an estimate. A promise is about all accepted rows together."
@@ -320,17 +308,21 @@ def _groups(decision: "Decision") -> str:
 def _offer(decision: "Decision", output: str) -> str:
     from covcal_cli.files import as_word
 
-    more = " more" if decision.labels is not None else ""
-    if not decision.labels_needed:
+    labels, more = decision.labels_needed, " more" if decision.labels is not None else ""
+    if not labels:
         return (
             "no number of labels makes a promise likely: allow a larger --error, or improve the "
             "classifier"
         )
     return (
         f"a promise for about {_percent(decision.promised_share)} of the rows probably needs "
-        f"{decision.labels_needed}{more} labels: covcal pick -n {decision.labels_needed} --for "
-        f"{as_word(output)}"
+        f"{labels}{more} labels: covcal pick -n {labels} --for {as_word(output)}"
     )
+
+
+def _error(point: "CurvePoint", of: str = "") -> str:
+    """Return an expected error with its range."""
+    return f"{_percent(point.error)} {of}({_percent(point.low)} to {_percent(point.high)})"
 
 
 def _percent(share: float) -> str:

@@ -12,7 +12,7 @@ is not about them.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,6 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
 from covcal_cli.decide.thresholds import (
     Costs,
-    confidence_range,
     cut_by_labels,
     cut_without_labels,
     errors_of_groups,
@@ -38,13 +37,21 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.decision import CostPoint, CurvePoint, Decision, LabelUse, SetRule
+from covcal_cli.formats.decision import (
+    CostPoint,
+    CurvePoint,
+    Decision,
+    GroupPoint,
+    LabelUse,
+    SetRule,
+    beliefs_of,
+)
 from covcal_cli.formats.features import Domain, FeatureFile
+from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw, frame_rows
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
 from covcal_cli.maths.acceptance import (
-    Plan,
     Ranking,
     Sampling,
     best_region,
@@ -63,7 +70,7 @@ SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
 # the most rows, and the most probabilities, from which the curve is computed
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
-BY_PREDICTED, _MAX_GROUPS = "predicted", 100
+BY_PREDICTED = "predicted"
 # the numbers of labels that may be suggested
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # labels are suggested only if a larger share of rows than this can probably be accepted
@@ -151,50 +158,24 @@ def decide(
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
         scores = _scores(target, rows, scaled, progress or silent)
-        sample = _Sample(target, scaled, splits, settings.seed)
-        ranking = Ranking(scores, [])
+        sample = _Sample(target, scaled, splits, settings.seed, estimate)
+        curve = expected_errors(*sample.confidence)
+        ranking = Ranking(scores, beliefs_of(curve))
         labelled = _Labelled(target, draw, rows, scores, ranking)
-        why_not = _unusable(labelled, calibration, document)
+        why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
             raise CovcalError(f"{path}: {why_not}")
         uses_labels = settings.labels != "none" and why_not is None
+        notes = [why_not] if why_not and draw.batches and settings.labels == "auto" else []
         if uses_labels:
             labelled.require_design()
-        confidence = sample.confidence(estimate)
-        curve = expected_errors(*confidence)
-        groups = None if settings.by is None else _groups(target, settings.by, sample, file.classes)
-        notes = [why_not] if why_not and draw.batches and settings.labels == "auto" else []
-        if uses_labels and labelled.unlabelled:
-            notes.append(
-                f"{labelled.unlabelled} of the picked rows have no label and count as wrong"
-            )
-        role = "adapted" if file.is_adapted else "features"
-        decision = Decision(
-            error=settings.error,
-            certainty=settings.certainty,
-            covers="these rows" if settings.these_rows else "future rows",
-            score="confidence",
-            threshold=None,
-            share=0.0,
-            rows=len(rows),
-            splits=splits,
-            is_promise=False,
-            expected=None,
-            labels=None,
-            labels_needed=0,
-            promised_share=0.0,
-            curve=curve,
-            sets=None,
-            notes=tuple(notes),
-            inputs=(
-                Input(role, path, file.sha256()),
-                Input("calibration", document, sha256_of(document)),
-            ),
-        )
+            unlabelled = int((labelled.is_used & ~draw.labelled).sum())
+            if unlabelled:
+                notes.append(f"{unlabelled} of the picked rows have no label and count as wrong")
+        sets = None
         if settings.coverage is not None:
             usable = labelled if uses_labels and labelled.is_uniform else None
-            rule = _sets(sample, settings, usable, estimate, target, scaled)
-            decision = replace(decision, sets=rule)
+            sets = _sets(sample, settings, usable, scaled)
             if uses_labels and usable is None:
                 notes.append(
                     "some labelled rows were not picked for --set alone, so the sets are only an "
@@ -202,55 +183,53 @@ def decide(
                     "file, run covcal decide with --set and without --error, and covcal pick "
                     "--for the new decision"
                 )
-                decision = replace(decision, notes=tuple(notes))
-        ranking = Ranking(scores, decision.beliefs)
-        looks = 1
+        threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:
-            cost = sample.cheapest(read_costs(settings.costs, file.classes), estimate)
-            rows_to_accept = round(cost.share * len(ranking))
-            threshold = ranking.threshold(rows_to_accept) if rows_to_accept else math.inf
-            decision = _accepting(replace(decision, cost=cost), ranking, threshold)
-        elif settings.error is None:
-            return decision
-        elif uses_labels:
+            cost = sample.cheapest(read_costs(settings.costs, file.classes))
+            threshold = ranking.threshold(round(cost.share * len(ranking)))
+        elif settings.error is not None and uses_labels:
             looks += len(labelled.used)
-            test = labelled.tested(ranking, settings)
-            decision = replace(_accepting(decision, ranking, test.threshold), labels=test.use)
-            decision = replace(decision, is_promise=decision.threshold is not None)
-        else:
-            rows_to_accept = int(largest_share(curve, settings.error) * len(ranking))
-            threshold = ranking.threshold(rows_to_accept) if rows_to_accept else math.inf
-            decision = _accepting(decision, ranking, threshold)
-        if groups is not None:
-            accepted = decision.accepts(confidence[0])
-            points = errors_of_groups(*groups, accepted, *confidence)
-            decision = replace(decision, by=settings.by, groups=points)
-        if settings.error is None:
-            return decision
-        return _with_offer(decision, ranking, level_of_look(settings.certainty, looks))
-
-
-def _groups(
-    target: Domain, by: str, sample: "_Sample", classes: Sequence[str]
-) -> tuple[Sequence[str], Integers]:
-    """Return the names of the groups, and the group of each row of the sample."""
-    if by == BY_PREDICTED:
-        return classes, sample.labels
-    if by not in target.columns:
-        raise CovcalError(
-            f"{target.path} has no target column {by!r} to group by: use "
-            f"{', '.join([*target.columns, BY_PREDICTED])}"
+            threshold, use = labelled.tested(settings)
+        elif settings.error is not None:
+            share = largest_share(curve, settings.error)
+            threshold = ranking.threshold(int(share * len(ranking)))
+        above = ranking.above(threshold)
+        share = above / len(ranking)
+        groups: tuple[GroupPoint, ...] = ()
+        if settings.by is not None:
+            names, numbers = sample.groups(settings.by, file.classes)
+            accepted = sample.confidence[0] > threshold
+            groups = errors_of_groups(names, numbers, accepted, *sample.confidence)
+        needed, promised = 0, 0.0
+        if settings.error is not None:
+            level = level_of_look(settings.certainty, looks)
+            needed, promised = _offer(ranking, settings.error, level)
+        role = "adapted" if file.is_adapted else "features"
+        return Decision(
+            error=settings.error,
+            certainty=settings.certainty,
+            covers="these rows" if settings.these_rows else "future rows",
+            score="confidence",
+            threshold=threshold if above else None,
+            share=share,
+            rows=len(rows),
+            splits=splits,
+            is_promise=use is not None and above > 0,
+            expected=_point(curve, share) if above else None,
+            labels=use,
+            labels_needed=needed,
+            promised_share=promised,
+            curve=curve,
+            sets=sets,
+            notes=tuple(notes),
+            inputs=(
+                Input(role, path, file.sha256()),
+                Input("calibration", document, sha256_of(document)),
+            ),
+            cost=cost,
+            by=settings.by,
+            groups=groups,
         )
-    values, numbers = np.unique(target.column(by, sample.rows), return_inverse=True)
-    if len(values) > _MAX_GROUPS:
-        raise CovcalError(
-            f"{target.path}: column {by!r} has {len(values)} values, so its groups would be "
-            f"small: group by a column with at most {_MAX_GROUPS} values"
-        )
-    texts = [
-        value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()
-    ]
-    return texts, numbers.astype(np.int64)
 
 
 def _scores(
@@ -269,44 +248,53 @@ class _Sample:
     """Random rows that stand for all rows, with their calibrated probabilities."""
 
     def __init__(
-        self, target: Domain, scaled: ScaledLogits, splits: Sequence[str], seed: int
+        self,
+        target: Domain,
+        scaled: ScaledLogits,
+        splits: Sequence[str],
+        seed: int,
+        estimate: Estimate | None,
     ) -> None:
         most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
-        self.rows = target.drawn(most, seed, *splits)
-        self.labels = target.logits(self.rows).argmax(axis=1)
-        logits, self._temperature = scaled.prepared(target, self.rows)
+        self.target, self._estimate = target, estimate
+        self._rows = target.drawn(most, seed, *splits)
+        self._labels = target.logits(self._rows).argmax(axis=1)
+        logits, temperature = scaled.prepared(target, self._rows)
         self._logits = logits.T
-        self._can_move = scaled.scaling.can_move_the_top
+        # the predicted classes, if they may differ from those with the largest logit
+        self._moved = self._labels if scaled.scaling.can_move_the_top else None
+        ends = None if estimate is None else (estimate.low, estimate.high)
+        self._temperatures = temperature_range(self._logits, temperature, ends, self._moved)
 
-    def cut(self, coverage: float, estimate: Estimate | None) -> float:
-        """Return the smallest probability that a class in a set may have, without labels."""
-        labels = self.labels if self._can_move else None
-        return cut_without_labels(self._logits, self.probabilities, coverage, estimate, labels)
-
-    def confidence(self, estimate: Estimate | None) -> tuple[Float64s, Float64s, Float64s]:
-        """Return the confidence of the rows with its range; see `confidence_range`."""
-        accuracies = None if estimate is None else (estimate.low, estimate.high)
-        return confidence_range(
-            self._logits, self._temperature, self.labels, accuracies, can_move=self._can_move
-        )
-
-    def cheapest(self, costs: Costs, estimate: Estimate | None) -> CostPoint:
-        """Return the share of rows whose acceptance costs least."""
-        accuracies = None if estimate is None else (estimate.low, estimate.high)
-        labels = self.labels if self._can_move else None
-        own, lowest, highest = (
-            costs.of_accepted(softmax(self._logits, temperature).T, self.labels)
-            for temperature in temperature_range(
-                self._logits, self._temperature, accuracies, labels
-            )
-        )
-        scores = confidences(self._logits, self._temperature, self.labels)
-        return costs.cheapest(scores, own, lowest, highest)
+    @cached_property
+    def confidence(self) -> tuple[Float64s, ...]:
+        """The confidence of the rows, and at the low and high end of the estimate."""
+        return tuple(confidences(self._logits, t, self._moved) for t in self._temperatures)
 
     @cached_property
     def probabilities(self) -> Float64s:
         """Calibrated probabilities, shape (m, K)."""
-        return softmax(self._logits, self._temperature).T
+        return softmax(self._logits, self._temperatures[0]).T
+
+    def cut(self, coverage: float) -> float:
+        """Return the smallest probability that a class in a set may have, without labels."""
+        return cut_without_labels(
+            self._logits, self.probabilities, coverage, self._estimate, self._moved
+        )
+
+    def cheapest(self, costs: Costs) -> CostPoint:
+        """Return the share of rows whose acceptance costs least."""
+        expected = [
+            costs.of_accepted(softmax(self._logits, t).T, self._labels) for t in self._temperatures
+        ]
+        return costs.cheapest(self.confidence[0], expected)
+
+    def groups(self, by: str, classes: Sequence[str]) -> tuple[Sequence[str], Integers]:
+        """Return the names of the groups, and the group of each row."""
+        if by == BY_PREDICTED:
+            return classes, self._labels
+        groups = column_groups(self.target, by, self._rows, [BY_PREDICTED])
+        return groups.names, groups.numbers(self._rows)
 
 
 class _Labelled:
@@ -328,45 +316,71 @@ class _Labelled:
         return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
 
     @property
-    def unlabelled(self) -> int:
-        """The number of rows that were drawn for a decision but have no label."""
-        return int((self.is_used & ~self.draw.labelled).sum())
-
-    @property
     def is_uniform(self) -> bool:
         """Whether every batch drew all rows with the same probability."""
-        return bool(self.used) and all(self.used.get(i) == -1 for i in range(self.batches))
+        return bool(self.used) and all(
+            self.used.get(i) == -1 for i in range(len(self.draw.batches))
+        )
 
-    @property
-    def batches(self) -> int:
-        """The number of all batches, also of batches that were not drawn for a decision."""
-        return len(self.draw.batches)
+    def unusable(self, calibration: Calibration, document: Path) -> str | None:
+        """Return why the labels cannot be used for a promise, or None."""
+        if not (self.is_used & self.draw.labelled).any():
+            if self.draw.labelled.any():
+                return (
+                    "its rows were picked to estimate the accuracy, so they cannot make a promise: "
+                    "pick rows with covcal pick --for decide.json"
+                )
+            return (
+                "it has no labelled rows: run covcal pick --for decide.json, label the rows, and "
+                "run covcal label"
+            )
+        fitted = calibration.labelled_rows
+        if fitted is not None and not set(fitted.ids).isdisjoint(self.target.ids(self.draw.rows)):
+            return (
+                f"{document} was fitted to labelled rows of this file, so these rows cannot make a "
+                "promise: run covcal calibrate --labels none, and decide with the result"
+            )
+        return None
 
-    def tested(self, ranking: Ranking, settings: DecideSettings) -> "_Test":
-        """Test the thresholds that the draws allow. Return the test that accepts most rows.
+    def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
+        """Test the thresholds that the draws allow. Return that which accepts most rows.
 
         There is a test after every batch, and each may use its own part of the allowed error
         probability. So a promise stays valid when more batches follow.
         """
-        looks = [self._look(number, ranking, settings) for number in range(1, len(self.used) + 1)]
-        return max(reversed(looks), key=lambda test: test.rows)
+        looks = [self._look(number, settings) for number in range(len(self.used), 0, -1)]
+        return min(looks, key=lambda look: look[0])
 
-    def _look(self, look: int, ranking: Ranking, settings: DecideSettings) -> "_Test":
-        """Test the thresholds with the first `look` batches that were drawn for a decision."""
+    def _look(self, look: int, settings: DecideSettings) -> tuple[float, LabelUse]:
+        """Test the thresholds with the first `look` batches that were drawn for a decision.
+
+        Return the lowest threshold that passes (infinity if none does), and its labels.
+        """
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
 
-        def batches(threshold: float) -> list[Sampling]:
-            return [self.sampling(i, threshold) for i in numbers]
-
-        def allowed(threshold: float, drawn: Sequence[Sampling]) -> int:
-            rows = ranking.above(threshold)
+        def limits(threshold: float) -> tuple[int, int]:
+            rows = self._ranking.above(threshold)
+            drawn = [self.sampling(i, threshold) for i in numbers]
             lost = int(((self.scores > threshold) & ~self.is_used).sum())
-            return most_wrong(rows, drawn, error, level, these_rows=settings.these_rows, lost=lost)
+            these = settings.these_rows
+            allowed = most_wrong(rows, drawn, error, level, these_rows=these, lost=lost)
+            return round(sum(batch.inclusion for batch in drawn) * rows), allowed
 
-        region = ranking.above(max(*(self.used[i] for i in numbers), 0.0))
-        tested = plan(ranking, region, batches, allowed)
-        return _Test(tested, self, np.isin(self.draw.batch, numbers), look)
+        region = self._ranking.above(max(*(self.used[i] for i in numbers), 0.0))
+        is_used = np.isin(self.draw.batch, numbers)
+        drawn, lowest = int(is_used.sum()), math.inf
+        use = LabelUse(drawn, 0, 0, -1, look)
+        for candidate in plan(self._ranking, region, limits).candidates:
+            above = is_used & (self.scores > candidate.threshold)
+            wrong = int((above & self.wrong).sum())
+            passed = wrong <= candidate.wrong
+            if passed or lowest == math.inf:
+                use = LabelUse(drawn, int(above.sum()), wrong, candidate.wrong, look)
+            if not passed:
+                break
+            lowest = candidate.threshold
+        return lowest, use
 
     def _left(self, number: int, threshold: float) -> int:
         """Return the number of rows above a threshold that no batch before this one drew."""
@@ -391,124 +405,60 @@ class _Labelled:
     def require_design(self) -> None:
         """Refuse a draw whose probabilities do not fit its regions."""
         for number, region in self.used.items():
-            self._require_region(number, region)
-
-    def _require_region(self, number: int, region: float) -> None:
-        p, q = self._inclusions(number)
-        rows = self.draw.batch == number
-        scores = self.scores[rows]
-        stated = np.where(scores > region, p, q)
-        sure = np.abs(scores - region) > _NEAR
-        if not np.allclose(self.draw.inclusion[rows][sure], stated[sure], rtol=1e-6):
-            raise CovcalError(
-                f"{self.target.path}: its rows were picked for another calibration: give that "
-                "calibration to decide, or pick again with covcal pick --for"
-            )
-
-
-class _Test:
-    """The thresholds of a plan, tested with the labels."""
-
-    def __init__(self, tested: Plan, labelled: _Labelled, is_used: Booleans, batches: int) -> None:
-        drawn = int(is_used.sum())
-        self.rows, self.threshold = 0, math.inf
-        self.use = LabelUse(drawn, 0, 0, -1, batches)
-        for candidate in tested.candidates:
-            above = is_used & (labelled.scores > candidate.threshold)
-            wrong = int((above & labelled.wrong).sum())
-            passed = wrong <= candidate.wrong
-            if passed or not self.rows:
-                self.use = LabelUse(drawn, int(above.sum()), wrong, candidate.wrong, batches)
-            if not passed:
-                break
-            self.rows, self.threshold = candidate.rows, candidate.threshold
-
-
-def _unusable(labelled: _Labelled, calibration: Calibration, document: Path) -> str | None:
-    """Return why the labels of a file cannot be used for a promise, or None."""
-    draw = labelled.draw
-    if not (labelled.is_used & draw.labelled).any():
-        if draw.labelled.any():
-            return (
-                "its rows were picked to estimate the accuracy, so they cannot make a promise: "
-                "pick rows with covcal pick --for decide.json"
-            )
-        return (
-            "it has no labelled rows: run covcal pick --for decide.json, label the rows, and "
-            "run covcal label"
-        )
-    fitted = calibration.labelled_rows
-    if fitted is not None and not set(fitted.ids).isdisjoint(labelled.target.ids(draw.rows)):
-        return (
-            f"{document} was fitted to labelled rows of this file, so these rows cannot make a "
-            "promise: run covcal calibrate --labels none, and decide with the result"
-        )
-    return None
+            p, q = self._inclusions(number)
+            rows = self.draw.batch == number
+            stated = np.where(self.scores[rows] > region, p, q)
+            sure = np.abs(self.scores[rows] - region) > _NEAR
+            if not np.allclose(self.draw.inclusion[rows][sure], stated[sure], rtol=1e-6):
+                raise CovcalError(
+                    f"{self.target.path}: its rows were picked for another calibration: give that "
+                    "calibration to decide, or pick again with covcal pick --for"
+                )
 
 
 def _sets(
-    sample: _Sample,
-    settings: DecideSettings,
-    labelled: _Labelled | None,
-    estimate: Estimate | None,
-    target: Domain,
-    scaled: ScaledLogits,
+    sample: _Sample, settings: DecideSettings, labelled: _Labelled | None, scaled: ScaledLogits
 ) -> SetRule:
     """Return the rule that makes sets of classes. `labelled` are rows drawn at random."""
-    coverage = settings.coverage or 0.0
+    coverage, certainty, n_labels = settings.coverage or 0.0, None, 0
     if labelled is None:
-        cut = sample.cut(coverage, estimate)
-        return SetRule(coverage, cut, mean_size(sample.probabilities, cut), 0, None)
-    draw, population = labelled.draw, labelled.draw.population
-    blocks = [
-        scaled.forecast(target, rows).probabilities.T for rows in target.blocks(draw.rows, "logits")
-    ]
-    scores = true_scores(np.concatenate(blocks), draw.labels)
-    excluded = right_excluded(draw.rows, coverage)
-    if settings.certain_sets:
-        drawn = [labelled.sampling(i, -1.0) for i in labelled.used]
-        level = level_of_look(settings.certainty, len(labelled.used))
-        excluded = most_wrong(
-            population, drawn, 1 - coverage, level, these_rows=settings.these_rows
-        )
-    cut = cut_by_labels(scores, excluded)
-    size = mean_size(sample.probabilities, cut)
-    certainty = settings.certainty if settings.certain_sets else None
-    return SetRule(coverage, cut, size, int(draw.labelled.sum()), certainty)
+        cut = sample.cut(coverage)
+    else:
+        draw, target = labelled.draw, sample.target
+        n_labels, blocks = int(draw.labelled.sum()), target.blocks(draw.rows, "logits")
+        shares = [scaled.forecast(target, rows).probabilities.T for rows in blocks]
+        excluded = right_excluded(draw.rows, coverage)
+        if settings.certain_sets:
+            certainty = settings.certainty
+            excluded = most_wrong(
+                draw.population,
+                [labelled.sampling(i, -1.0) for i in labelled.used],
+                1 - coverage,
+                level_of_look(certainty, len(labelled.used)),
+                these_rows=settings.these_rows,
+            )
+        cut = cut_by_labels(true_scores(np.concatenate(shares), draw.labels), excluded)
+    return SetRule(coverage, cut, mean_size(sample.probabilities, cut), n_labels, certainty)
 
 
-def _point(decision: Decision, share: float) -> CurvePoint:
+def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
     """Return the expected error of the rows with the highest scores, a `share` of all rows."""
-    shares = [point.share for point in decision.curve]
-    error, low, high = (
-        float(np.interp(share, shares, [getattr(point, name) for point in decision.curve]))
-        for name in ("error", "low", "high")
-    )
-    return CurvePoint(share, error, low, high)
+    values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
+    return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))
 
 
-def _accepting(decision: Decision, ranking: Ranking, threshold: float) -> Decision:
-    """Return the decision that accepts the rows above a threshold, if there are any."""
-    above = ranking.above(threshold)
-    if not above:
-        return decision
-    share = above / len(ranking)
-    point = _point(decision, share)
-    return replace(decision, threshold=threshold, share=share, expected=point)
+def _offer(ranking: Ranking, error: float, level: float) -> tuple[int, float]:
+    """Return how many labels would probably make a promise possible, and for which share of rows.
 
-
-def _with_offer(decision: Decision, ranking: Ranking, level: float) -> Decision:
-    """Return the decision with the number of labels that would probably make a promise possible."""
+    Both are 0 if no number of labels would.
+    """
     offers: list[tuple[int, float, float]] = []
     for labels in _OFFERS:
-        if labels <= len(ranking):
-            region = best_region(ranking, labels, decision.error or 0.0, level)
-            if region is not None and region.plan.share >= _LEAST_SHARE:
-                offers.append((labels, region.plan.chance, region.plan.share))
-                if region.plan.chance >= _LIKELY[0]:
-                    break
-    for likely in _LIKELY:
-        for labels, chance, share in offers:
-            if chance >= likely:
-                return replace(decision, labels_needed=labels, promised_share=share)
-    return decision
+        region = best_region(ranking, labels, error, level) if labels <= len(ranking) else None
+        if region is not None and region.plan.share >= _LEAST_SHARE:
+            offers.append((labels, region.plan.chance, region.plan.share))
+            if region.plan.chance >= _LIKELY[0]:
+                break
+    likely = (offer for least in _LIKELY for offer in offers if offer[1] >= least)
+    labels, _, share = next(likely, (0, 0.0, 0.0))
+    return labels, share

@@ -1,6 +1,5 @@
 """Choose rows to accept, and sets of classes, for logits in memory."""
 
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -19,7 +18,7 @@ from covcal_cli.decide.thresholds import (
 )
 from covcal_cli.errors import CovcalError, checked, require_shares
 from covcal_cli.estimators.inputs import Estimate
-from covcal_cli.formats.decision import SetRule, beliefs_of
+from covcal_cli.formats.decision import SetRule, belief_of, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
@@ -110,13 +109,12 @@ class Decision:
         shares = self._probabilities(values)
         scores = shares.max(axis=1)
         if self.error is not None and len(drawn):
-            beliefs = self._beliefs(values, top, float(scores.mean()), estimate)
+            beliefs = self._beliefs(values, float(scores.mean()), estimate)
             wrong = top[drawn] != known_labels
             self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
         elif self.error is not None:
-            range_ = None if estimate is None else (estimate.low, estimate.high)
-            range_of = confidence_range(values, self.temperature, top, range_)
-            curve = expected_errors(*range_of)
+            ends = None if estimate is None else (estimate.low, estimate.high)
+            curve = expected_errors(*confidence_range(values, self.temperature, ends))
             accepted = int(largest_share(curve, self.error) * len(scores))
             self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
         self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
@@ -140,16 +138,16 @@ class Decision:
         return rule.members(self._probabilities(logits_of(logits, "logits")))
 
     def _beliefs(
-        self, logits: Float64s, top: Labels, confidence: float, estimate: Estimate | None
+        self, logits: Float64s, confidence: float, estimate: Estimate | None
     ) -> list[Float64s]:
         """Return the errors that are considered possible, by the range of the estimate if given."""
-        if estimate is not None:
-            range_ = estimate.low, estimate.high
-            range_of = confidence_range(logits, self.temperature, top, range_)
-            return beliefs_of(expected_errors(*range_of))
         possible = [(share * confidence, 1.0) for share in _POSSIBLE]
-        ranges = [confidence_range(logits, self.temperature, top, ends) for ends in possible]
-        return [beliefs_of(expected_errors(*range_of))[0] for range_of in ranges]
+        ends = possible if estimate is None else [(estimate.low, estimate.high)]
+        ranges = [confidence_range(logits, self.temperature, pair) for pair in ends]
+        curves = [expected_errors(*range_) for range_ in ranges]
+        if estimate is not None:
+            return beliefs_of(curves[0])
+        return [belief_of(curve, "high", 1.0) for curve in curves]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
         """Return the lowest threshold whose error the labels prove; 1 if they prove none.
@@ -159,16 +157,13 @@ class Decision:
         """
         error, level = self.error or 0.0, 1 - self.certainty
 
-        def batches(threshold: float) -> list[Sampling]:
-            above = int((scores > threshold).sum())
-            return [Sampling(above / max(ranking.above(threshold), 1), above)]
-
-        def allowed(_threshold: float, drawn: Sequence[Sampling]) -> int:
-            labels = drawn[0].most
-            return most_wrong(labels, [Sampling(1.0, labels)], error, level, these_rows=False)
+        def limits(threshold: float) -> tuple[int, int]:
+            labels = int((scores > threshold).sum())
+            drawn = [Sampling(1.0, labels)]
+            return labels, most_wrong(labels, drawn, error, level, these_rows=False)
 
         threshold = 1.0
-        for candidate in plan(ranking, len(ranking), batches, allowed).candidates:
+        for candidate in plan(ranking, len(ranking), limits).candidates:
             if wrong[scores > candidate.threshold].sum() > candidate.wrong:
                 break
             threshold = candidate.threshold

@@ -55,15 +55,10 @@ def cut_without_labels(
     Without an estimate, the calibrated probabilities are assumed to be right. `labels` are the
     classes that the classifier predicts, if they may differ from the largest logit.
     """
-    if estimate is None:
-        return cut_by_mass(probabilities, coverage, probabilities)
-    accuracy = estimate.accuracy - _TOWARDS_LOW * (estimate.accuracy - estimate.low)
-    matched = match_accuracy(logits, accuracy, labels).temperature
-    return cut_by_mass(probabilities, coverage, softmax(logits, matched).T)
-
-
-def cut_by_mass(probabilities: Float64s, coverage: float, mass: Float64s) -> float:
-    """Return the largest cut with which sets have on average this share of the `mass`."""
+    mass = probabilities
+    if estimate is not None:
+        accuracy = estimate.accuracy - _TOWARDS_LOW * (estimate.accuracy - estimate.low)
+        mass = softmax(logits, match_accuracy(logits, accuracy, labels).temperature).T
     rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
     needed = coverage * len(rows) - float(mass[rows, top].sum())
     if needed <= 0:
@@ -114,23 +109,15 @@ _POINTS = 100
 def confidence_range(
     logits: Floats,
     temperature: float,
-    labels: Labels,
     accuracies: tuple[float, float] | None,
-    *,
-    can_move: bool = False,
-) -> tuple[Float64s, Float64s, Float64s]:
-    """Return the confidence at `temperature`, and at the lowest and highest accuracy.
+    labels: Labels | None = None,
+) -> tuple[Float64s, ...]:
+    """Return the confidence at `temperature`, and at the lowest and highest of `accuracies`.
 
-    The second and third results use the temperatures at which the mean confidence equals the lowest
-    and the highest of `accuracies`. Without `accuracies` all three are equal. `can_move` says
-    whether the largest logit, shape (n, K), may belong to another class than the predicted one.
+    `labels` are the predicted classes, if they may differ from those with the largest logit.
     """
-    moved = labels if can_move else None
-    own, lowest, highest = (
-        confidences(logits, matched, labels)
-        for matched in temperature_range(logits, temperature, accuracies, moved)
-    )
-    return own, lowest, highest
+    range_ = temperature_range(logits, temperature, accuracies, labels)
+    return tuple(confidences(logits, matched, labels) for matched in range_)
 
 
 def temperature_range(
@@ -149,7 +136,7 @@ def temperature_range(
 def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:
     """Return for every share of rows the expected error of the best rows, with its range.
 
-    The best rows are those with the highest `own` confidence. All three arguments come from
+    The best rows are those with the highest `own` confidence. The arguments are the result of
     `confidence_range`.
     """
     order = np.argsort(-own, kind="stable")
@@ -213,18 +200,16 @@ class Costs:
         """Return the expected cost of accepting each row, shape (m,)."""
         return np.asarray(np.einsum("mk,km->m", probabilities, self.wrong[:, labels]))
 
-    def cheapest(
-        self, scores: Float64s, own: Float64s, lowest: Float64s, highest: Float64s
-    ) -> CostPoint:
+    def cheapest(self, scores: Float64s, expected: Sequence[Float64s]) -> CostPoint:
         """Return the share of best rows whose acceptance costs least, and the range of its cost.
 
-        `own` is the expected cost of each row if it is accepted. `lowest` and `highest` are the
-        same at the ends of the estimated accuracy.
+        `expected` are the expected costs of each row if it is accepted: first by the calibration,
+        then at the ends of the estimated accuracy.
         """
         m, order = len(scores), np.argsort(-scores, kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
         totals = []
-        for costs in (own, lowest, highest):
+        for costs in expected:
             accepted = np.concatenate([[0.0], np.cumsum(costs[order])])[sizes]
             totals.append((accepted + self.review * (m - sizes)) / m)
         best = int(totals[0].argmin())

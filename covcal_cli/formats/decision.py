@@ -153,12 +153,14 @@ class Decision(Document):
 
 
 def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
-    """Return expected wrong rows: at the low end, twice in the middle, at the high end."""
-    shares = np.array([point.share for point in curve])
-    return [
-        np.concatenate([[0.0], shares * [getattr(point, name) for point in curve]])
-        for name in ("high", "error", "error", "low")
-    ]
+    """Return expected wrong rows by the estimate, and half way to each end of its range."""
+    return [belief_of(curve, name, 0.5) for name in ("high", "error", "low")]
+
+
+def belief_of(curve: Sequence[CurvePoint], end: str, part: float) -> Float64s:
+    """Return expected wrong rows as shares of all rows, this `part` of the way to an end."""
+    errors = [point.error + part * (getattr(point, end) - point.error) for point in curve]
+    return np.concatenate([[0.0], np.multiply([point.share for point in curve], errors)])
 
 
 def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:

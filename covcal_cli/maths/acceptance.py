@@ -201,18 +201,13 @@ def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
     return p, (labels - p * inside) / outside if outside else 0.0
 
 
-def plan(
-    ranking: Ranking,
-    most: int,
-    batches: Callable[[float], Sequence[Sampling]],
-    allowed: Callable[[float, Sequence[Sampling]], int],
-) -> Plan:
+def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
     """Return the candidates that accept the most rows on average, among the best `most` rows.
 
-    `most` is the number of rows in the region. For the rows above a threshold, `batches` says how
-    each batch was drawn, and `allowed` returns `most_wrong`.
+    `most` is the number of rows in the region. For the rows above a threshold, `limits` returns
+    about how many have a label, and `most_wrong`.
     """
-    candidates = _candidates(ranking, most, batches, allowed)
+    candidates = _candidates(ranking, most, limits)
     if not candidates:
         return Plan((), 0.0, 0.0)
     values = np.mean([_values(ranking, candidates, belief) for belief in ranking.beliefs], axis=0)
@@ -222,19 +217,14 @@ def plan(
 
 
 def _candidates(
-    ranking: Ranking,
-    most: int,
-    batches: Callable[[float], Sequence[Sampling]],
-    allowed: Callable[[float, Sequence[Sampling]], int],
+    ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
 ) -> list[Candidate]:
     """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the whole region."""
 
     def candidate(rows: int) -> Candidate:
         # If scores are nearly equal, going from rows to a threshold and back loses rows.
         threshold = ranking.threshold(rows)
-        above, drawn = ranking.above(threshold), batches(threshold)
-        labels = round(sum(batch.inclusion for batch in drawn) * above)
-        return Candidate(threshold, above, labels, allowed(threshold, drawn))
+        return Candidate(threshold, ranking.above(threshold), *limits(threshold))
 
     candidates: list[Candidate] = []
     wrong, low = 0, 1
@@ -317,15 +307,14 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
         if not rows:
             continue
 
-        def batches(threshold: float, p: float = p) -> list[Sampling]:
-            return [sampling(p, ranking.above(threshold))]
-
-        def allowed(threshold: float, drawn: Sequence[Sampling]) -> int:
+        def limits(threshold: float, p: float = p) -> tuple[int, int]:
+            above = ranking.above(threshold)
+            most = sampling(p, above).most
+            place = np.searchsorted(sizes_of, most, side="right") - 1
             # among many rows with the same score, no row is above it
-            place = np.searchsorted(sizes_of, drawn[0].most, side="right") - 1
-            return int(table[place]) if ranking.above(threshold) else -1
+            return round(p * above), int(table[place]) if above else -1
 
-        candidate = plan(ranking, rows, batches, allowed)
+        candidate = plan(ranking, rows, limits)
         if best is None or candidate.share > best.plan.share:
             best = Region(rows, threshold, candidate)
     return best if best is not None and best.plan.candidates else None

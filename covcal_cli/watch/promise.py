@@ -95,13 +95,9 @@ def accepted_in_period(
     if estimate is not None and len(accepted):
         predictions = target.logits(sample).argmax(axis=1)
         logits, temperature = scaled.prepared(target, sample)
-        confidence = confidence_range(
-            logits.T,
-            temperature,
-            predictions,
-            (estimate.low, estimate.high),
-            can_move=scaled.scaling.can_move_the_top,
-        )
+        moved = predictions if scaled.scaling.can_move_the_top else None
+        ends = estimate.low, estimate.high
+        confidence = confidence_range(logits.T, temperature, ends, moved)
         is_accepted = by.decision.accepts(confidence[0])
         everything = np.zeros(len(sample), dtype=np.int64)
         (group,) = errors_of_groups(["all"], everything, is_accepted, *confidence)

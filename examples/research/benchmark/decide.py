@@ -70,14 +70,13 @@ def promises(
     if region is None:
         return 0.0, 0.0
     p, q = inclusions(min(labels, n), region.rows, n - region.rows)
-    tests = plan(
-        ranking,
-        region.rows,
-        lambda threshold: [sampling(p, ranking.above(threshold))],
-        lambda threshold, drawn: most_wrong(
-            ranking.above(threshold), drawn, error, level, these_rows=these_rows
-        ),
-    )
+
+    def limits(threshold: float) -> tuple[int, int]:
+        above = ranking.above(threshold)
+        drawn = [sampling(p, above)]
+        return round(p * above), most_wrong(above, drawn, error, level, these_rows=these_rows)
+
+    tests = plan(ranking, region.rows, limits)
     inclusion = np.where(np.arange(n) < region.rows, p, q)
     shares, broken = [], []
     for draw in range(draws):

@@ -137,13 +137,14 @@ class Draws:
 
         count = self.setting.rows
         if not self.pool:
-            above = self.ranking.above
-            candidates = plan(
-                self.ranking,
-                max(self.regions[:look]),
-                lambda threshold: self.samplings(above(threshold), look, 0),
-                lambda threshold, batches: most(above(threshold), *batches),
-            ).candidates
+
+            def limits_of(threshold: float) -> tuple[int, int]:
+                above = self.ranking.above(threshold)
+                batches = self.samplings(above, look, 0)
+                labels = round(sum(batch.inclusion for batch in batches) * above)
+                return labels, most(above, *batches)
+
+            candidates = plan(self.ranking, max(self.regions[:look]), limits_of).candidates
             count = candidates[0].rows if candidates else 0
         if not count:
             return [np.zeros(len(drawn), dtype=bool)] * (1 if these_rows else 2)
