@@ -127,7 +127,9 @@ def estimate_file(
     """Estimate the target accuracy and metrics on an open file, as `estimate` does."""
     if metrics or costs is not None:
         problem.file.require_all_classes("--metrics" if metrics else "--cost")
-    wrong = None if costs is None else read_costs(costs, problem.file.classes).wrong
+    wrong = None
+    if costs is not None:
+        wrong = read_costs(costs, problem.file.classes, needs_review=False).wrong
     file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
     if lacking is not None:

@@ -269,10 +269,10 @@ def _answer(decision: "Decision", output: str) -> str:
             allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
             best, promise = "rows with the highest confidence", f"of at most {short_percent(limit)}"
             facts["Reason"] = (
-                f"{use.wrong} of the {use.labels} labelled {best} are wrong; a promise {promise} "
+                f"{use.wrong} of the {use.labels} picked {best} are wrong; a promise {promise} "
                 f"wrong allows {allowed}"
                 if use.labels
-                else f"too few of the {best} have a label for a promise {promise} wrong"
+                else f"too few of the {best} were picked for a promise {promise} wrong"
             )
         facts["Labels"] = _offer(decision, output)
     if rule is not None:

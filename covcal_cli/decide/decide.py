@@ -171,7 +171,10 @@ def decide(
             labelled.require_design()
             unlabelled = int((labelled.is_used & ~draw.labelled).sum())
             if unlabelled:
-                notes.append(f"{unlabelled} of the picked rows have no label and count as wrong")
+                notes.append(
+                    f"{unlabelled} of the picked rows have no label and count as wrong: label "
+                    "them too, and run covcal label again"
+                )
         sets = None
         if settings.coverage is not None:
             usable = labelled if uses_labels and labelled.is_uniform else None

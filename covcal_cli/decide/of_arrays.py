@@ -5,7 +5,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.array_arguments import logits_of, whole_numbers_of
+from covcal_cli.array_arguments import array_of, logits_of, whole_numbers_of
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide.thresholds import (
     confidence_range,
@@ -183,6 +183,12 @@ def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
     """Return the numbers of the labelled rows and their labels, after checking them."""
+    names = [] if labels is None else array_of(labels, "labels").ravel().tolist()
+    if any(isinstance(name, str) for name in names):
+        raise CovcalError(
+            "labels must be class numbers, from 0 in the order of the logits, not class names: "
+            "give [classes.index(name) for name in labels]"
+        )
     drawn, drawn_labels = (
         whole_numbers_of([] if values is None else values, name)
         for values, name in ((rows, "rows"), (labels, "labels"))

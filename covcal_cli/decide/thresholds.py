@@ -3,8 +3,8 @@
 A curve gives, for every share of rows, the expected error of the rows with the highest confidence.
 If wrong classes and reviews have costs, the share whose acceptance costs least is computed.
 
-costs.json is an object with two keys: `review`, the cost of a row that a person reviews, and
-`wrong`, the cost of an accepted row with a wrong class. The optional key `pairs` is a list of
+costs.json is an object with two keys: `review`, the cost of a row that a person reviews (`estimate`
+does not need it), and `wrong`, the cost of an accepted row with a wrong class. The optional key `pairs` is a list of
 objects with `true`, `predicted` and `cost`. For these pairs of classes, `cost` replaces `wrong`.
 
 A set of classes should contain the right class with a given probability, the coverage C. A set
@@ -21,6 +21,7 @@ the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set 
   how many right classes may be excluded.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -218,17 +219,21 @@ class Costs:
         return CostPoint(share, cost, min(cost, *ends), max(cost, *ends), self.review)
 
 
-def read_costs(path: Path, classes: Sequence[str]) -> Costs:
-    """Read costs.json for the classes of a file."""
+def read_costs(path: Path, classes: Sequence[str], *, needs_review: bool = True) -> Costs:
+    """Read costs.json for the classes of a file.
+
+    Without `needs_review`, the cost of a review may be missing.
+    """
     try:
         content = json_of(path)
     except (OSError, ValueError) as error:
         raise CovcalError(f"{path} cannot be read: {error}") from error
     content = content if isinstance(content, dict) else {}
-    for key in ("review", "wrong"):
+    example = {"review": 1, "wrong": 10} if needs_review else {"wrong": 10}
+    for key in example:
         if key not in content:
             raise CovcalError(
-                f'{path} has no cost {key!r}: write an object such as {{"review": 1, "wrong": 10}}'
+                f"{path} has no cost {key!r}: write an object such as {json.dumps(example)}"
             )
     unknown = sorted(content.keys() - {"review", "wrong", "pairs"})
     if unknown:
@@ -252,7 +257,7 @@ def read_costs(path: Path, classes: Sequence[str]) -> Costs:
                 "cost: remove the pair"
             )
         wrong[places[0], places[1]] = _cost(path, "cost", pair["cost"])
-    return Costs(_cost(path, "review", content["review"]), wrong)
+    return Costs(_cost(path, "review", content.get("review", 0)), wrong)
 
 
 def _cost(path: Path, name: str, value: Any) -> float:

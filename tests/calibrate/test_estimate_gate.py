@@ -105,7 +105,7 @@ def test_a_class_can_have_a_gate(small_files: Path) -> None:
 
 def test_a_cost_has_a_gate(small_files: Path) -> None:
     """The high end decides; the cost is in the answer, the JSON and every table."""
-    (small_files / "costs.json").write_text('{"review": 1, "wrong": 10}')
+    (small_files / "costs.json").write_text('{"wrong": 10}')
     asked = ("estimate", "features.h5", "--cost", "costs.json")
     done = covcal(*asked, "-o", "-", cwd=small_files).require_success()
     content = json.loads(done.out)

@@ -121,7 +121,7 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
     done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
     assert done.out.startswith("Accept  none of the target rows")
     assert (
-        "labelled rows with the highest confidence are wrong; a promise of at most 10 % wrong"
+        "picked rows with the highest confidence are wrong; a promise of at most 10 % wrong"
         in done.out
     )
     assert "covcal apply" not in done.err  # there is nothing to apply

@@ -58,6 +58,8 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
     with pytest.raises(covcal.CovcalError, match="class numbers"):
         covcal.Decision(error=0.1).fit(logits, [1], [4])
+    with pytest.raises(covcal.CovcalError, match=r"not class names: give \[classes\.index"):
+        covcal.Decision(error=0.1).fit(logits, [1, 2], ["cat", "dog"])
     with pytest.raises(covcal.CovcalError, match="fit it first"):
         covcal.Decision(error=0.1).accept(logits)
     with pytest.raises(covcal.CovcalError, match="logits must have shape"):
