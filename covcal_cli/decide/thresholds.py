@@ -4,8 +4,9 @@ A curve gives, for every share of rows, the expected error of the rows with the 
 If wrong classes and reviews have costs, the share whose acceptance costs least is computed.
 
 costs.json is an object with two keys: `review`, the cost of a row that a person reviews (`estimate`
-does not need it), and `wrong`, the cost of an accepted row with a wrong class. The optional key `pairs` is a list of
-objects with `true`, `predicted` and `cost`. For these pairs of classes, `cost` replaces `wrong`.
+does not need it), and `wrong`, the cost of an accepted row with a wrong class. The optional key
+`pairs` is a list of objects with `true`, `predicted` and `cost`. For these pairs of classes, `cost`
+replaces `wrong`.
 
 A set of classes should contain the right class with a given probability, the coverage C. A set
 contains the most probable class, and every class whose calibrated probability is at least a number,
