@@ -395,18 +395,18 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
     metrics, answer = evaluation.decision, dict[str, str]()
     if metrics is None:
         return answer
-    if metrics.accepts_rows:
+    if metrics.decision.accepts_rows:
         answer["Accepted"] = "none of the rows"
         if metrics.accepted:
             low, high = metrics.interval("accepted_error", evaluation.level)
-            decided = "promised" if metrics.is_promise else "expected"
+            decided = "promised" if metrics.decision.is_promise else "expected"
             answer["Accepted"] = (
                 f"{_one_decimal(metrics.accepted / metrics.n)} of the rows; "
                 f"{_one_decimal(metrics.wrong / metrics.accepted)} of them are wrong "
                 f"({_one_decimal(low)} to {_one_decimal(high)})"
             )
-            if metrics.error is not None:
-                answer["Accepted"] += f", at most {100 * metrics.error:.3g} % {decided}"
+            if metrics.decision.error is not None:
+                answer["Accepted"] += f", at most {100 * metrics.decision.error:.3g} % {decided}"
     if metrics.coverage is not None:
         low, high = metrics.interval("coverage", evaluation.level)
         answer["Sets"] = (

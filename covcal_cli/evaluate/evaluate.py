@@ -41,7 +41,6 @@ from covcal_cli.evaluate.metrics import (
 )
 from covcal_cli.evaluate.ranked import GroupCollector, areas
 from covcal_cli.evaluate.result import (
-    DecisionCounter,
     DecisionMetrics,
     Evaluation,
     Predictions,
@@ -204,7 +203,7 @@ def evaluate(
         if decided is not None:
             digests = [entry.sha256 for entry in of_calibrations]
             of_decision = [*calibrations][digests.index(decided.calibration.sha256)]
-            collector.decision = Version(of_decision), DecisionCounter(decided)
+            collector.decision = DecisionMetrics(decided, of_decision)
         unlabelled = sum(
             _read(*parts, settings.predictions, collector)
             for parts in zip(targets, rows, versions_of, groupings_of, strict=True)
@@ -261,7 +260,7 @@ def evaluate(
                 for (after, before), paired in collector.pairs.items()
                 if before.earlier
             },
-            decision=collector.decided,
+            decision=collector.decision,
             model=file.model["name"],
             notes=(
                 *_notes_on_split(settings.split),
@@ -365,7 +364,7 @@ class _Collector:
             )
             for version in versions
         }
-        self.decision: tuple[Version, DecisionCounter] | None = None
+        self.decision: DecisionMetrics | None = None
         classes = n_classes if self._same_labels else 1
         self.pairs = {
             pair: PairedRows(settings.bins, classes, names)
@@ -407,11 +406,6 @@ class _Collector:
         """Count the same part of the rows for every pair of calibrations."""
         for (after, before), paired in self.pairs.items():
             paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
-
-    @property
-    def decided(self) -> DecisionMetrics | None:
-        """The metrics of the decision, if one was given."""
-        return None if self.decision is None else self.decision[1].result(self.decision[0].name)
 
     def groups_by(
         self, by: str | None, settings: EvaluateSettings
@@ -521,8 +515,9 @@ def _read(
                 forecast = scaled.scaling.forecast([parts[key] for key in scaled.keys])
                 if predictions == "own":
                     labelled = LabelledRows(_top_class(forecast.logits), labels[part])
-                if collector.decision is not None and collector.decision[0] == version:
-                    collector.decision[1].add(forecast, top, labels[part])
+                decision = collector.decision
+                if decision is not None and version == Version(decision.calibration):
+                    decision.add(forecast, top, labels[part])
                 counted[version] = collector.add(
                     version, forecast, labelled, block[part], groupings
                 )

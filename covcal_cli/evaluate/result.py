@@ -42,26 +42,34 @@ DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class DecisionMetrics:
     """The counts of a decision on labelled rows."""
 
+    decision: Decision
     calibration: str  # the name of the calibration that the decision was made with
-    accepts_rows: bool  # False if the decision only makes sets
-    # the largest share of accepted rows that may be wrong, if the decision has such a limit
-    error: float | None
-    wanted: float | None  # the coverage that the sets should have
-    is_promise: bool
-    n: int
-    accepted: int
-    wrong: int  # number of accepted rows that are wrong
-    covered: int  # number of rows whose set contains the right class
-    members: int  # number of classes in all sets together
+    n: int = 0
+    accepted: int = 0
+    wrong: int = 0  # number of accepted rows that are wrong
+    covered: int = 0  # number of rows whose set contains the right class
+    members: int = 0  # number of classes in all sets together
+
+    def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
+        """Count rows. `top` are the predicted labels, `labels` the true ones."""
+        places = np.arange(len(labels))
+        accepted = self.decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
+        self.n += len(labels)
+        self.accepted += int(accepted.sum())
+        self.wrong += int((top != labels)[accepted].sum())
+        if self.decision.sets is not None:
+            members = self.decision.sets.members(forecast.probabilities.T)
+            self.covered += int(members[places, labels].sum())
+            self.members += int(members.sum())
 
     @property
     def accepted_share(self) -> float | None:
         """Share of the rows that is accepted."""
-        return self.accepted / self.n if self.accepts_rows else None
+        return self.accepted / self.n if self.decision.accepts_rows else None
 
     @property
     def accepted_error(self) -> float | None:
@@ -71,12 +79,12 @@ class DecisionMetrics:
     @property
     def coverage(self) -> float | None:
         """Share of the rows whose set contains the right class."""
-        return None if self.wanted is None else self.covered / self.n
+        return None if self.decision.sets is None else self.covered / self.n
 
     @property
     def set_size(self) -> float | None:
         """Mean number of classes in a set."""
-        return None if self.wanted is None else self.members / self.n
+        return None if self.decision.sets is None else self.members / self.n
 
     def value(self, name: str) -> float:
         """Return a metric of `DECIDED`; raise `CovcalError` if it has no value."""
@@ -97,45 +105,11 @@ class DecisionMetrics:
 
     def to_json(self) -> dict[str, object]:
         """Return the counts, and shares computed from them."""
-        shares = ("accepted_share", "accepted_error", "coverage", "set_size")
-        counts = ("calibration", "error", "is_promise", "n", "accepted", "wrong")
-        return {name: getattr(self, name) for name in (*counts, *shares)}
-
-
-class DecisionCounter:
-    """Counts accepted rows and sets, block by block."""
-
-    def __init__(self, decision: Decision) -> None:
-        self._decision = decision
-        self._n = self._accepted = self._wrong = self._covered = self._members = 0
-
-    def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
-        """Count rows. `top` are the predicted labels, `labels` the true labels."""
-        places = np.arange(len(labels))
-        accepted = self._decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
-        self._n += len(labels)
-        self._accepted += int(accepted.sum())
-        self._wrong += int((top != labels)[accepted].sum())
-        if self._decision.sets is not None:
-            members = self._decision.sets.members(forecast.probabilities.T)
-            self._covered += int(members[places, labels].sum())
-            self._members += int(members.sum())
-
-    def result(self, calibration: str) -> DecisionMetrics:
-        """Return the metrics of all rows."""
-        sets = self._decision.sets
-        return DecisionMetrics(
-            calibration=calibration,
-            accepts_rows=self._decision.accepts_rows,
-            error=self._decision.error,
-            wanted=None if sets is None else sets.coverage,
-            is_promise=self._decision.is_promise,
-            n=self._n,
-            accepted=self._accepted,
-            wrong=self._wrong,
-            covered=self._covered,
-            members=self._members,
-        )
+        of_decision = {name: getattr(self.decision, name) for name in ("error", "is_promise")}
+        counts = {name: getattr(self, name) for name in ("n", "accepted", "wrong")}
+        names = ("accepted_share", "accepted_error", "coverage", "set_size")
+        shares = {name: getattr(self, name) for name in names}
+        return {"calibration": self.calibration, **of_decision, **counts, **shares}
 
 
 def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> None:

@@ -118,9 +118,9 @@ class Domain:
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
         """Yield the row numbers of some splits, ascending, in blocks."""
-        wanted = [SPLITS.index(name) for name in splits]
+        wanted = np.isin(SPLITS, splits)  # for each code of a split
         for start in range(0, self.n, _SPLIT_ROWS):
-            is_wanted = np.isin(self.split[start : start + _SPLIT_ROWS], wanted)
+            is_wanted = wanted[self.split[start : start + _SPLIT_ROWS]]
             if is_wanted.any():
                 yield np.flatnonzero(is_wanted).astype(np.int64) + start
 

@@ -214,8 +214,7 @@ NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
 
 def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
     """Return all rows of some splits, ascending, shape (N,) int64."""
-    wanted = [SPLITS.index(name) for name in splits]
-    return np.flatnonzero(np.isin(target.split, wanted)).astype(np.int64)
+    return np.flatnonzero(np.isin(SPLITS, splits)[target.split]).astype(np.int64)
 
 
 def read_draw(file: FeatureFile) -> Draw:
