@@ -247,17 +247,17 @@ def read_costs(path: Path, classes: Sequence[str], *, needs_review: bool = True)
     for pair in pairs:
         if not isinstance(pair, dict) or pair.keys() != {"true", "predicted", "cost"}:
             raise CovcalError(f"{path}: a pair must have true, predicted and cost, not {pair!r}")
-        places = []
-        for name in ("true", "predicted"):
-            if pair[name] not in classes:
-                raise CovcalError(f"{path}: {pair[name]!r} is not a class of the file: correct it")
-            places.append(classes.index(pair[name]))
-        if places[0] == places[1]:
+        names = [pair["true"], pair["predicted"]]
+        unknown = [name for name in names if name not in classes]
+        if unknown:
+            raise CovcalError(f"{path}: {unknown[0]!r} is not a class of the file: correct it")
+        if names[0] == names[1]:
             raise CovcalError(
                 f"{path}: a pair has {pair['true']!r} twice, but a right prediction has no "
                 "cost: remove the pair"
             )
-        wrong[places[0], places[1]] = _cost(path, "cost", pair["cost"])
+        true, predicted = map(classes.index, names)
+        wrong[true, predicted] = _cost(path, "cost", pair["cost"])
     return Costs(_cost(path, "review", content.get("review", 0)), wrong)
 
 

@@ -16,6 +16,7 @@ convolution.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -227,25 +228,16 @@ def _candidates(
         return Candidate(threshold, ranking.above(threshold), *limits(threshold))
 
     candidates: list[Candidate] = []
-    wrong, low = 0, 1
-    while True:
-        high = most
-        if candidate(high).wrong < wrong:
-            break
+    wrong, low, last = 0, 1, candidate(most)
+    while last.wrong >= wrong:
         # a binary search for the smallest set that allows this number of wrong rows
-        while low < high:
-            middle = (low + high) // 2
-            if candidate(middle).wrong >= wrong:
-                high = middle
-            else:
-                low = middle + 1
-        new = candidate(high)
+        low += bisect_left(range(low, most), wrong, key=lambda rows: candidate(rows).wrong)
+        new = candidate(low)
         if new.wrong < 0:  # this happens if many rows have the same score
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)
         wrong = max(new.wrong + 1, math.ceil(new.wrong * _GROWTH))
-    last = candidate(most)
     if candidates and last.rows > candidates[-1].rows and last.wrong >= 0:
         candidates.append(last)
     return candidates
