@@ -139,7 +139,7 @@ def estimate(
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.multilabel import for_each_label
-    from covcal_cli.records import sentences_of_failed
+    from covcal_cli.records import json_of, sentences_of_failed
     from covcal_cli.report.metric_estimates import LEAST, cost_limit, metric_limit
 
     def given(option: str) -> bool:
@@ -232,7 +232,7 @@ def estimate(
         following = f"calibrate {word}"
         if exists:
             following = f"estimate {word} -c cal.json"
-            if costs is not None:
+            if costs is not None and "review" in json_of(costs):
                 following = f"decide {word} --cost {as_word(costs)}"
         console.hint(f"covcal {following}")
 
@@ -320,7 +320,8 @@ def _answer(estimation: "Estimation") -> str:
     )
     cost = next((e for e in estimation.metrics if e.metric == COST and e.group is None), None)
     if cost is not None:
-        facts["Expected cost"] = f"{metric_cell(cost)} per row, if every row is accepted"
+        unit = "" if cost.value is None else " per row, if every row is accepted"
+        facts["Expected cost"] = f"{metric_cell(cost)}{unit}"
     facts["Checks"] = checks(estimation.checks, sentences_of_failed(best.guards))
     return tables.aligned({name: text for name, text in facts.items() if text})
 
