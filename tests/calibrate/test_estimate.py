@@ -200,15 +200,6 @@ def test_the_file_here_is_read(tmp_path: Path) -> None:
     assert "reading" not in done.err
 
 
-def test_an_existing_output_is_kept(tmp_path: Path) -> None:
-    """Writing over a file needs force; the input is never the output."""
-    path = write(tmp_path / "f.h5")
-    (tmp_path / "e.json").write_text("mine")
-    assert "exists already" in covcal("estimate", path, "-o", tmp_path / "e.json").error_line()
-    assert covcal("estimate", path, "-f", "-o", path).code == 1
-    covcal("estimate", path, "-f", "-o", tmp_path / "e.json").require_success()
-
-
 def test_inspect_knows_it(tmp_path: Path) -> None:
     """inspect shows each estimate in a line; a damaged file is one line too."""
     path = write(tmp_path / "f.h5")

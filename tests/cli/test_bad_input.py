@@ -367,8 +367,11 @@ class TestValues:
         (("calibrate", "features.h5", "-o", "new.json"), "new.json"),
         (("evaluate", "features.h5", "-o", "new.json"), "new.json"),
         (("evaluate", "features.h5", "--diagram", "new.png"), "new.png"),
+        (("estimate", "features.h5", "-o", "new.json"), "new.json"),
+        (("report", "adapted.h5", "-c", "temp.json", "-o", "new.html"), "new.html"),
+        (("compare", "features.h5", "-o", "new.md"), "new.md"),
     ],
-    ids=["extract", "adapt", "calibrate", "evaluate", "diagram"],
+    ids=lambda value: value if isinstance(value, str) else value[0],
 )
 class TestOutputs:
     def test_it_exists(self, work: Path, arguments: tuple[str, ...], output: str) -> None:

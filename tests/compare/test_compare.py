@@ -475,10 +475,3 @@ def test_two_files_of_one_name_are_refused(shifts: Path) -> None:
     write_adapted(shifts / "twin" / "near.h5")
     line = covcal("compare", "near.h5", "twin/near.h5", cwd=shifts).error_line()
     assert line.startswith("near.h5 and twin/near.h5 are both called near")
-
-
-def test_a_table_is_not_replaced_unasked(shifts: Path) -> None:
-    """As every output."""
-    (shifts / "table.md").write_text("mine", encoding="utf-8")
-    line = covcal("compare", "near.h5", "-o", "table.md", cwd=shifts).error_line()
-    assert "table.md exists already" in line

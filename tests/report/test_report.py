@@ -410,12 +410,6 @@ def test_what_has_too_few_rows_for_an_estimate_is_still_reported_on(
 class TestRefusals:
     """Nothing is overwritten or half written."""
 
-    def test_an_existing_page_stays(self, folder: Path) -> None:
-        (folder / "report.html").write_text("mine")
-        run = covcal("report", "features.h5", "-c", calibrated(folder), cwd=folder)
-        assert "report.html exists already: pass --force" in run.error_line()
-        assert (folder / "report.html").read_text() == "mine"
-
     @pytest.mark.parametrize("networks", ["features.h5", "missing.h5"])
     def test_networks_that_nothing_needs(self, networks: str, folder: Path) -> None:
         """Without an fl calibration the option is a mistake, as for evaluate."""
