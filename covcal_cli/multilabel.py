@@ -41,7 +41,7 @@ def current_label() -> str | None:
 
 
 def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]:
-    """Return the result of a call for each label, by its name; without labels, of one call."""
+    """Return the results of one call per label, by name; without labels, of a single call."""
     if not labels:
         return {"": call()}
     results = {}

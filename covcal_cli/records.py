@@ -42,7 +42,7 @@ from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
 DIGEST = "content_sha256"  # the key with the sha256 of all other keys
 _ABSENT = object()
-_ROUNDING = 1e-6  # 32-bit rounding can move a mean out of its range by as much as this
+_ROUNDING = 1e-6  # the furthest that 32-bit rounding can move a mean out of its range
 _LONGEST_JSON = 256 << 20  # the largest JSON file that is read, in bytes
 _DEEPEST_JSON = 64  # the most levels of nested objects and lists
 _MOST_DIGITS = 20  # the most digits of a number; 2^64 has 20
@@ -427,7 +427,7 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return for every field its name, its keys, its type, and whether it is required."""
+    """Return every field's name, keys and type, and whether the field is required."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (

@@ -41,7 +41,7 @@ class AdaptReport:
     # "labelled source validation", "target train" and "target validation".
     counts: Mapping[str, int]
     members: "tuple[MemberReport, ...]"
-    # Squared error of the discriminator on phi, on validation rows; both domains weigh the same.
+    # The discriminator's squared error on phi, on validation rows; both domains have equal weight.
     domain_error: float
     networks_sha256: str
     warnings: tuple[str, ...]  # each says what follows for the user
@@ -145,7 +145,7 @@ def _require_adaptable(file: FeatureFile) -> int:
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Load torch, and allow it this many threads inside the block."""
+    """Load torch, and let it use this many threads inside the block."""
     if threads > 1 and "torch" not in sys.modules:
         # By default, waiting threads keep their core busy, which makes a busy machine 10 to 100
         # times slower.
@@ -196,5 +196,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return in how many members the adapted features still separate source from target."""
+    """Return the number of members whose adapted features still separate source from target."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

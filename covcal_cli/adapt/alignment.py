@@ -121,7 +121,8 @@ class Aligner:
         # for each member, how many checks in a row had enough overlap
         good = [0] * settings.members
         while self._iteration < total and running:
-            # Members that have stopped are trained on, because a batched pass costs the same.
+            # Members that have stopped are still computed, because a batched pass without them
+            # costs the same.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -272,8 +273,8 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
     """Return a function from rows, (r, p), to the logits of "came from the source", (r,).
 
-    The function is a logistic regression fitted to `source`, (n, p), and `target`, (m, p); both
-    domains weigh the same.
+    The function is a logistic regression fitted to `source`, (n, p), and `target`, (m, p). Both
+    domains have equal weight.
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)

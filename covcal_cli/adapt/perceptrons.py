@@ -171,7 +171,7 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
-    """Return the discriminator loss of each member, (M,); both domains weigh the same.
+    """Return the discriminator loss of each member, (M,); both domains have equal weight.
 
     `source` (M, n) and `target` (M, m) are logits of "came from the source".
     """

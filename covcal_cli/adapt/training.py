@@ -164,9 +164,9 @@ def train_discriminators(
 ) -> tuple[Perceptrons, Tensor]:
     """Train one discriminator per member, on psi of the rows; if psi is None, on the rows.
 
-    Each member has random numbers of its own. Return for each member the weights with the smallest
-    error on validation rows, and this error, (M,). The error is squared, and both domains weigh the
-    same; 0.25 is chance.
+    Each member has random numbers of its own. Return each member's weights with the smallest error
+    on validation rows, and this error, (M,). The error is squared, and both domains weigh the same;
+    0.25 is chance.
     """
     members = len(generators)
 

@@ -59,7 +59,7 @@ class TrainingRows:
         return max(len(self.source.train), len(self.target.train))
 
     def counts(self) -> dict[str, int]:
-        """Return by name how many rows of each kind there are."""
+        """Return the number of rows of each kind, by the name of the kind."""
         return {
             "source train": len(self.source.train),
             "labelled source train": int((self.labels >= 0).sum()),
@@ -239,7 +239,7 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 # Drawing batches and samples.
 class RowStream:
-    """Row numbers without end, for M members: one random permutation after another."""
+    """An endless series of row numbers for M members: one random permutation after another."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators

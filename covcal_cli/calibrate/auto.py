@@ -4,7 +4,7 @@
 `estimators.consensus`, which also defines all constants. Usually the choice is ``consensus``: T is
 such that the mean target confidence equals the estimated accuracy, but T is not below a floor. If
 the estimate does not show that the mean confidence at T_s is wrong (`consensus.reason_to_keep`),
-the choice is ``temp``; or ``none`` if T_s is below the floor. The floor is 1. But if T_s is below
+the choice is ``temp``, or ``none`` if T_s is below the floor. The floor is 1. But if T_s is below
 1, and the source has at least 10 errors, the floor is T_s. The reason for the floor: an estimate
 alone is not enough evidence to raise confidence.
 
@@ -105,7 +105,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the choices for given class frequencies: if COT's checks pass, and if one fails."""
+    """Return the choice for given class frequencies if COT's checks pass, and if a check fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 
@@ -134,7 +134,7 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
 
 
 def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
-    """Return in a few words why auto chose this method, or why not."""
+    """Return in a few words why auto chose this method, or why it did not."""
     if problem.prior is None:
         if chosen:
             return {

@@ -57,7 +57,7 @@ class LabelledFit:
         target = file.require_target()
         self.logits = target.logits(draw.rows)
         self._frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
-        # The estimate without labels; None if the file does not allow one.
+        # The estimate without labels; None if the file does not allow an estimate.
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
@@ -80,7 +80,7 @@ class LabelledFit:
         )
 
     def reason(self) -> str:
-        """Return in a sentence what the labels say about the accuracy."""
+        """Return a sentence about what the labels say about the accuracy."""
         alone = self.by_labels
         text = (
             f"{len(self.draw)} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
@@ -129,7 +129,7 @@ class LabelledFit:
         by: str | None,
         costs: Float64s | None = None,
     ) -> Iterator[MetricEstimate]:
-        """Return metrics of each class from the labels: for all rows, and by a column."""
+        """Return the classes' metrics from the labels, for all rows and by a column's values."""
         target = file.require_target()
         frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
         return metrics_by_labels(
@@ -145,7 +145,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Return sentences on what each batch of labels changed; none if there is only one."""
+        """Return sentences on what each batch of labels changed; no sentence for a single batch."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._without(batch > last) for last in numbers[:-1]]
@@ -186,7 +186,7 @@ def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
 
 
 def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[Guard, ...]:
-    """Check whether the estimate without labels is inside the interval from the labels."""
+    """Check whether the estimate without labels lies in the interval from the labels."""
     if prior is None:
         return ()
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy

@@ -266,7 +266,7 @@ class Validation:
         return np.concatenate(losses)
 
     def errors(self, forecaster: ForecasterName) -> int:
-        """Return in how many rows the class with the forecaster's largest logit is wrong."""
+        """Return the number of rows whose class with the forecaster's largest logit is wrong."""
         return sum(
             int((self.source.forecaster_logits(rows, forecaster).argmax(axis=1) != labels).sum())
             for rows, labels in self._blocks()

@@ -260,7 +260,7 @@ class Classifier(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return in one line what the last layer is, and how exactly it gives the logits."""
+        """Return one line that says what the last layer is, and how exactly it gives the logits."""
         ...
 
 

@@ -112,9 +112,9 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 class Proof:
     """The largest error, and the largest logit, of a classifier on all batches so far.
 
-    Both numbers are stored, so that shards can be merged: of each number, the largest of all shards
-    is taken, and then the ratio of both is computed. So the result does not depend on how rows were
-    divided into batches.
+    Both numbers are stored, so that shards can be merged: the ratio of merged shards is computed
+    from the largest of each number. So the result does not depend on how rows were divided into
+    batches.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
@@ -159,7 +159,7 @@ class Proof:
 
 
 def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
-    """Return which of `TAILS` turns the logits into the output, both (m, K); None if none does."""
+    """Return the tail that turns logits into the output, both (m, K); None without such a tail."""
     return next((tail for tail in TAILS if tail_error(tail, logits, output) <= limit), None)
 
 

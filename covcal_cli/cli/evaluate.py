@@ -306,7 +306,7 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 class _Extras:
     """What the result shows besides the usual metrics."""
 
-    every_metric: bool = False  # all metrics, not only the main ones
+    every_metric: bool = False  # whether to show all metrics, not only the main metrics
     # a table of intervals; without it, only the gates' sentences have intervals
     intervals: bool = True
     diagram: bool = False  # the reliability diagram as text
@@ -482,7 +482,7 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
 
 
 def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
-    """Return a table of metrics: the main ones with temperature and rows, or all others."""
+    """Return a table of the main metrics, with temperature and rows, or of all other metrics."""
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 

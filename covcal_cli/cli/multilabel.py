@@ -175,7 +175,7 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
 
 
 def _accepted(result: "LabelAssessments") -> "Table":
-    """Return for each label the share of accepted rows, and how many of these are wrong."""
+    """Return the share of accepted rows for each label, and how many of these rows are wrong."""
     from covcal_cli.errors import percent
     from covcal_cli.report.tables import Table
 
@@ -235,7 +235,7 @@ def _metrics(result: "LabelAssessments") -> "Table":
 
 
 def decided(decisions: "Mapping[str, Decision]") -> str:
-    """Return for each label the share of rows whose prediction is accepted."""
+    """Return the share of rows whose prediction is accepted, for each label."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import in_percent, interval, short_percent
     from covcal_cli.report.tables import Table

@@ -84,7 +84,7 @@ def report(
             picked=not calibration,
         )
 
-    # all labels are read from the file that the calibration of the first one chooses
+    # all labels are read from the same file, which the first label's calibration chooses
     labels = labels_of(file, documents)
     path, notes = for_first_label(labels, judged)
     if file is None:

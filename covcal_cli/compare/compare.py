@@ -151,7 +151,7 @@ class Comparison:
         return {shift: comparable.ranks(shift) for shift in self.shifts}
 
     def regret(self, method: str) -> float:
-        """Return by how much, on average, a method is worse than the best one of each shift.
+        """Return the mean over shifts of how much worse a method is than the shift's best method.
 
         Without labels, nobody knows which method is the best on a shift.
         """

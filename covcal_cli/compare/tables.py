@@ -120,7 +120,7 @@ def _prefixes(comparison: Comparison) -> str:
 
 
 def of_auto(comparison: Comparison) -> Grid | None:
-    """Return for each shift what auto chose, the estimated accuracy, and which checks failed.
+    """Return what auto chose on each shift, the estimated accuracy, and the checks that failed.
 
     None if auto did not run, or if no file allowed an estimate.
     """

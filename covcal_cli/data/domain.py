@@ -9,7 +9,7 @@ from covcal_cli.arrays import AnyArray, Inputs, Labels, ModelInput, Rows, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.errors import CovcalError
 
-if TYPE_CHECKING:  # These modules need Pillow, which tables of outputs do not.
+if TYPE_CHECKING:  # These modules load Pillow, and tables of outputs do not need Pillow.
     from PIL import Image
 
 RowShape = tuple[int, ...]

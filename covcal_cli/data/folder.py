@@ -86,7 +86,7 @@ class FolderData(ImageFiles):
         return partial(_open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
-        """Yield for each image: id, name that decides the split, class number, split folder."""
+        """Yield each image's id, the name that decides its split, its class number and folder."""
         folders, files = _entries(self.path)
         if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
@@ -162,7 +162,7 @@ def _is_utf8(path: str) -> bool:
 
 
 def holds_shards(folder: Path) -> bool:
-    """Return whether a folder contains shards, or has a folder train, val or test that does."""
+    """Return whether a folder, or its folder train, val or test, contains shards."""
     return any(any(place.glob(_PATTERN)) for place in (folder, *_split_folders(folder)))
 
 

@@ -183,7 +183,7 @@ def _joined(batch: _Pending, name: str) -> Batch:
 
 
 def _reason(error: BaseException) -> str:
-    """Return in a few words why an image could not be read, without its path."""
+    """Return a few words on why an image could not be read, without the path of the image."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or of an unknown kind"
     if isinstance(error, OSError) and error.strerror:

@@ -163,7 +163,7 @@ def _only_matrix(store: Store) -> dict[str, str]:
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
-    """Return for each array of outputs its class, and the name of the true labels."""
+    """Return the class of each array of outputs, and the name of the array of true labels."""
     for layout in LAYOUTS.values():
         class_of = _matching(store, layout.pattern) if layout.kind == kind else {}
         if class_of:
@@ -186,7 +186,7 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
     """Return columns named like the `classes`, or like all classes among the labels.
 
-    Tables that pandas writes after ``predict_proba`` are like this.
+    pandas writes such tables after ``predict_proba``.
     """
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)

@@ -57,7 +57,7 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 
 # the columns in which `covcal apply` writes the classifier's answer
 _ANSWER = ("label", "label_index", "confidence")
-# sigmoids of a row may sum to 1 by chance, but not in a larger share of the rows than this
+# the largest share of rows in which sigmoids can sum to 1 by chance
 _FEW_SUMMING = 0.1
 # if a larger share of the probability is outside the classes, a note says so
 _MUCH_ELSEWHERE = 0.25

@@ -224,7 +224,7 @@ class RowFacts:
             self.ids = self._ids(id_name)
         else:
             self.ids = list(map(str, range(n)))
-        # Whether the ids are integers in the file; in CSV, only their spelling shows that.
+        # Whether the ids are integers in the file; in CSV, only the spelling of an id shows this.
         are_texts = id_name is not None and store.entries[id_name].is_text and store.is_typed
         are_numbers = id_name is None and self.path_name is None
         self.ids_are_integers = are_numbers or (not are_texts and all(map(_is_integer, self.ids)))
@@ -381,7 +381,7 @@ def count_rows(store: Store) -> int:
 
 
 def domain_of_rows(store: Store) -> AnyArray | None:
-    """Return the column ``domain`` in lower case, shape (n,); None without one."""
+    """Return the column ``domain`` in lower case, shape (n,); None if there is no such column."""
     # `apply` writes one name for the whole file, without an axis, and not a name for each row.
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:

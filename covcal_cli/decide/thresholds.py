@@ -74,7 +74,7 @@ def cut_without_labels(
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return in how many labelled rows the set may lack the right class; -1 if not even in 0.
+    """Return in how many labelled rows the set may lack the right class; -1 if 0 would be too many.
 
     Whether it is rounded up or down depends on the row numbers, which are random.
     """
@@ -136,7 +136,7 @@ def temperature_range(
 
 
 def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:
-    """Return for every share of rows the expected error of the best rows, with its range.
+    """Return the expected error of the best rows for every share of rows, with its range.
 
     The best rows are those with the highest `own` confidence. The arguments are the result of
     `confidence_range`.
@@ -152,7 +152,7 @@ def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple
 def errors_of_groups(
     names: Sequence[str], numbers: Integers, accepted: Booleans, *confidence: Float64s
 ) -> tuple[GroupPoint, ...]:
-    """Return for every group the accepted share, and the expected error of its accepted rows.
+    """Return the accepted share of every group, and the expected error of its accepted rows.
 
     `numbers`, (n,), are the groups of the rows; `accepted`, (n,), says which rows are accepted;
     `confidence` are the three arrays of `confidence_range`.

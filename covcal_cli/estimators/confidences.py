@@ -79,7 +79,7 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
 
 def _shared(members: Labels, labels: Labels) -> Float64s:
-    """Return for each row the share of members, (M, n), that predict its label, (n,)."""
+    """Return the share of members, (M, n), that predict each row's label, (n,)."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
 
 

@@ -48,9 +48,9 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     """Check whether the shift is more than one of class frequencies, and harms the classifier.
 
     COT looks at how often each class is predicted. Errors change this, and so do other class
-    frequencies, so COT cannot tell them apart. But errors mostly lower the mean confidence, which
-    other frequencies alone do not. Other frequencies alone also cannot change most predicted
-    labels, or raise the confidence by over 15 points.
+    frequencies, so COT cannot tell them apart. But errors mostly lower the mean confidence, and
+    other frequencies alone do not lower it. Other frequencies alone also cannot change most
+    predicted labels, or raise the confidence by over 15 points.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the share of predicted labels that would have to change to be as frequent as on the

@@ -417,7 +417,7 @@ def selected(
     - `rows`: the number of rows that `accuracy` is about.
     - `spreads`: returns metrics of a class by name: the number of rows of each, and the metric if
       they are enough.
-    - `kind`: in words, what the ranges mean.
+    - `kind`: words that say what the ranges mean.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """

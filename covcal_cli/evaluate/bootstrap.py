@@ -82,7 +82,7 @@ Interval = tuple[float, float]
 Part = Callable[[Float64s], Float64s]
 _SIGNIFICANT = 2.0  # a gap is significant if it exceeds this many standard errors
 _GRID = 48  # number of true ECEs that are tested
-_BEYOND = 5.0  # the tested ECEs are at most this many standard errors from the observed one
+_BEYOND = 5.0  # the tested ECEs are at most this many standard errors from the observed ECE
 _LEAST_BEYOND = 5  # at least this many resamples must be outside an interval
 # The most numbers that are drawn for the noise of bins. With many bins there are fewer resamples.
 _MAX_NOISE = 1 << 21
@@ -261,7 +261,7 @@ def ece_interval(
     observed_part = float(part(gaps) @ shares)
     observed = max(0.0, observed_part - cut)
 
-    # Test true ECEs within some standard errors of the observed one. Its variance comes from the
+    # Test true ECEs within some standard errors of the observed ECE. Its variance comes from the
     # labels within bins, and from the sizes of the bins.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
@@ -357,7 +357,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return for each row the share of draws that are as far from the median as the observation."""
+    """Return the share of each row's draws that are as far from the median as the observation."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -466,7 +466,7 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return by how much the metrics of the second calibration exceed those of the first.
+        """Return the metrics of the second calibration minus the metrics of the first.
 
         `areas` are the AUROCs of both calibrations.
         """

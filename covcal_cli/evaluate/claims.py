@@ -56,7 +56,7 @@ class MeanGap:
 
 
 def ece_sentence(interval: Interval) -> str:
-    """Return in words how wrong a confidence is, by the interval of its ECE."""
+    """Return words on how wrong a confidence is, by the interval of its ECE."""
     low, high = interval
     if low == 0:
         return f"at most {points(high)} points; the rows do not contradict 0"
@@ -135,7 +135,7 @@ class ClassGaps:
 
     @property
     def _directions(self) -> str:
-        """In words: how many classes have a too high confidence, and how many a too low one."""
+        """Say how many classes have too high a confidence, and how many too low a confidence."""
         too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)
@@ -158,7 +158,7 @@ def percent(value: float | None) -> str:
 
 
 def _ends(low: float, high: float) -> str:
-    """Return both ends in points, or one number if they round to the same."""
+    """Return both ends in points, or one number if both are rounded to this number."""
     near, far = points(low), points(high)
     return near if near == far else f"{near} to {far}"
 

@@ -526,7 +526,7 @@ def _read(
 
 
 def _top_class(logits: Float64s) -> Labels:
-    """Return the first class whose logit is 0, the highest one.
+    """Return the first class whose logit is 0, which is the highest logit.
 
     The maximum of small integers is many times faster than argmax along the first axis.
     """

@@ -339,7 +339,7 @@ def _middle(metric: str, value: float, interval: Interval, level: float) -> floa
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
-    """Return in words how many rows would decide whether the value is beyond the limit."""
+    """Return words on how many rows would decide whether the value is beyond the limit."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (

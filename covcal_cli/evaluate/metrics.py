@@ -44,7 +44,7 @@ from covcal_cli.records import Within
 _MAX_CELLS = 1_000_000  # a metric that needs more counts in memory than this has no value
 _NEARLY_ONE = 0.9999
 _ROUNDING = 1e-6  # the largest relative rounding error
-_LEAST_HIT = 1e-3  # rounding may change the number of hits by as much as this
+_LEAST_HIT = 1e-3  # the largest change of the number of hits that rounding can cause
 
 
 @dataclass(frozen=True)
@@ -258,8 +258,8 @@ class Metrics:
     # ECE of the probabilities of all classes; None if this needs over a million counts
     classwise_ece: float | None
     # How well the confidence c forecasts that the label is right (r = 1) or wrong (r = 0): the mean
-    # of (c - r)^2, and that of -log c or -log(1 - c). If c or 1 - c is 0 in float64, its log loss
-    # is 708.
+    # of (c - r)^2, and the mean of -log c or -log(1 - c). If c or 1 - c is 0 in float64, its log
+    # loss is 708.
     correctness_brier: float | None
     correctness_nll: float | None
     bins: ReliabilityBins

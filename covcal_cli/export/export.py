@@ -73,7 +73,7 @@ def export(
         A decide.json made with the calibration; it adds the output ``accept``.
     model_output : str, optional
         The output with the classes, if the model has several. Default: the output that was
-        extracted, which the names of phi and the logits in the features file tell.
+        extracted, found by the names of phi and the logits in the features file.
     trust_model : bool
         Open a model that is a program and can run code, as torch files can.
     force : bool

@@ -132,7 +132,7 @@ class Exporter(Protocol[OriginalT]):
     outputs: Sequence[str]  # names of its outputs
 
     def original(self, output: str | None, phi: str | None) -> OriginalT:
-        """Open the classifier as for extraction, with this output and this ``--phi``."""
+        """Open the classifier as `extract` does, with the same output and the same ``--phi``."""
         ...
 
     def write(self, original: OriginalT, merge: Merge) -> ExportReport:
@@ -158,7 +158,7 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The names of a model's tensors, as a file of covcal has them; None if it does not."""
+    """The names of a model's tensors, from a file of covcal; None if the file has no names."""
 
     features: str | None = None  # names of the tensors that form phi
     logits: str | None = None

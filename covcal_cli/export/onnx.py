@@ -229,7 +229,7 @@ def _add_perceptrons(
 
 
 class OnnxOriginal:
-    """A classifier, opened as for extraction and run once on random inputs."""
+    """A classifier that was opened as `extract` opens it, and run once on random inputs."""
 
     def __init__(
         self, file: OnnxFile, model_output: str | None, phi: str | None, *, independent: bool

@@ -139,7 +139,8 @@ class DomainExtraction:
 
         With several labels, write one such group for each; only logits and labels differ.
         """
-        # Only now is it known which rows could be read. Write their labels, splits and ids.
+        # Only now is it known which rows could be read. Write the labels, splits and ids of the
+        # rows.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -307,7 +308,7 @@ def skipped_words(count: int) -> str:
 
 
 def rows_per_split(split: Splits) -> dict[str, int]:
-    """Return for each split its number of rows."""
+    """Return the number of rows of each split."""
     counts = np.bincount(split, minlength=len(SPLITS))
     return dict(zip(SPLITS, map(int, counts), strict=True))
 

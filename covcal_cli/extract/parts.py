@@ -154,7 +154,7 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield the next rows of each part; if there are several parts, also their order.
+        """Yield the next rows of each part and, if there are several parts, the order of the parts.
 
         Each part is read once, from beginning to end. With several parts, each step takes from
         every part the rows whose numbers are among the next `size`.

@@ -87,7 +87,7 @@ class ExtractPlan:
     opened: OpenedClassifier
     classes: ClassMap
     pipeline: ImagePipeline | None  # turns images into inputs; None without images
-    runner: BatchRunner  # runs the classifier, which was checked
+    runner: BatchRunner  # runs the classifier, after its check
     threads: int
     domains: Mapping[str, DomainExtraction]  # the source first
     warnings: tuple[str, ...]  # warnings, one line each
@@ -585,7 +585,7 @@ class TableClassifier:
         return batch.get("features"), batch["logits"]
 
     def describe(self) -> str:
-        """Return in one line what the tables contain."""
+        """Return one line that says what the tables contain."""
         logged = "" if self.kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
         return f"none: {self.n_classes} classes as given{logged}, {width}"

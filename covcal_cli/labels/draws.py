@@ -450,8 +450,8 @@ def _ascending(scores: Floats) -> Integers:
     """Return the order of the scores, ascending, shape (n,); equal scores keep their order."""
     if scores.dtype != np.float32 or len(scores) >= 1 << 32:
         return np.argsort(scores, kind="stable")
-    # Whole numbers in the order of the scores, with the place in the lower half: np.sort sorts
-    # these several times faster than a stable np.argsort sorts the scores.
+    # Each score becomes a whole number, with its place in the lower half. np.sort sorts these
+    # numbers several times faster than a stable np.argsort sorts the scores.
     bits = (scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
     ascending = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
     numbers = ascending.astype(np.uint64) << np.uint64(32)
@@ -499,8 +499,8 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # Draw one of the rows inside in proportion to their lengths. This row then stands for all
-        # of them.
+        # If several rows are in the interval, draw one of them in proportion to their lengths. This
+        # row then stands for all of them.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:

@@ -377,7 +377,7 @@ def _is_sorted(labels: Sequence[str]) -> bool:
 
 
 def _arrangements(labels: Sequence[str]) -> float:
-    """Return in how many different orders the labels could be."""
+    """Return the number of different orders of the labels that are possible."""
     logs = math.lgamma(len(labels) + 1)
     logs -= sum(math.lgamma(count + 1) for count in Counter(labels).values())
     return math.exp(min(logs, 700.0))

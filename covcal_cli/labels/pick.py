@@ -392,7 +392,7 @@ class _Frame:
         return order_of_likeness(self._keys, self._predictions)
 
     def rule_for(self, decision: Decision, n: int, batches: Sequence[Batch]) -> tuple[str, Any]:
-        """Return how to draw rows for a decision: in words, and as a function of the score.
+        """Return how to draw rows for a decision: a description, and a function of the score.
 
         The score is the confidence by the calibration of the decision. A decision that only makes
         sets needs rows drawn at random from all rows. For other decisions, rows are drawn in the
@@ -485,7 +485,7 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits to draw from. All batches of a file have the same."""
+    """Return the splits to draw from. All batches of a file have the same text."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits

@@ -12,9 +12,9 @@ temperature, and a is an offset of the log odds. The fit is Bayesian; its parts 
 2. **Prior of the offset.** It is normal with mean 0.2 and standard deviation 0.4. The reason: if
    two calibrations have the same mean confidence, the calibration with less varied confidence is
    usually better after a shift.
-3. **Likelihood.** A labelled row multiplies the density by c if the classifier is right, else by 1
-   - c, to the power of its weight. Weights have mean 1; a row that was drawn with a small
-   probability stands for many rows, and has a large weight.
+3. **Likelihood.** A labelled row multiplies the density by a factor, raised to the power of the
+   row's weight. The factor is c if the classifier is right, else 1 - c. Weights have mean 1. A row
+   that was drawn with a small probability stands for many rows, and has a large weight.
 4. **Result.** The offset is its posterior mean. T is the temperature at which the mean confidence
    is the posterior mean of the accuracy. Without labels, T would be about the T of the method
    ``consensus``.
@@ -27,12 +27,12 @@ and mixtures of the estimators, changed the ECE at 10 labels by less than 2 %.
 with 50 labels and a well calibrated confidence, the binned ECE is about 15 %. So a curve is fitted
 instead: rows with confidence c are right with probability sigmoid(a + b logit(c)). The prior says
 that the error is small (a has mean 0 and standard deviation 1, b has mean 1 and standard deviation
-0.5). The prior and the weighted labels give a distribution of (a, b), and so of the mean distance
-over the rows, E|c - sigmoid(a + b logit(c))|. The mean of this distance is the estimated ECE. Its
-interval ends at the 95 % quantile, and begins at the smallest distance among the most probable (a,
-b). Such a curve misses errors that change their sign several times along the reliability curve. If
-a calibration was fitted to a row, the row's c must come from a fit without this row
-(cross-fitting).
+0.5). The prior and the weighted labels give a distribution of (a, b). Each (a, b) gives a mean
+distance over the rows, E|c - sigmoid(a + b logit(c))|. The mean of this distance is the estimated
+ECE. Its interval ends at the 95 % quantile, and begins at the smallest distance among the most
+probable (a, b). Such a curve misses errors that change their sign several times along the
+reliability curve. If a calibration was fitted to a row, the row's c must come from a fit without
+this row (cross-fitting).
 """
 
 import math

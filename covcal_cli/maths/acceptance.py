@@ -244,7 +244,7 @@ def _candidates(
 
 
 def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return for each possible first candidate the expected share, and the chance to accept any."""
+    """Return the expected share and the chance to accept any row, by possible first candidate."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     values = np.zeros((len(candidates), 2))
     # How much more is expected after a candidate, given how many of its labelled rows are wrong.
@@ -313,7 +313,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return for each number of labels how many may be wrong to refute an error; -1 if none."""
+    """Return how many of n labels may be wrong to refute an error, for each n; -1: not even 0."""
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
     allowed = np.full(len(sizes), -1, dtype=np.int64)

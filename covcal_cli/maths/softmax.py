@@ -104,7 +104,7 @@ def with_offsets(
 
 
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
-    """Return for each class the log of its target frequency divided by its source frequency, (K,).
+    """Return log(target frequency / source frequency) of each class, (K,).
 
     0.5 is added to each class's number of source rows. On the target, each class has a share of
     at least one in a million, because 0 has no logarithm.

@@ -20,7 +20,7 @@ from covcal_cli.maths.odds import wilson
 FEW_ROWS = 50  # with fewer rows, the accuracy is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
-# A low accuracy is taken to be real if chance gives one as low with a probability below this.
+# A low accuracy is taken to be real if chance gives it with a probability below this.
 _NOISE = 0.01
 # If the share of one class is this large, a good classifier may predict it nearly always. So the
 # AUROC is looked at too.
@@ -234,7 +234,7 @@ def better_order(
 
 
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
-    """Return for each label the class that matches it, (K,), from the most frequent pairs on.
+    """Return the class that matches each label, (K,); the most frequent pairs are matched first.
 
     If the order is wrong, most rows of a class are predicted as the same other class. Then this is
     the best one-to-one matching. Otherwise there may be a better matching. A label without rows

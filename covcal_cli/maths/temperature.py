@@ -73,7 +73,7 @@ def fit_temperature(
     - `labels`, (n,): class numbers 0 .. K-1. Some classes may be absent.
     - `weights`, (n,): the weight a_i of each row, not negative. Only their ratios matter.
     - `loss`: the loss to minimise.
-    - `allow_sharpening`: if false, T is not below 1.
+    - `allow_sharpening`: whether T may be below 1.
     - `seed`: chooses the rows of the sample if there are more than 20 000.
 
     Raises `ValueError` if there are no rows, or if weights are negative or sum to 0.
@@ -330,7 +330,7 @@ class _Objective:
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return the loss with its derivatives at some log T, and only the loss at others."""
+        """Return the loss at some log T with derivatives, and at other log T without."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -351,9 +351,9 @@ class _Objective:
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
         """Return values of log T in equal steps that end at `highest`, and the loss at each.
 
-        Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures. Squares
-        of them serve the other temperatures. In float64, an error in the last digit has grown to
-        1e-8 at the lowest T.
+        Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures. Their
+        squares are the exponentials for other temperatures. In float64, an error in the last digit
+        has grown to 1e-8 at the lowest T.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)

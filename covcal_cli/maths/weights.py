@@ -170,9 +170,9 @@ def bound_terms(
 ) -> BoundTerms:
     """Return the terms of Theorem 1.
 
-    `fit_weights`, shape (n,), are a = 1/g - 1/2 of source validation rows, `brier`, shape (n,), is
+    `fit_weights`, shape (n,), are a = 1/g - 1/2 of source validation rows. `brier`, shape (n,), is
     ||fhat - y||^2 of the same rows for the calibrated forecaster, in [0, 2]. In the squared error
-    of g each domain has weight one half. The true q/p is assumed not to exceed U.
+    of g, each domain has weight 1/2. The true q/p is assumed not to exceed U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3

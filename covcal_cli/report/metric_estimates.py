@@ -59,7 +59,7 @@ def metric_gate(
 ) -> GateResult:
     """Compare a metric with its limit. Without a value, the gate is skipped.
 
-    `end` says which end of the range is compared; by default, the worse one.
+    `end` says which end of the range is compared; by default, the worse end.
 
     Raises
     ------

@@ -103,9 +103,10 @@ def safe(text: str) -> str:
 def html(table: Table, *, long_words: bool = False) -> str:
     """Return a table as HTML, with escaped cells.
 
-    On a narrow screen a table of more than three columns, or with text in its last column, shows
-    each row as a list of labelled cells, so that no cell is off screen. Line breaks within a cell
-    are kept. If `long_words`, words may be broken anywhere, which hashes and paths need.
+    A table may have more than three columns, or text in its last column. On a narrow screen, it
+    then shows each row as a list of labelled cells, so that no cell is off screen. Line breaks
+    within a cell are kept. If `long_words`, words may be broken anywhere, which hashes and paths
+    need.
     """
     last = len(table.columns) - 1
     stacks = last > 2 or (last in table.texts and last > 0)

@@ -402,7 +402,7 @@ _EVIDENCE_NOTE = (
     "How many times likelier the rows are if something has changed. The alarm is raised at the "
     "dashed line, which depends on how many false alarms a year are allowed."
 )
-_LEAST_P = 0.0001  # smaller p-values are drawn as this one
+_LEAST_P = 0.0001  # the smallest p-value that is drawn: smaller p-values are drawn like this one
 _DRIFT_NOTE = (
     "Compared with the calibration's rows: the population stability index (0.1 is a moderate "
     "change), and the p-value of the Kolmogorov-Smirnov or chi-square test, for all columns "

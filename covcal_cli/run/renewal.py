@@ -238,7 +238,7 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
-    """Compare two calibrations on the new rows: by labels, by the estimate, and by `watch`."""
+    """Compare two calibrations on the new rows by labels, by the estimate, and by `watch`."""
     # If their class frequencies differ, the estimate uses the frequencies of the new calibration.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]

@@ -90,8 +90,8 @@ class FileLabels:
         """Return accuracy and effective size from the labels of some rows and their weights only.
 
         A row with the largest weight in the file counts as one random row. Rows with smaller
-        weights count less. The interval at any time needs this: it is valid only if no row counts
-        as more than one.
+        weights count less. The interval at any time is valid only if no row counts as more than one
+        row.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():

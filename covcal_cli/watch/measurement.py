@@ -195,7 +195,7 @@ class Measurement:
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
-    is_of_decision: bool = False  # whether the watched decision was made on this very file
+    is_of_decision: bool = False  # whether the watched decision was made on the file of this period
 
 
 def measurements(
@@ -503,7 +503,7 @@ def distances(
     """Return how far a period is from source and target: two AUCs, and the effective source rows.
 
     An AUC belongs to the best classifier between two domains. For normal domains with equal
-    covariance and squared Mahalanobis distance d2, it is Phi(sqrt(d2 / 2)), and the share of
+    covariance and squared Mahalanobis distance d2, the AUC is Phi(sqrt(d2 / 2)). The share of
     effective rows after importance weighting is exp(-d2).
     """
     if moments is None or moments.rows < _LEAST_ROWS:
@@ -522,7 +522,7 @@ def _auc(squared: float) -> float:
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield for every signal the position of the rows among the reference rows.
+    """Yield the position of the rows among the reference rows, signal by signal.
 
     The position is the mean rank of the rows minus the mean rank of the reference rows. The
     variance of the ranks is returned too.

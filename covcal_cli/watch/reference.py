@@ -403,7 +403,7 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
 
 
 def ranks(quantiles: Float32s, values: Floats) -> Float64s:
-    """Return for each value the share of the distribution below it; equal values count half.
+    """Return the share of the distribution below each value; equal values count half.
 
     `quantiles`, (m,), ascend. Quantile i is at the probability (i + 1/2) / m. Between two
     quantiles, the share is interpolated. Below the first quantile it is a quarter of a step above

@@ -293,7 +293,7 @@ def _named(signal: Signal, reference: Reference) -> str:
 def change_in_words(
     entries: Sequence[Measured], reference: Reference, classes: Sequence[str], signal: str
 ) -> str:
-    """Return in words how these periods differ from the calibration's rows.
+    """Return words on how these periods differ from the calibration's rows.
 
     Parameters
     ----------

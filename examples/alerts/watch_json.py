@@ -20,7 +20,7 @@ Json = Mapping[str, Any]
 
 
 def alarm_title(period: Json) -> str:
-    """Return the title of the alarm, or an empty text without one."""
+    """Return the title of the alarm, or an empty text if there is no alarm."""
     if period["verdict"] == "off":
         kind = "the confidence is off"
     elif period["alarm"]["raised"]:

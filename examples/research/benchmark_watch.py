@@ -154,7 +154,7 @@ class Standard:
 
     calibration: Calibration
     reference: Reference
-    confidence: Float64s  # confidence in the labels of its target rows
+    confidence: Float64s  # confidence in the classifier's labels of the year's target rows
 
 
 def calibrated(rng: np.random.Generator, folder: Path) -> Standard:

@@ -272,7 +272,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the inputs' number of rows: None if one is free, else the most frequent one."""
+    """Return the most frequent number of rows of the inputs; None if an input takes any number."""
     if None in batches:
         return None
     return max(dict.fromkeys(batches), key=batches.count)

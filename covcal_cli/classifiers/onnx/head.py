@@ -210,7 +210,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head: of `output`, if the model has several outputs."""
+    """Find the head; if the model has several outputs, the head of `output`."""
     # Find the last layers before each output. Ignore outputs from inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}

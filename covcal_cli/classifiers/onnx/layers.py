@@ -32,7 +32,7 @@ QUANTISED = {
 OVERFLOW = "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI), or "
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
-# For each operator, which of its inputs is the weights.
+# The position of the weights among each operator's inputs.
 _WEIGHTS = dict.fromkeys(("Gemm", "MatMul", "Conv", "FusedGemm", "FusedMatMul", "FusedConv"), 1)
 _WEIGHTS |= {op: 3 if op in ("QGemm", "QLinearMatMul", "QLinearConv") else 1 for op in QUANTISED}
 _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
@@ -490,7 +490,7 @@ def _scaled_by_input(
     """Multiply by the scale of an input quantised at run time, perhaps times the weights' scale."""
     if node.op_type != "Mul" or not at.pending:
         return None
-    # the factor is this scale, or this scale times a constant one
+    # the factor is this scale, or the product of this scale and a constant scale
     if scale == at.pending:
         return replace(at, tensor=node.output[0], pending=None)
     maker = graph.maker(scale)

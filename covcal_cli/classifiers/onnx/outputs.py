@@ -247,7 +247,7 @@ def class_names(
 
 
 def any_labels(graph: OnnxGraph) -> int:
-    """Return how many classes an operator of the graph names; 0 if no operator does."""
+    """Return how many classes an operator of the graph names; 0 if no operator names classes."""
     return max((len(zip_labels(node)) for node in graph.nodes), default=0)
 
 

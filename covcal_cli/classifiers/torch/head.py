@@ -279,7 +279,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the only head that is left without the heads of outputs from inside the network."""
+    """Return the only head of an output that is not from inside the network."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:
@@ -329,7 +329,7 @@ def _described(op: str, name: str) -> str:
 
 
 def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows from the results of layers; None if it does not.
+    """Return how `output` follows from the results of layers; None if it does not follow from them.
 
     Results have shape (n, K), with K = 1 for a single number about two classes. The output has
     shape (n, K), or (n, 2) if K = 1, or (n,) if it is class numbers. `limit` is the largest
@@ -363,7 +363,7 @@ def _all_finite(values: Float64s) -> bool:
 
 
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows if some classes are masked in every row; None if it does not.
+    """Return how `output` follows if every row masks some classes; None if it does not follow.
 
     A masked class has the factor 0, and the mask is its offset. If the output is logits, the mask
     is the number there; else it is -inf.

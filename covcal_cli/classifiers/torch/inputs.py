@@ -1,4 +1,4 @@
-"""Find the inputs of a torch module, which does not declare them: by its attributes, or by trying.
+"""Find a torch module's inputs, which it does not declare: by its attributes, or by trying inputs.
 
 A shape is used if the module runs on random rows of this shape. A note says which.
 """

@@ -96,7 +96,7 @@ def numpy_type(kind: torch.dtype) -> np.dtype[Any]:
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a module returns: in a dict, tuple, dataclass, or with logits."""
+    """Yield the tensors that a module returns, alone or in a dict, a tuple or a dataclass."""
     items: Mapping[str, Any]
     if isinstance(value, Tensor):
         yield name or ONLY_OUTPUT, value

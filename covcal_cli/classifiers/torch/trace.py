@@ -75,7 +75,7 @@ class LayerCall:
 
 
 def parameter_names(module: torch.nn.Module) -> dict[int, str]:
-    """Return for the address of each layer's weights the path of the layer."""
+    """Return the path of each layer, by the address of the layer's weights."""
     named = [*module.named_buffers(), *module.named_parameters()]
     return {address(value): name.removesuffix(".weight") for name, value in named if value.numel()}
 
@@ -197,7 +197,7 @@ class Step:
 
 
 class Trace:
-    """Records every operator that runs inside ``with trace.recording():``, but no values."""
+    """Records every operator that runs in ``with trace.recording():``, but no tensor's values."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class Trace:
 
 
 class LayerReader:
-    """Records inputs and results of chosen layers, inside ``with reader.listening():``."""
+    """Records inputs and results of chosen layers that run in ``with reader.listening():``."""
 
     def __init__(
         self,

@@ -248,7 +248,7 @@ class PixelPipeline:
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:
             if image.mode == "P" and "transparency" in image.info:
-                # without this line, Pillow would warn; the colours are the same
+                # this line prevents a warning of Pillow; it does not change the colours
                 image = image.convert("RGBA")
             image = image.convert(mode)
         image = resized(image, self.resize, self.resample)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
-if TYPE_CHECKING:  # This module needs NumPy and Pillow, which --help does not.
+if TYPE_CHECKING:  # This module loads NumPy and Pillow, and --help must not wait for them.
     from covcal_cli.data.stores.store import Store
 
 # The suffixes of each format, and the module and the class that read it. Help shows the first

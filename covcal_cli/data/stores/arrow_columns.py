@@ -234,7 +234,7 @@ class ArrowColumns:
         ]
 
     def _fields(self, kind: Any) -> dict[str, Any]:
-        """Return for each field of a struct its type; nothing for other types."""
+        """Return the type of each field of a struct, by name; empty for other types."""
         if not self.arrow.types.is_struct(kind):
             return {}
         return {field.name: field.type for field in kind}

@@ -65,7 +65,8 @@ class CSVStore(Store):
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
         self._names_line = 1  # the line with the names of the columns
-        self._newline: str | None = None  # the only end of a line; "" if there may be others
+        # the only character that ends lines; "" if other characters may end them too
+        self._newline: str | None = None
         self._arrow = _arrow_parser(path)
         self.with_commas: dict[str, str] = {}
         with self._reading() as (lines, reader, header):

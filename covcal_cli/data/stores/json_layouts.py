@@ -29,7 +29,7 @@ CHOICES = "logits"
 # Keys that servers add to an answer.
 _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
 _DEPTH = 12  # lists are looked for down to this level of nesting in a line
-_BEFORE = " \t\r\n\"'`([{*_#"  # characters that may come before the answer inside its token
+_BEFORE = " \t\r\n\"'`([{*_#"  # characters that a token may contain before the answer
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
 # a token with this log-probability or less was excluded by sampling: servers write -9999 or -inf
 _CUT = -9000.0
@@ -43,8 +43,8 @@ _SAMPLING = ("temperature", "top_p")
 def columns_of(record: Any) -> Any:
     """Return a line of a known tool as columns.
 
-    The answers of Hugging Face pipelines are those of ``top_k=None`` or of zero-shot
-    classification. In samples of lm-evaluation-harness, the log-likelihoods of the choices are
+    The known answers of Hugging Face pipelines are from zero-shot classification, or from
+    ``top_k=None``. In samples of lm-evaluation-harness, the log-likelihoods of the choices are
     logits. Any other line is returned unchanged.
     """
     if isinstance(record, list):

@@ -267,7 +267,7 @@ def _between(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
-    """Return for each column its bytes in a row group, before compression."""
+    """Return the bytes of each column in a row group, before compression."""
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)
@@ -334,7 +334,7 @@ def find_parts(path: Path) -> list[Part]:
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
-    """Return for each key its value in every part, shape (parts,).
+    """Return the value of each key in every part, shape (parts,).
 
     The values are int64 if all are whole numbers, and float64 with NaN if some are missing. Else
     the values are texts, and a missing value is an empty text.

@@ -21,7 +21,7 @@ from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import open_plain
 
-if TYPE_CHECKING:  # This module needs Pillow, which tables of numbers do not.
+if TYPE_CHECKING:  # This module loads Pillow, and tables of numbers do not need Pillow.
     from PIL import Image
 
 # Some row numbers, and for each array these rows.

@@ -10,7 +10,7 @@ from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
 from covcal_cli.compare.tables import Grid, harm_heads
 
-# auto needs no warning if its ECE exceeds the ECE of the better baseline by at most this
+# auto's ECE may exceed the better baseline's ECE by this without a warning
 TOLERANCE = 0.03
 CAPTION = (
     "Mean ECE in percent. *ratio*: the mean of auto divided by the better mean of none and temp. "

@@ -15,7 +15,7 @@ Corruption = Callable[[Values, float, np.random.Generator], Values]
 
 
 def corrupted(images: Values, name: str, level: float) -> Values:
-    """Return the images corrupted; the random draw is always the same."""
+    """Return the corrupted images; the random draw is always the same."""
     rng = np.random.default_rng(11)
     return np.clip(CORRUPTIONS[name](images, level, rng), 0.0, 1.0).astype(np.float32)
 

@@ -92,7 +92,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
 
 
 def comparability(shift: Shift, source: LabelledRows, target: LabelledRows) -> str:
-    """Return in a few words whether a row has the data and the classifier of the paper."""
+    """Return a few words on whether a row has the data and the classifier of the paper."""
     if shift.name not in PAPER:
         return "not in the paper"
     if STAND_IN in source.origin:
