@@ -12,6 +12,7 @@ from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
+    CostGate,
     EndName,
     EstimatedMetrics,
     Force,
@@ -20,6 +21,7 @@ from covcal_cli.cli.options import (
     MaxWeight,
     Networks,
     Quiet,
+    RowCosts,
     Seed,
     TargetPrior,
     TexFormat,
@@ -57,15 +59,7 @@ def estimate(
         str | None,
         typer.Option(metavar="COLUMN", help="Add the metrics for each value of this column."),
     ] = None,
-    costs: Annotated[
-        Path | None,
-        typer.Option(
-            "--cost",
-            metavar="COSTS.JSON",
-            help="Add the mean cost of a row if every row is accepted. The file has the format of "
-            "covcal decide --cost.",
-        ),
-    ] = None,
+    costs: RowCosts = None,
     target_prior: TargetPrior = "source",
     labels: Annotated[
         LabelsName,
@@ -86,13 +80,7 @@ def estimate(
             "recall:fraud=0.7. Repeats.",
         ),
     ] = None,
-    fail_above: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="cost=MOST",
-            help="Exit with 3 if the cost is estimated above this. Needs --cost.",
-        ),
-    ] = None,
+    fail_above: CostGate = None,
     end: Annotated[
         EndName | None,
         interval_end("Default: low with --fail-below, high with --fail-above."),

@@ -169,6 +169,23 @@ EstimatedMetrics = Annotated[
         "all. The class macro is the mean over classes.",
     ),
 ]
+RowCosts = Annotated[
+    Path | None,
+    typer.Option(
+        "--cost",
+        metavar="COSTS.JSON",
+        help="Add the mean cost of a row if every row is accepted. The file has the format of "
+        "covcal decide --cost.",
+    ),
+]
+CostGate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-above",
+        metavar="cost=MOST",
+        help="Exit with 3 if the cost is estimated above this. Needs --cost.",
+    ),
+]
 EndName = StrEnum("EndName", ["low", "middle", "high"])
 Junit = Annotated[
     Path | None, typer.Option(help="Also write the results of the gates as a JUnit report (XML).")

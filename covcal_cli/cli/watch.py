@@ -12,6 +12,7 @@ from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
+    CostGate,
     EndName,
     EstimatedMetrics,
     FormatName,
@@ -19,6 +20,7 @@ from covcal_cli.cli.options import (
     NetworksOfFeatures,
     Quiet,
     ResultFormat,
+    RowCosts,
     Verbose,
     calibration,
     decision,
@@ -84,6 +86,7 @@ def watch(
         ),
     ] = None,
     metrics: EstimatedMetrics = None,
+    costs: RowCosts = None,
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -157,7 +160,11 @@ def watch(
             "Repeats.",
         ),
     ] = None,
-    end: Annotated[EndName | None, interval_end("Default: low.")] = None,
+    fail_above: CostGate = None,
+    end: Annotated[
+        EndName | None,
+        interval_end("Default: low with --fail-below, high with --fail-above."),
+    ] = None,
     junit: Junit = None,
     output: Annotated[
         Path | None,
@@ -230,7 +237,7 @@ def watch(
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.records import write_document
-    from covcal_cli.report.metric_estimates import metric_limit
+    from covcal_cli.report.metric_estimates import cost_limit, metric_limit
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
     from covcal_cli.watch.watch import WatchSettings
@@ -244,8 +251,8 @@ def watch(
         format=format,
         junit=junit,
         force=force,
-        has_gates=bool(fail_on or fail_below),
-        gate_options="--fail-on or --fail-below",
+        has_gates=bool(fail_on or fail_below or fail_above),
+        gate_options="--fail-on, --fail-below or --fail-above",
         more={"--plot": plot},
         appended={"--history": history},
     )
@@ -290,8 +297,12 @@ def watch(
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
     (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
     limits = parsed(fail_below, metric_limit, "--fail-below")
+    wanted = tuple(dict.fromkeys([*wanted, *(metric for metric, _, _ in limits)]))
+    limits += parsed(fail_above, cost_limit, "--fail-above")
+    if fail_above and costs is None:
+        raise typer.BadParameter("needs --cost", param_hint="--fail-above")
     if end is not None and not limits:
-        raise typer.BadParameter("needs --fail-below", param_hint="--end")
+        raise typer.BadParameter("needs --fail-below or --fail-above", param_hint="--end")
     with usage():
         settings = WatchSettings(
             by=by,
@@ -302,12 +313,12 @@ def watch(
             stable=stable,
             segment=segment,
             target_labels=target_labels,
-            metrics=tuple(dict.fromkeys([*wanted, *(metric for metric, _, _ in limits)])),
+            metrics=wanted,
             allow_other_preprocessing=allow_other_preprocessing,
         )
     with report.errors_in_report():
         inputs = [*(files or []), calibration]
-        report.check([*inputs, *(path for path in (labels, decide) if path is not None)])
+        report.check([*inputs, *(path for path in (labels, decide, costs) if path is not None)])
         compare_one = partial(
             compare,
             files or [],
@@ -317,6 +328,7 @@ def watch(
             networks=networks,
             labels=labels,
             decide=decide,
+            costs=costs,
             join=join,
             force=force,
             wrote=console.wrote,

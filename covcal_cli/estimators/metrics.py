@@ -98,6 +98,8 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
         if name == "all" and not colon:
             wanted += [(metric, None) for metric in METRIC_NAMES]
             continue
+        if name == COST:
+            raise ValueError("the cost needs a file of costs: pass --cost COSTS.JSON instead")
         if name not in METRIC_NAMES or (colon and not of):
             raise ValueError(
                 f"{shown(part.strip())} must be METRIC or METRIC:CLASS, where METRIC is one of "
@@ -124,13 +126,14 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return which metrics and classes the estimates are about."""
+    """Return which metrics and classes the estimates are about, without the cost."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
         if estimate.class_name is None and estimate.metric in CLASS_METRICS
         else (estimate.metric, estimate.class_name)
         for estimate in estimates
+        if estimate.metric != COST
     )
 
 

@@ -45,6 +45,7 @@ from covcal_cli.estimators.inputs import (
 from covcal_cli.estimators.metrics import (
     MetricEstimate,
     Wanted,
+    cost_estimate,
     expected_metrics,
     unknown_metrics,
 )
@@ -80,10 +81,13 @@ class SourceRows:
         accuracy: PeriodAccuracy | None,
         wanted: Sequence[Wanted],
         classes: Sequence[str],
+        costs: Float64s | None,
     ) -> Iterator[MetricEstimate]:
         """Estimate metrics on rows with these logits, (n, K), at the estimated accuracy."""
         if accuracy is None:
             yield from unknown_metrics(wanted, classes, len(logits))
+            if costs is not None:
+                yield cost_estimate(None, len(logits))
             return
         inputs = EstimatorInputs(
             self.logits,
@@ -98,7 +102,7 @@ class SourceRows:
             offsets = prior_offsets(self.prior, self.labels)
         ends = accuracy.accuracy, accuracy.low, accuracy.high
         estimate = Estimate("combined", *ends, ASSUMPTION)
-        yield from expected_metrics(inputs, estimate, wanted, classes, offsets)
+        yield from expected_metrics(inputs, estimate, wanted, classes, offsets, costs=costs)
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
         """Estimate the accuracy on rows with these logits, (n, K); None if there are too few."""

@@ -104,7 +104,12 @@ class FileLabels:
         return PeriodLabels(int(inside.sum()), accuracy, size)
 
     def metrics(
-        self, target: Domain, rows: Rows, wanted: Sequence[Wanted], classes: Sequence[str]
+        self,
+        target: Domain,
+        rows: Rows,
+        wanted: Sequence[Wanted],
+        classes: Sequence[str],
+        costs: Float64s | None,
     ) -> tuple[MetricEstimate, ...]:
         """Estimate metrics on some rows, of which at least one has a label."""
         draw = self.draw
@@ -130,7 +135,10 @@ class FileLabels:
         some[thinned(np.arange(labelled), MOST_FITTED, draw.seed)] = True
         few = thinned(np.arange(len(of_frame)), MOST_FITTED, draw.seed)
         scaling, _ = posterior(of_frame[few], logits[some], part.without(~some), None)
-        return tuple(metrics_by_labels(part, of_frame, logits, scaling, accuracy, wanted, classes))
+        estimates = metrics_by_labels(
+            part, of_frame, logits, scaling, accuracy, wanted, classes, costs=costs
+        )
+        return tuple(estimates)
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:

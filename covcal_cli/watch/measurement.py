@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.inputs import (
     MAX_VALUES,
 )
-from covcal_cli.estimators.metrics import MetricEstimate, Wanted, has_metrics, wanted_again
+from covcal_cli.estimators.metrics import COST, MetricEstimate, Wanted, has_metrics, wanted_again
 from covcal_cli.files import as_word
 from covcal_cli.forecast import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
@@ -80,6 +80,7 @@ class Standard:
     segments: Segments | None = None  # the segments of periods, if the user asked for them
     decision: WatchedDecision | None = None
     metrics: Sequence[Wanted] = ()  # metrics to estimate for every period
+    costs: Float64s | None = None  # (K, K), by true and predicted class, for the cost of periods
 
 
 def standard_of(
@@ -224,8 +225,8 @@ def measurements_of(
 ) -> Iterator[Measurement]:
     """Yield every period of an open file, as `measurements` does."""
     target = file.require_target()
-    if standard.metrics:
-        file.require_all_classes("--metrics")
+    if standard.metrics or standard.costs is not None:
+        file.require_all_classes("--metrics" if standard.metrics else "--cost")
     scaled = scaled_logits(
         file,
         {"": standard.calibration},
@@ -304,20 +305,24 @@ def _with_metrics(
 ) -> Measured:
     """Add metrics to a period: from `labels` if there are new labels, else estimated.
 
-    Metrics that the history already has are not estimated again.
+    Metrics that the history already has are not estimated again, except the cost, because the
+    costs may have changed.
     """
-    classes = standard.calibration.classes
-    recorded = wanted_again(entry.metrics, classes)
-    wanted = tuple(dict.fromkeys([*standard.metrics, *recorded]))
+    classes, costs = standard.calibration.classes, standard.costs
+    wanted = tuple(dict.fromkeys([*standard.metrics, *wanted_again(entry.metrics, classes)]))
+    recorded = [metric for metric in entry.metrics if costs is None or metric.metric != COST]
     metrics: Iterable[MetricEstimate]
-    if labels is not None and wanted:
-        metrics = labels.metrics(target, cut.rows, wanted, classes)
-    elif has_metrics(entry.metrics, wanted, classes):
+    if labels is not None and (wanted or costs is not None):
+        by_labels = labels.metrics(target, cut.rows, wanted, classes, costs)
+        metrics = [*recorded, *by_labels]
+    elif costs is None and has_metrics(recorded, wanted, classes):
         return entry
     else:
         logits = target.logits(_sample(target, cut, standard.calibration.seed))
-        of_source = standard.source.metrics(logits, entry.estimate, standard.metrics, classes)
-        metrics = [*of_source, *entry.metrics]
+        of_source = standard.source.metrics(
+            logits, entry.estimate, standard.metrics, classes, costs
+        )
+        metrics = [*of_source, *recorded]
     by_key = {(metric.metric, metric.class_name): metric for metric in metrics}
     return replace(entry, metrics=tuple(by_key.values()))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
 from covcal_cli.estimators.metrics import Wanted
 from covcal_cli.files import as_word, leaves_folder_of
@@ -94,6 +95,7 @@ def watch(
     networks: Path | None = None,
     labels: Path | None = None,
     decide: Path | None = None,
+    costs: Path | None = None,
     join: bool = False,
     force: bool = False,
     wrote: Callable[[Path], None] = lambda _: None,
@@ -119,6 +121,9 @@ def watch(
         A CSV with labels that arrived late: columns id and label.
     decide : Path, optional
         A decide.json made with this calibration, whose promise is tested too.
+    costs : Path, optional
+        A costs.json as `decide` reads it. With it, every period has the mean cost of a row if every
+        row is accepted.
     join : bool
         Whether to add further rows to a period that is in the history already.
     force : bool
@@ -149,7 +154,8 @@ def watch(
     if settings.segment is not None:
         level = 1 / settings.threshold
         standard = with_segments(standard, settings.segment, settings.tolerance, level)
-    standard = replace(standard, metrics=settings.metrics)
+    wrong = None if costs is None else read_costs(costs, calibration.classes).wrong
+    standard = replace(standard, metrics=settings.metrics, costs=wrong)
     if decide is not None:
         standard = replace(standard, decision=watched_decision(decide, document))
     used = WatchedCalibration(document, standard.sha256, calibration.method_used)

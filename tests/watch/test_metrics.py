@@ -12,6 +12,7 @@ from sklearn import metrics as sklearn
 import covcal_cli.api as covcal
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.estimators.metrics import MetricEstimate, parse_metrics
 from covcal_cli.watch.period import Watched
 from covcal_cli.watch.watch import WatchSettings, watch
@@ -65,6 +66,14 @@ def late(folder: Path, rows: int) -> Path:
     return path
 
 
+def costs_json(folder: Path, wrong: float = 10) -> Path:
+    """Write costs that depend on the pair of classes."""
+    pair = {"true": CLASSES[0], "predicted": CLASSES[1], "cost": 3}
+    path = folder / f"costs-{wrong}.json"
+    path.write_text(json.dumps({"review": 1, "wrong": wrong, "pairs": [pair]}), encoding="utf-8")
+    return path
+
+
 class TestWithoutLabels:
     def test_the_numbers_are_those_of_estimate(self, made: Path, tmp_path: Path) -> None:
         """The same source rows, and the period as the target."""
@@ -72,9 +81,11 @@ class TestWithoutLabels:
         target["split"][:] = 0
         source = clusters_domain("source", sizes=SIZES)
         write_features(tmp_path / "both.h5", source=source, target=target)
-        expected = estimate(tmp_path / "both.h5", metrics=parse_metrics(METRICS)).metrics
-        metrics = of_last(watched(made, "w1.h5", metrics=METRICS))
-        assert len(expected) == len(metrics) == 9
+        costs = costs_json(tmp_path)
+        wanted = parse_metrics(METRICS)
+        expected = estimate(tmp_path / "both.h5", metrics=wanted, costs=costs).metrics
+        metrics = of_last(watched(made, "w1.h5", metrics=METRICS, costs=costs))
+        assert len(expected) == len(metrics) == 10
         for metric in expected:
             own = metrics[metric.metric, metric.class_name]
             assert numbers(own) == pytest.approx(numbers(metric), abs=1e-6)
@@ -158,6 +169,33 @@ class TestGates:
         few = command("watch", "few.h5", "--fail-below", "recall:class 1=0.2", cwd=folder)
         assert "skipped on few: recall:class 1 has no number" in few.require_success().out
 
+    def test_other_costs_replace_the_cost_of_a_known_period(self, folder: Path) -> None:
+        history = folder / "h.jsonl"
+        for wrong in (10, 20):
+            costs = costs_json(folder, wrong)
+            alone = of_last(watched(folder, "w0.h5", costs=costs))
+            known = of_last(watched(folder, "w0.h5", history=history, costs=costs))
+            assert numbers(known["cost", None]) == numbers(alone["cost", None])
+        more = of_last(watched(folder, "w0.h5", metrics="f1", history=history))
+        assert more["cost", None] == known["cost", None]
+
+    def test_labels_measure_the_cost(self, folder: Path) -> None:
+        """With every label, it is the mean cost of the rows."""
+        costs = costs_json(folder)
+        metrics = of_last(watched(folder, "w0.h5", costs=costs, target_labels=True))
+        target = clusters_domain("later", sizes=WEEK, seed=0)
+        of = read_costs(costs, CLASSES).wrong
+        paid = of[target["labels"], target["logits"].argmax(axis=1)].mean()
+        assert numbers(metrics["cost", None]) == pytest.approx([paid] * 3)
+
+    def test_a_cost_has_a_gate_in_every_period(self, made: Path) -> None:
+        cost = of_last(watched(made, "w1.h5", costs=(costs := costs_json(made))))["cost", None]
+        limit = ("--cost", costs, "--fail-above", f"cost={cost.value}")
+        assert command("watch", "w1.h5", *limit, "--end", "middle", cwd=made).code == 0
+        done = command("watch", "w1.h5", *limit, cwd=made)
+        assert done.code == 3
+        assert "FAILED by the high end on w1" in done.out
+
     def test_a_joined_period_is_skipped(self, folder: Path) -> None:
         command("watch", "w0.h5", "--history", "h.jsonl", cwd=folder).require_success()
         more = ("--history", "h.jsonl", "--join", "--fail-below", "accuracy=0.99")
@@ -169,6 +207,8 @@ class TestGates:
         [
             (["--end", "low"], 2, "--end"),
             (["--metrics", "recal"], 2, "'recal' must be METRIC"),
+            (["--metrics", "cost"], 2, "pass --cost COSTS.JSON instead"),
+            (["--fail-above", "cost=3"], 2, "needs --cost"),
             (["--fail-below", "cost=3"], 2, "--fail-above"),
             (["--metrics", "recall:cat"], 1, "recall:cat names no class of the file"),
         ],
