@@ -615,8 +615,14 @@ def test_a_copy_with_labels_shares_what_labels_have_in_common(picked: Path) -> N
             "the labels may not have moved with them",
         ),
         (lambda lines: [x | dict.fromkeys(TRUTH, "") for x in lines], "has no labels yet"),
+        (
+            lambda lines: [
+                x | {n: "" for n in TRUTH if x[n] in ("0", "no", "False")} for x in lines
+            ],
+            "has no 0, and an empty cell means",
+        ),
     ],
-    ids=["maybe", "empty", "inclusion", "lacking", "unknown", "line", "sorted", "moved", "nothing"],
+    ids=["maybe", "empty", "inclusion", "lacking", "unknown", "line", "sorted", "moved", "nothing", "ticked"],
 )
 def test_a_sheet_that_was_changed_is_refused(change: Any, message: str, picked: Path) -> None:
     sheet, before = filled(picked), (picked / "features.h5").read_bytes()

@@ -63,6 +63,7 @@ from covcal_cli.maths.acceptance import (
 )
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
+from covcal_cli.multilabel import current_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import Input
 
@@ -329,10 +330,10 @@ class _Labelled:
         """Return why the labels cannot be used for a promise, or None."""
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
-                return (
-                    "its rows were picked to estimate the accuracy, so they cannot make a promise: "
-                    "pick rows with covcal pick --for decide.json"
-                )
+                why = "its rows were picked to estimate the accuracy, so they cannot make a promise"
+                if current_label() is not None:
+                    return f"{why}. With several labels, no rows can be picked for a promise"
+                return f"{why}: pick rows with covcal pick --for decide.json"
             return (
                 "it has no labelled rows: run covcal pick --for decide.json, label the rows, and "
                 "run covcal label"

@@ -39,7 +39,7 @@ from covcal_cli.labels.filled_sheet import (
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import predicted_names, region_of
 from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_texts
-from covcal_cli.multilabel import current_label, for_each_label
+from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 
 RESOLVE = ("first", "last", "drop", "majority")
 _SHOWN = 5  # the most rows that a message names
@@ -172,7 +172,14 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
         else:
             fault = f"has the column {LABEL_PREFIX}{name}, which is no label of the file: remove it"
         raise CovcalError(f"{sheet.path} {fault}")
-    return {name: sheet.of_label(name) for name in names} if names else {"": sheet}
+    by_label = {name: sheet.of_label(name) for name in names} if names else {"": sheet}
+    values = {cell for of_label in by_label.values() for cell in of_label.labels}
+    if names and values == {"", CLASSES[1]}:
+        raise CovcalError(
+            f"{sheet.path} has no 0, and an empty cell means that the answer is not known: write 0 "
+            "where a row does not have the label"
+        )
+    return by_label
 
 
 def _require_beside_rows(

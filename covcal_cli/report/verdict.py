@@ -464,7 +464,8 @@ def unmeasured_action(
         ends = estimates["accuracy_low"], estimates["accuracy_high"]
     if count:
         warnings = "there is a warning" if count == 1 else f"there are {count} warnings"
-        return "mixed", f"Label 50 rows first: {warnings}"
+        rows = "50 rows first" if calibration.labelled_rows is None else "more rows"
+        return "mixed", f"Label {rows}: {warnings}"
     if calibration.labelled_rows is not None:
         return "mixed", (
             f"Use the calibration: it is fitted to {calibration.labelled_rows.n} labels. Measure "
