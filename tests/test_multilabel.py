@@ -622,7 +622,7 @@ def test_a_copy_with_labels_shares_what_labels_have_in_common(picked: Path) -> N
             "has no 0, and an empty cell means",
         ),
     ],
-    ids=["maybe", "empty", "inclusion", "lacking", "unknown", "line", "sorted", "moved", "nothing", "ticked"],
+    ids=["maybe", "blank", "chance", "lack", "cow", "line", "sorted", "moved", "none", "ticked"],
 )
 def test_a_sheet_that_was_changed_is_refused(change: Any, message: str, picked: Path) -> None:
     sheet, before = filled(picked), (picked / "features.h5").read_bytes()
