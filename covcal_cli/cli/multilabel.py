@@ -35,7 +35,8 @@ def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool 
     rows, gaps = [], {}
     of_verdict: dict[str, list[str]] = {}
     for label, calibration in calibrations.items():
-        of_verdict.setdefault(unmeasured_action(calibration)[1], []).append(label)
+        advice = unmeasured_action(calibration)[1].partition(":")[0]  # without the reason
+        of_verdict.setdefault(advice, []).append(label)
         before, after = calibration.target_confidence
         estimates = calibration.estimates.get("labelled", calibration.estimates)
         accuracy, source = estimates.get("accuracy"), calibration.source_accuracy
