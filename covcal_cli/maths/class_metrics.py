@@ -125,7 +125,8 @@ def _auroc(rows: ClassRows) -> Derivative:
 CLASS_METRICS: Mapping[str, ClassMetric] = {
     "precision": ClassMetric(_precision, ("predicted",)),
     "recall": ClassMetric(_recall, ("positives",)),
-    "f1": ClassMetric(_f1, ("predicted", "positives")),
+    # The F1 of a class that is never predicted is 0, as in scikit-learn.
+    "f1": ClassMetric(_f1, ("positives",)),
     "specificity": ClassMetric(_specificity, ("negatives",)),
     "auroc": ClassMetric(_auroc, ("positives", "negatives")),
 }

@@ -192,6 +192,18 @@ def test_a_class_with_too_few_rows_has_no_number() -> None:
     assert found["recall", None].value == pytest.approx(np.mean(seen))
 
 
+def test_a_class_that_is_never_predicted_has_an_f1_of_0() -> None:
+    """Its precision has no number. The mean of F1 includes it, as scikit-learn's does."""
+    inputs = inputs_of()
+    logits = inputs.target_logits.copy()
+    logits[:, 2] = np.minimum(logits[:, 2], logits[:, :2].max(axis=1) - 0.01)
+    found = by_name(replace(inputs, target_logits=logits), "precision,f1")
+    assert found["precision", "eel"].value is None
+    assert found["f1", "eel"].value == 0
+    seen = [ends(found["f1", label])[1] for label in CLASSES]
+    assert found["f1", None].value == pytest.approx(np.mean(seen))
+
+
 def test_given_class_frequencies_move_the_metrics() -> None:
     """A class that is more frequent has a higher precision."""
     inputs = inputs_of()
