@@ -8,7 +8,7 @@ rows of each domain, and TorchCP's predictor 500, because it computes one row at
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -52,7 +52,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, x: Float64s) -> Labels:
         """Return the most probable class."""
-        return np.asarray(x).argmax(axis=1)
+        return np.asarray(np.asarray(x).argmax(axis=1))
 
 
 def certified(confidence: Float64s, right: Booleans, error: float) -> float:
@@ -152,7 +152,7 @@ def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float
         return [float(accepted.mean()), float(rate > error)]
 
     def mean_of(values: list[list[float]]) -> list[float]:
-        return np.mean(values, axis=0).tolist()
+        return [float(value) for value in np.mean(values, axis=0)]
 
     numbers += accept(certified(shares.max(axis=1), shares.argmax(axis=1) == labels, error))
     draws = [np.random.default_rng(draw).permutation(len(truth)) for draw in range(DRAWS)]
@@ -171,7 +171,7 @@ def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float
     def size_of(pair: tuple[float, float]) -> list[float]:
         return [pair[0], pair[1] / new.n_classes]
 
-    for call in (
+    calls: tuple[Callable[[], list[float]], ...] = (
         lambda: sets(sets_of_mapie(shares, labels, new_shares)),
         lambda: mean_of(
             [sets(sets_of_mapie(new_shares[i[:25]], truth[i[:25]], new_shares)) for i in draws]
@@ -179,7 +179,8 @@ def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float
         lambda: size_of(
             sets_of_torchcp((features, logits), labels, (new_features, new_logits), truth)
         ),
-    ):
+    )
+    for call in calls:
         try:
             numbers += call()
         except (ValueError, RuntimeError, IndexError) as failure:
