@@ -29,7 +29,14 @@ from covcal_cli.maths.networks import (
     read_networks,
     unfit,
 )
-from covcal_cli.maths.softmax import ForecasterName, Scaling, Softmax, class_major, log_mean_softmax
+from covcal_cli.maths.softmax import (
+    ForecasterName,
+    Scaling,
+    Softmax,
+    class_major,
+    log_mean_softmax,
+    top_confidence,
+)
 from covcal_cli.maths.source_accuracy import CHECKS, SourceAccuracy
 from covcal_cli.multilabel import current_label
 from covcal_cli.records import Guard
@@ -197,8 +204,11 @@ class ScaledLogits:
         """Yield predicted labels and their calibrated probabilities, in blocks."""
         for block in domain.blocks(rows, "logits", *self.reads):
             logits = domain.logits(block)
-            labels = logits.argmax(axis=1)
-            yield labels, self.scaling.confidence(self._blocks(domain, block, logits), labels)
+            if self.scaling.can_move_the_top:
+                labels = logits.argmax(axis=1)
+                yield labels, self.scaling.confidence(self._blocks(domain, block, logits), labels)
+            else:
+                yield top_confidence(logits, self.scaling.temperature)
 
     def mean_confidence(self, domain: Domain, *splits: str) -> float:
         """Return the mean calibrated confidence of the rows in `splits`."""

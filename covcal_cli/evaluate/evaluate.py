@@ -13,7 +13,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Integers, Labels, Rows
+from covcal_cli.arrays import Floats, Integers, Labels, Rows
 from covcal_cli.errors import (
     CovcalError,
     TooFewRowsError,
@@ -61,7 +61,7 @@ from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.groups import ColumnGroups, joined_groups
 from covcal_cli.labels.draws import MARKED
 from covcal_cli.labels.target_labels import target_labels
-from covcal_cli.maths.softmax import Scaling, Softmax, class_major
+from covcal_cli.maths.softmax import Scaling, Softmax, class_major, top_class
 from covcal_cli.records import Input
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
@@ -507,14 +507,14 @@ def _read(
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
-            top = _top_class(parts["original"])
+            top = top_class(parts["original"])
             # the classifier's labels are the same for all calibrations
             labelled = LabelledRows(top, labels[part])
             counted: dict[Version, ConfidenceBlock] = {}
             for version, scaled in versions.items():
                 forecast = scaled.scaling.forecast([parts[key] for key in scaled.keys])
                 if predictions == "own":
-                    labelled = LabelledRows(_top_class(forecast.logits), labels[part])
+                    labelled = LabelledRows(top_class(forecast.logits), labels[part])
                 decision = collector.decision
                 if decision is not None and version == Version(decision.calibration):
                     decision.add(forecast, top, labels[part])
@@ -523,20 +523,6 @@ def _read(
                 )
             collector.add_pairs(counted, top)
     return unlabelled
-
-
-def _top_class(logits: Float64s) -> Labels:
-    """Return the first class whose logit is 0, which is the highest logit.
-
-    The maximum of small integers is many times faster than argmax along the first axis.
-    """
-    classes = len(logits)
-    if classes > np.iinfo(np.uint8).max:
-        return np.asarray(logits.argmax(axis=0), dtype=np.int64)
-    ranks = (logits == 0).view(np.uint8)
-    ranks *= np.arange(classes, 0, -1, dtype=np.uint8)[:, None]
-    top: Labels = classes - ranks.max(axis=0).astype(np.int64)
-    return top
 
 
 def _without_fitted(

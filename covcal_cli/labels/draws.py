@@ -48,6 +48,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covcal_cli.arrays import (
     UNKNOWN_LABEL,
@@ -339,7 +340,7 @@ FLOOR = 0.2  # the share of the draw in which every row has the same probability
 _ROUNDING = 1e-9  # the largest rounding error of a sum of lengths
 _SIGMAS = 6.0  # the largest error of an estimated population, in standard errors
 _BANDS = 5  # number of bands into which rows are divided by score
-_CHUNK = 1 << 18  # rows processed at a time
+_CHUNK = 1 << 16  # rows processed at a time
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
@@ -355,14 +356,16 @@ def inclusion_rule(
     - `parts`: returns the scores of all N rows, in [0, 1], in parts; it is called several times.
     - `n`: number of rows to draw, from 1 to N.
     """
-    total, N = 0.0, 0
+    total, N, largest = 0.0, 0, np.zeros(1)
     for scores in parts():
-        total, N = total + float(_spread(scores).sum()), N + len(scores)
+        spread = _spread(scores)
+        total, N = total + float(spread.sum()), N + len(scores)
+        largest[0] = max(largest[0], spread.max(initial=0))
 
-    def size(scores: Float64s) -> Float64s:
+    def size(spread: Float64s) -> Float64s:
         if total == 0:
-            return np.full(len(scores), 1 / N)
-        return np.asarray((1 - FLOOR) * _spread(scores) / total + FLOOR * (1 / N))
+            return np.full(len(spread), 1 / N)
+        return np.asarray((1 - FLOOR) * spread / total + FLOOR * (1 / N))
 
     # A row whose probability would be above 1 is certain to be drawn. The other rows share what is
     # left of the draw, and may then become certain too. Each round stores how many rows are left to
@@ -376,10 +379,11 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    while True:
+    # If the largest size is not certain, no row is. This saves a pass over all rows.
+    while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():
-            sizes = size(scores)
+            sizes = size(_spread(scores))
             is_out = is_certain(sizes)
             certain, rest = certain + int(is_out.sum()), rest + float(sizes[~is_out].sum())
         if rounds and certain == n - rounds[-1][0]:
@@ -387,7 +391,7 @@ def inclusion_rule(
         rounds.append((n - certain, max(rest, 1e-300)))
 
     def probabilities(scores: Float64s) -> Float64s:
-        sizes, (left, length) = size(scores), rounds[-1]
+        sizes, (left, length) = size(_spread(scores)), rounds[-1]
         return np.where(is_certain(sizes), 1.0, left * sizes / length)
 
     return probabilities
@@ -421,54 +425,76 @@ def _spread(scores: Float64s) -> Float64s:
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
     """Yield row numbers, in parts, in an order in which neighbours are similar.
 
-    A part is a band: rows with nearly equal scores. Within a band, rows are sorted by predicted
-    class and then by score. Every second band is reversed, so that neighbours on both sides of a
-    border are similar too. Rows with equal scores on a border are divided by their number: the
-    first rows belong to the lower band.
+    Rows are divided into bands with nearly equal scores; a band is yielded in one or more parts.
+    Within a band, rows are sorted by predicted class and then by score. Every second band is
+    reversed, so that neighbours on both sides of a border are similar too. Rows with equal scores
+    on a border are divided by their number: the first rows belong to the lower band.
 
     - `scores`, (N,): the scores, or any increasing function of them.
     - `predictions`, (N,): predicted classes, as signed integers.
     """
     n = len(scores)
-    ranks = [-(-band * n // _BANDS) for band in range(_BANDS + 1)]
-    cuts = [rank for rank in ranks if rank < n]
-    values = dict(zip(cuts, np.partition(scores, cuts)[cuts].tolist(), strict=True))
-    reached = np.ones(n, dtype=np.bool_)
-    for band, rank in enumerate(ranks[1:]):
-        following = np.zeros(n, dtype=np.bool_)
-        if rank < n:
-            following = _from_rank(scores, rank, values[rank])
-        reached &= ~following
-        places: Integers = np.flatnonzero(reached).astype(np.int32 if n < 1 << 31 else np.int64)
-        reached = following
-        forth = -1 if band % 2 else 1
-        places = places[_ascending(forth * scores[places])]
-        yield places[np.argsort(forth * predictions[places], kind="stable")]
+    cuts = [-(-band * n // _BANDS) for band in range(1, _BANDS)]
+    bands = _bands_of(scores, [cut for cut in cuts if cut < n])
+    for band in range(_BANDS):
+        places: Integers = np.flatnonzero(bands == band).astype(np.int32 if n < 1 << 31 else int)
+        yield from _in_band(places, scores, predictions, is_reversed=bool(band % 2))
 
 
-def _ascending(scores: Floats) -> Integers:
-    """Return the order of the scores, ascending, shape (n,); equal scores keep their order."""
-    if scores.dtype != np.float32 or len(scores) >= 1 << 32:
-        return np.argsort(scores, kind="stable")
-    # Each score becomes a whole number, with its place in the lower half. np.sort sorts these
-    # numbers several times faster than a stable np.argsort sorts the scores.
-    bits = (scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
-    ascending = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
-    numbers = ascending.astype(np.uint64) << np.uint64(32)
-    numbers |= np.arange(len(scores), dtype=np.uint64)
-    numbers.sort()
-    return (numbers & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
-def _from_rank(scores: Floats, rank: int, value: float) -> Booleans:
-    """Return which rows have this rank or a higher one; `value` is the score at the rank."""
-    above: Booleans = scores > value
-    skipped = rank - int(np.count_nonzero(scores < value))
+def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the band of each row, (N,). A band begins at each cut, which is the rank of a row."""
+    ordered = np.sort(scores)
+    values = ordered[list(cuts)]
+    # for each cut: how many of the rows with the score at the cut belong to the lower band
+    skipped = [
+        cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
+    ]
+    del ordered  # saves memory
+    bands = np.zeros(len(scores), dtype=np.uint8)
     for start in range(0, len(scores), _CHUNK):
-        ties = start + np.flatnonzero(scores[start : start + _CHUNK] == value)
-        above[ties[skipped:]] = True
-        skipped = max(0, skipped - len(ties))
-    return above
+        part = scores[start : start + _CHUNK]
+        for number, value in enumerate(values):
+            reached = part > value
+            ties = np.flatnonzero(part == value)
+            reached[ties[skipped[number] :]] = True
+            skipped[number] = max(0, skipped[number] - len(ties))
+            bands[start : start + _CHUNK] += reached
+    return bands
+
+
+def _in_band(
+    places: Integers, scores: Floats, predictions: AnyArray, *, is_reversed: bool
+) -> Iterator[Integers]:
+    """Yield the rows of a band in parts, by predicted class and then by score.
+
+    Both are descending if `is_reversed`. Rows that are equal in both keep their order.
+    """
+    size = len(places)
+    highest = int(predictions.max(initial=0))
+    place_bits, class_bits = max(1, size - 1).bit_length(), highest.bit_length()
+    if scores.dtype != np.float32 or place_bits + class_bits > 32:
+        sign = -1 if is_reversed else 1
+        order = np.lexsort((sign * scores[places], sign * predictions[places]))
+        yield places[order]
+        return
+    # Whole numbers of class, score and place in the band. Sorting these is several times faster
+    # than sorting rows.
+    numbers = np.empty(size, dtype=np.uint64)
+    for start in range(0, size, _CHUNK):
+        part = places[start : start + _CHUNK]
+        bits = (scores[part] + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
+        ascending = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+        classes = predictions[part].astype(np.uint64)
+        if is_reversed:
+            ascending, classes = ~ascending, highest - classes
+        in_order = (classes << np.uint64(32)) | ascending
+        numbers[start : start + _CHUNK] = (in_order << np.uint64(place_bits)) | np.arange(
+            start, start + len(part), dtype=np.uint64
+        )
+    numbers.sort()
+    for start in range(0, size, _CHUNK):
+        mask = np.uint64((1 << place_bits) - 1)
+        yield places[(numbers[start : start + _CHUNK] & mask).astype(np.int64)]
 
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
@@ -519,16 +545,18 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
 
     start = 0
     for numbers, probabilities in parts:
+        places, count = np.arange(start, start + len(numbers)), len(numbers)
         is_certain = probabilities == 1
-        places = np.flatnonzero(is_certain)
-        certain += zip((start + places).tolist(), numbers[places].tolist(), strict=True)
-        others = np.flatnonzero(~is_certain)
+        if is_certain.any():
+            certain += zip(places[is_certain].tolist(), numbers[is_certain].tolist(), strict=True)
+            places, numbers = places[~is_certain], numbers[~is_certain]
+            probabilities = probabilities[~is_certain]
         rows = [
             np.concatenate([old[first:], new])
-            for old, new in zip(rows, (start + others, numbers[others]), strict=True)
+            for old, new in zip(rows, (places, numbers), strict=True)
         ]
-        edges = np.concatenate([edges[first:], edges[-1] + np.cumsum(probabilities[others])])
-        start, first = start + len(numbers), 0
+        edges = np.concatenate([edges[first:], edges[-1] + np.cumsum(probabilities)])
+        start, first = start + count, 0
         while (last := _reaching(edges, len(winners))) < len(rows[0]):
             draw_one(last)
     # By rounding, the last stratum may be a little too short.

@@ -173,6 +173,33 @@ def softmax(block: Float64s, temperature: float) -> Softmax:
     return Softmax(block, temperature, np.log(sums), probabilities)
 
 
+def top_class(block: Float64s) -> Labels:
+    """Return the first class with the highest logit of each row of a block from `class_major`.
+
+    The maximum of small integers is many times faster than argmax along the first axis.
+    """
+    classes = len(block)
+    if classes > np.iinfo(np.uint8).max:
+        return np.asarray(block.argmax(axis=0), dtype=np.int64)
+    ranks = (block == 0).view(np.uint8)
+    ranks *= np.arange(classes, 0, -1, dtype=np.uint8)[:, None]
+    top: Labels = classes - ranks.max(axis=0).astype(np.int64)
+    return top
+
+
+def top_confidence(logits: Floats, temperature: float) -> tuple[Labels, Float64s]:
+    """Return the first class with the highest logit of each row, (m, K), and its softmax(z / T)."""
+    labels, confidence = np.empty(len(logits), dtype=np.int64), np.empty(len(logits))
+    start = 0
+    for part in blocks_of(logits)():
+        block, rows = class_major(part), slice(start, start + len(part))
+        labels[rows] = top_class(block)
+        # the numerator is e^0
+        confidence[rows] = 1 / exp(block if temperature == 1 else block / temperature).sum(axis=0)
+        start = rows.stop
+    return labels, confidence
+
+
 def log_mean_softmax(members: Floats) -> Float64s:
     """Return log mean_m softmax(z_m), shape (K, n), of members' logits (M, n, K).
 
