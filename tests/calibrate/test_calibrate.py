@@ -578,27 +578,6 @@ def test_weights_that_are_all_0_are_told_with_the_remedy() -> None:
         assert guard.sentence.startswith("all importance weights are 0")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "is not JSON"),
-        ("[]", "has schema None"),
-        ('{"schema": "covcal.calibration/2"}', "has schema 'covcal.calibration/2'"),
-        ('{"schema": "covcal.metrics/1"}', "this version reads covcal.calibration/1"),
-        ('{"schema": "covcal.calibration/1"}', "is damaged"),
-        ("", "is empty"),
-        ("\udcff", "is not JSON"),
-    ],
-)
-def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """Other schemas, other JSON, no JSON, no text: each says what it is and what to run."""
-    path = tmp_path / "cal.json"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(CovcalError, match=message) as caught:
-        read_calibration(path)
-    assert "calibrat" in str(caught.value)
-
-
 @pytest.mark.parametrize(("domain", "value"), [("source", np.nan), ("target", np.inf)])
 def test_logits_that_are_no_numbers_are_named(tmp_path: Path, domain: str, value: float) -> None:
     """One NaN or infinite logit stops everything with the dataset, the row and its id."""

@@ -393,31 +393,14 @@ def put(name: str, value: Any) -> Edit:
     return lambda content: content.update({name: value})
 
 
+# What test_calibrate.py and test_records.py find odd, in a field each of its own kind.
 DAMAGE: dict[str, Edit] = {
     "no method": lambda content: content.pop("method_used"),
-    "no temperatures": lambda content: content.pop("temperatures"),
-    "no inputs": lambda content: content.pop("inputs"),
-    "temperature a text": put("temperatures", {"forecaster": "warm", "discriminator": []}),
-    "temperature negative": put("temperatures", {"forecaster": -1, "discriminator": []}),
-    "temperature zero": put("temperatures", {"forecaster": 0, "discriminator": []}),
     "temperature not a number": put("temperatures", {"forecaster": np.nan, "discriminator": []}),
-    "temperature infinite": put("temperatures", {"forecaster": np.inf, "discriminator": []}),
-    "temperatures a list": put("temperatures", [1.5]),
-    "unknown forecaster": put("forecaster", "other"),
-    "model a text": put("model", "model.onnx"),
-    "inputs null": put("inputs", None),
-    "inputs a text": put("inputs", "features.h5"),
-    "later schema": put("schema", "covcal.calibration/2"),
-    "metrics instead": put("schema", "covcal.metrics/1"),
-}
-MORE_DAMAGE: dict[str, Edit] = {
-    "unknown forecaster": put("forecaster", "magic"),
-    "method a number": put("method_used", 3),
     "inputs empty": put("inputs", []),
     "model without a hash": put("model", {}),
-    "classes a text": put("classes", "abc"),
-    "classes numbers": put("classes", [0, 1, 2]),
-    "notes a text": put("notes", "abc"),
+    "later schema": put("schema", "covcal.calibration/2"),
+    "metrics instead": put("schema", "covcal.metrics/1"),
 }
 
 
@@ -443,21 +426,15 @@ def damaged(work: Path, edit: Edit) -> list[Outcome]:
 
 class TestDamagedCalibration:
     @pytest.mark.parametrize("kind", DAMAGE)
-    def test_a_field_is_missing_or_odd(self, work: Path, kind: str) -> None:
-        """A cal.json that lacks a field, or has an impossible one, is refused by name."""
-        _, *evaluations = damaged(work, DAMAGE[kind])
+    def test_every_reader_refuses_it(self, work: Path, kind: str) -> None:
+        """Whatever is odd in a cal.json, evaluate refuses it by name, in one line."""
+        inspected, *evaluations = damaged(work, DAMAGE[kind])
         for done in evaluations:
             assert done.error_line().startswith("temp.json ")
+        if kind not in ("later schema", "metrics instead"):  # which inspect describes
+            assert inspected.error_line().startswith("temp.json ")
 
-    @pytest.mark.parametrize("kind", MORE_DAMAGE)
-    def test_every_reader_refuses_it(self, work: Path, kind: str) -> None:
-        """Whatever is odd in a cal.json, inspect and evaluate refuse it by name, in one line."""
-        for done in damaged(work, MORE_DAMAGE[kind]):
-            assert done.error_line().startswith("temp.json ")
-
-    @pytest.mark.parametrize(
-        "content", ["", "{", "[]", "null", "3", "text", "{}", "\0", "\ufeff{}"]
-    )
+    @pytest.mark.parametrize("content", ["", "{", "null", "{}", "\0", "\ufeff{}"])
     def test_no_calibration_at_all(self, work: Path, content: str) -> None:
         """A file that is no JSON, or other JSON, is no calibration."""
         (work / "temp.json").write_text(content)
