@@ -66,7 +66,7 @@ class Tab:
         return self._browser.send(method, self._session, **parameters)
 
     def open(self, url: str) -> None:
-        """Load a page and wait until it is there."""
+        """Load a page and wait until it is complete."""
         self.send("Page.navigate", url=url)
         self._browser.wait("Page.loadEventFired", self._session)
 

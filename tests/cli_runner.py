@@ -101,8 +101,8 @@ def covcal_process(
 ) -> Outcome:
     """Run one command as a process of its own, after the Python statements `before`.
 
-    It is forked from a process that has imported covcal and `modules`; a `fresh` one imports them
-    itself, as a new Python.
+    The process is forked from a process that has imported covcal and `modules`. If `fresh`, it is a
+    new Python instead, which imports them itself.
     """
     if not fresh:
         # Pipes, since a limit on the size of files would hold for files.

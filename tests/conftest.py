@@ -28,7 +28,7 @@ LONGEST = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while modules are loaded: they are there to stay, and take seconds."""
+    """Collect no garbage while modules load: it would take seconds, and modules stay."""
     gc.disable()
     try:
         return (yield)
@@ -72,7 +72,7 @@ def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Pa
 def coarse_posterior() -> Iterator[None]:
     """Fit to labels on a grid of an eighth of its points; test_posterior.py takes the whole grid.
 
-    A fit to labels, with its folds, would be most of the time of the tests that make one.
+    Otherwise, a test that fits to labels would spend most of its time on the fit and its folds.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("covcal_cli.labels.posterior._POINTS", (11, 9))

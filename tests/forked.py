@@ -1,7 +1,7 @@
 """``covcal`` as a process that starts at once: forked from a process that has imported it all.
 
-A new Python takes half a second to import covcal, which is longer than most commands of the tests
-take. A forked process has its own streams, folder, environment and signals, as a new one has.
+A new Python takes half a second to import covcal, longer than most commands of the tests take. Like
+a new process, a forked process has its own streams, folder, environment and signals.
 """
 
 import ast
@@ -185,7 +185,7 @@ def serve(address: str) -> None:
 
 
 def _keep_modules() -> None:
-    """Keep the collector from what is there: a child that looked at it would copy all of it."""
+    """Hide all objects from the garbage collector, or a child would copy them to search them."""
     gc.collect()
     gc.freeze()
 

@@ -1,9 +1,9 @@
 """Small features and adapted files of a made world, for every test that needs an .h5 file.
 
-The world: rows x are normal around `shift` along the first axis, labels are drawn from
-softmax(2 H x), and the classifier's logits are those true logits times an over-confidence that
-grows along the first axis. So T_f is above 1, larger on a shifted target, and the exact importance
-weights are known: log q/p = shift x_0 - shift^2 / 2.
+The world: rows x are normal around `shift` along the first axis, labels are drawn from softmax(2 H
+x), and the classifier's logits are the true logits times an over-confidence that grows along the
+first axis. So T_f is above 1, and larger on a shifted target. The exact importance weights are
+known: log q/p = shift x_0 - shift^2 / 2.
 """
 
 from collections.abc import Mapping
@@ -129,7 +129,7 @@ def write_features(
     class_names: list[str] | None = None,
     attributes: Mapping[str, str | int | float] | None = None,
 ) -> Path:
-    """Write a features file and return `path`; domains that are not given are made ones."""
+    """Write a features file and return `path`; missing domains are made."""
     source = made_domain("source") if source is None else source
     target = made_domain("target", shift=shift) if target is None else target
     domains = {"source": source} if only_source else {"source": source, "target": target}
@@ -146,7 +146,7 @@ def write_adapted(
     class_names: list[str] | None = None,
     attributes: Mapping[str, str | int | float] | None = None,
 ) -> Path:
-    """Write an adapted file and return `path`; domains that are not given are made ones.
+    """Write an adapted file and return `path`; missing domains are made.
 
     A given domain without ``aligned_logits`` is passed through `adapted_domain`.
     """

@@ -1,12 +1,13 @@
 """The console blocks of README.md and of two pages of examples/: run, compared, and written anew.
 
-A block is fenced as ``console``. Its lines that start with ``$ `` are commands; those of one page
-run in one folder that starts as ``covcal demo`` makes it, with two logs of a language model. What
-follows a command is its output, stdout and stderr as a terminal shows them.
+A block is fenced as ``console``. Its lines that start with ``$ `` are commands. All commands of a
+page run in one folder, which ``covcal demo`` makes, with two logs of a language model. What follows
+a command is its output, stdout and stderr as a terminal shows them.
 
 ``python -m tests.readme_blocks`` replaces the blocks whose words have changed. Numbers differ a
-little between machines, so that blocks in which nothing else differs are left as they are; with
-``--all`` they are replaced too. Where README changes, so does the picture that its commands draw.
+little between machines, so blocks that differ only in numbers are left unchanged. With ``--all``
+such blocks are replaced too. If the README changes, the picture that its commands draw is replaced
+too.
 """
 
 import io
@@ -45,7 +46,7 @@ def live(page: str, keep: Path | None = None) -> str:
         else:
             place.mkdir()
         write_logs(place)
-        # No line of progress on a slow machine, as none is shown on a quick one.
+        # A slow machine must print no line of progress either.
         with chdir(place), mock.patch.object(console, "_SECONDS", float("inf")):
             printed = BLOCK.sub(lambda match: _fenced(_run_block(match[1])), page)
         if keep is not None and (place / PICTURE.name).exists():
@@ -54,7 +55,7 @@ def live(page: str, keep: Path | None = None) -> str:
 
 
 def renewed(page: str, printed: str) -> str:
-    """Return a page with those blocks of `printed`, its live form, that differ in their words."""
+    """Return a page with the blocks of `printed`, its new form, whose words differ."""
     blocks = iter(BLOCK.findall(printed))
 
     def chosen(match: re.Match[str]) -> str:

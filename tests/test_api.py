@@ -57,7 +57,7 @@ def only_validation(name: str, logits: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 class TestNames:
     def test_every_name_is_there(self) -> None:
-        """Each public name is found, and a type checker sees the same ones."""
+        """Each public name is found, and a type checker sees the same names."""
         source = Path(covcal.__file__).read_text(encoding="utf-8")
         typed = {
             alias.name
@@ -600,7 +600,7 @@ class TestScikitLearn:
         getattr(estimator_checks, name)("Calibrator", covcal.Calibrator("temp"))
 
     def test_cross_validation_and_search(self) -> None:
-        """Both clone, fit, and score; the target rows are a parameter of fit."""
+        """Both clone, fit and score the calibrator; the target rows are a parameter of fit."""
         source, labels, target = arrays(k=3)
         params = {"target_logits": np.concatenate([target, target])}
         accuracy = cross_val_score(covcal.Calibrator("temp"), source, labels, params=params)

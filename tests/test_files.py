@@ -123,7 +123,7 @@ class TestOverwritePolicy:
         assert str(caught.value) == f"{tmp_path} is a folder, not a file: give -o a file name"
 
     def test_a_missing_folder_is_refused(self, tmp_path: Path) -> None:
-        """The folder of an output must be there; it is named when it is not."""
+        """The folder of an output must exist; the message names a missing folder."""
         path = tmp_path / "no" / "out"
         with pytest.raises(CovcalError) as caught:
             check_output(path, force=False)
@@ -268,7 +268,7 @@ class TestInputs:
         assert relative_to_folder_of(tmp_path / "b.h5", tmp_path / "cal.json") == "b.h5"
 
     def test_a_link_in_the_folder_is_named_itself(self, tmp_path: Path) -> None:
-        """Another folder's file, linked into this one, is a file of this one."""
+        """A link in this folder to another folder's file counts as a file of this folder."""
         (tmp_path / "here").mkdir()
         (tmp_path / "away").mkdir()
         (tmp_path / "away/b.h5").write_text("b")
@@ -339,7 +339,7 @@ def test_a_folder_that_takes_no_files_is_named() -> None:
 
 @pytest.mark.parametrize("length", [246, 247, 250, 255])
 def test_the_longest_names_can_be_written(features: Path, length: int) -> None:
-    """The temporary name of a name that leaves no room for more is another one."""
+    """If a name is too long for a suffix, the temporary file gets another name."""
     path = features.with_name("x" * (length - 5) + ".json")
     for force in ((), ("-f",)):
         covcal("calibrate", features, "-o", path, "--method", "temp", *force).require_success()
@@ -360,7 +360,7 @@ def test_a_replaced_file_hands_down_its_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder"])
 def test_what_lies_in_the_way_is_neither_followed_nor_waited_for(kind: str, tmp_path: Path) -> None:
-    """Anybody may have put it there, in a folder that many write to."""
+    """In a folder that many people write to, anybody may have put a link or a pipe there."""
     path, partial, victim = tmp_path / "out", tmp_path / ".out.partial", tmp_path / "victim"
     victim.write_text("precious")
     if kind == "pipe":
@@ -536,7 +536,7 @@ def test_a_path_in_a_command_is_no_option(path: str, word: str) -> None:
 
 
 def test_a_pipe_in_the_place_of_an_input_is_named(tmp_path: Path) -> None:
-    """It is not empty, and reading it might never end."""
+    """A pipe is not empty, and reading it might never end."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CovcalError, match=r"pipe is not a plain file"):
         require_file(tmp_path / "pipe", remedy="do this")

@@ -69,7 +69,7 @@ MAKERS: dict[Callable[[Any, str], None], str] = {
 def test_what_is_elsewhere_or_nowhere(
     make: Callable[[Any, str], None], name: str, tmp_path: Path
 ) -> None:
-    """It is refused when the file is opened, wherever in it it is."""
+    """An array outside the file, or never written, is refused at opening, wherever it is."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         make(file, name)

@@ -52,7 +52,7 @@ print(json.dumps(found))
 def loaded_by(*commands: Sequence[Argument], cwd: Path) -> list[tuple[int, set[str]]]:
     """Run commands one after another in one fresh process.
 
-    Return for each its exit code and the heavy packages that are loaded after it.
+    Return the exit code of each command, and the heavy packages that are loaded after it.
     """
     words = json.dumps([[str(argument) for argument in command] for command in commands])
     done = subprocess.run(

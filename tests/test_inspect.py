@@ -133,7 +133,7 @@ def test_a_damaged_or_foreign_json_file(tmp_path: Path, content: str) -> None:
 
 @pytest.mark.parametrize("name", ["digits.onnx", "source.npz"])
 def test_a_file_of_another_program(digits: Path, name: str) -> None:
-    """A model or an array file is not covcal's; the message names no step that would make one."""
+    """A model or a file of arrays is not covcal's; the message names no command to make it."""
     line = covcal("inspect", digits / name).error_line()
     assert line.startswith(f"{digits / name} is not")
 

@@ -160,9 +160,9 @@ def test_a_heavy_step_says_what_to_install(bare: Bare, features: Path, digits: P
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(bare: Bare, tmp_path: Path) -> None:
-    """The console script starts; types and the demo's data are there, tests and examples not.
+    """The console script starts; the wheel has types and the demo's data, but no tests.
 
-    None of the heavy packages can be imported there, so the tests above mean something.
+    No heavy package can be imported there, or the tests above would prove nothing.
     """
     assert bare.run("covcal", "--version", cwd=tmp_path).out == f"covcal {__version__}\n"
     script = (

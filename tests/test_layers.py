@@ -88,7 +88,7 @@ def part_of(name: str) -> str:
 
 
 def parsed(name: str, source: str, package: str) -> Module:
-    """Read a module's imports, those inside functions too, and its prints and exits."""
+    """Read a module's imports, also in functions, and its prints and exits."""
     return of_tree(name, ast.parse(source), package)
 
 
@@ -365,7 +365,7 @@ def test_marked_labels_are_reached_by_those_who_were_asked_for_them() -> None:
 
 
 def test_the_reader_of_target_labels_is_reached_by_three_modules_alone() -> None:
-    """The walk over imports finds what is there."""
+    """The walk over imports finds every import."""
     direct = {name for name, module in all_modules().items() if TARGET_LABELS in module.imports}
     assert direct == set(LABEL_READERS)
     for name in LABEL_READERS:

@@ -104,7 +104,7 @@ def alone(folder: Path, label: str) -> Path:
 def test_a_label_is_calibrated_and_measured_as_in_a_file_of_its_own(
     several: Path, tmp_path: Path
 ) -> None:
-    """Temperature, estimates, weights and all metrics equal those of two classes."""
+    """Temperature, estimates, weights and all metrics are the same as with two classes."""
     own = alone(tmp_path, "dog")
     settings = api.CalibrateSettings(method="iw+temp")
     expected = api.calibrate(own, settings)
@@ -142,7 +142,7 @@ def test_probabilities_and_logits_of_labels_give_the_same_file(
 
 
 def test_ece_of_every_label_is_that_of_a_plain_loop(several: Path) -> None:
-    """The mean and the worst over labels are those of ECEs counted bin by bin."""
+    """The mean and the worst over labels agree with ECEs that are counted bin by bin."""
     read = printed_json("evaluate", "-o", "-", "--split", "all", cwd=several)
     assert labels_of(None, [several / "cal.json"]) == LABELS
     rows, expected = made("target"), {}
@@ -323,7 +323,7 @@ def test_decisions_are_made_applied_and_measured_for_every_label(
 
 
 def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Path) -> None:
-    """Verdict, accuracy and evidence equal those of two classes; one history holds all labels."""
+    """Verdict, accuracy and evidence are as with two classes; one history has all labels."""
     own = alone(tmp_path, "dog")
     settings = api.CalibrateSettings(method="temp")
     api.write_document(api.calibrate(own, settings), tmp_path / "own.json", force=True)
@@ -401,7 +401,7 @@ def test_a_report_without_labels_shows_estimates(tmp_path: Path) -> None:
 def test_a_run_makes_the_results_of_all_commands(
     several: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are those of the single steps; a second run makes nothing again."""
+    """A run makes the same results as the single steps; a second run makes nothing."""
     monkeypatch.setattr("covcal_cli.run.run.RESAMPLES", 10)
     settings = RunSettings(ExtractSettings(outputs="logits", multilabel=True), method="temp")
     steps: list[Step] = []
@@ -543,7 +543,7 @@ def test_rows_are_drawn_for_all_labels_together(picked: Path) -> None:
 
 
 def test_labels_are_used_as_in_a_file_of_one_label(picked: Path, tmp_path: Path) -> None:
-    """Estimate and calibration equal those of two classes with the same draw and labels."""
+    """Estimate and calibration are the same as with two classes, the same draw and labels."""
     report = api.label(picked / "features.h5", [filled(picked)])
     assert (report.new, report.labelled, report.empty) == (3 * PICKED, 3 * PICKED, 0)
     assert {label: one.labelled for label, one in report.of_label.items()} == dict.fromkeys(

@@ -139,7 +139,7 @@ class TestReadme:
         assert len(text.encode()) <= 12_000
 
     def test_its_table_has_every_command(self, text: str) -> None:
-        """One line per command, and none for a command that is not there."""
+        """The table has one line per command, and no line for a command that does not exist."""
         assert re.findall(r"^\| `covcal ([\w-]+)` \|", text, re.MULTILINE) == list(COMMANDS)
 
     def test_its_results_stand_in_the_pages_that_make_them(self, text: str) -> None:

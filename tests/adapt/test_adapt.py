@@ -411,7 +411,7 @@ def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
 
 
 def test_a_run_leaves_the_old_output_alone_until_it_is_done(tmp_path: Path) -> None:
-    """So a kill at any time leaves the old file as it was, and whole."""
+    """So a kill at any time leaves the old file whole and unchanged."""
     features, output = write_features(tmp_path / "features.h5"), tmp_path / "adapted.h5"
     output.write_bytes(b"old")
     stages = []

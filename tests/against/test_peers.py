@@ -50,9 +50,9 @@ def test_smooth_ece_equals_relplot(seed: int, n: int, gap: float) -> None:
 def test_debiased_ece_equals_uncertainty_calibration(
     seed: int, n: int, gap: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kumar et al.'s own code, whose random normals are replaced by evenly spread quantiles.
+    """Kumar et al.'s own code, with evenly spread quantiles instead of random normals.
 
-    It averages over a thousand draws; over the quantiles it gives the expectation itself.
+    The code averages over a thousand draws; with the quantiles, it gives the expectation itself.
     """
     calibration = pytest.importorskip("calibration.utils")
     scipy_stats = pytest.importorskip("scipy.stats")

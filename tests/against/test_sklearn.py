@@ -153,7 +153,7 @@ def test_the_discriminator_equals_scikit_learns(
 
 
 def test_the_discriminator_equals_scikit_learns_on_odd_features(tmp_path: Path) -> None:
-    """They agree with a constant feature, a large offset, two copies and very unequal units."""
+    """Both fits agree with a constant feature, a large offset, equal features and unequal units."""
     source = made_domain("source", sizes=(500, 5, 0), width=6)
     target = made_domain("target", sizes=(200, 5, 0), width=6, shift=1.0)
     for domain in (source, target):

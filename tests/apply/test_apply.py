@@ -128,7 +128,7 @@ class TestNumbers:
     def test_probabilities_are_a_softmax_of_scaled_logits(
         self, small_files: Path, tmp_path: Path
     ) -> None:
-        """Every row: SciPy's softmax(z / T); label and confidence are those of the classifier."""
+        """Every row has SciPy's softmax(z / T); the confidence is for the classifier's label."""
         arguments = ("-c", small_files / "temp.json", "-o", tmp_path / "p.csv")
         covcal("apply", small_files / "features.h5", *arguments).require_success()
         found = read(tmp_path / "p.csv")
@@ -486,7 +486,7 @@ class TestNewRows:
     def test_wrong_networks(
         self, fl_folder: Path, spoil: Callable[[Any], None], message: str
     ) -> None:
-        """Networks that are missing or are not those of the calibration are refused."""
+        """Missing networks, and networks of another calibration, are refused."""
         with h5py.File(fl_folder / "adapted.h5", "r+") as file:
             spoil(file)
         arguments = ("new.h5", "-c", "cal.json", "-o", "-")
@@ -581,7 +581,7 @@ class TestCommand:
         assert "features.h5, which is not here: give a file to apply" in error
 
     def test_stdout_holds_the_csv_and_nothing_else(self, small_files: Path, tmp_path: Path) -> None:
-        """The bytes are those of the file; the summary would be in the way."""
+        """stdout gets the bytes of the file, and no summary, which is not CSV."""
         inputs = ("apply", small_files / "features.h5", "-c", small_files / "temp.json")
         done = covcal(*inputs, "-o", "-").require_success()
         assert done.err == ""
@@ -624,7 +624,7 @@ class TestCommand:
     def test_an_interruption_leaves_nothing(
         self, small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Ctrl-C between two blocks: no file, no remains of one."""
+        """Ctrl-C between two blocks leaves no file, not even a part of a file."""
 
         def interrupted(*_: Any) -> Any:
             raise KeyboardInterrupt
@@ -688,7 +688,7 @@ class TestCommand:
     def test_files_of_another_classifier(
         self, small_files: Path, tmp_path: Path, change: dict[str, Any], message: str, method: str
     ) -> None:
-        """Model and classes must be those of the calibration, for every method and kind of file."""
+        """A calibration of another model or other classes is refused, for all methods and files."""
         files = [write_features(tmp_path / "f.h5", **change)]
         files.append(write_adapted(tmp_path / "a.h5", **change))
         for file in files:

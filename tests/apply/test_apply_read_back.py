@@ -86,7 +86,7 @@ def test_classes_go_by_name(kinds: tuple[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["npz", "h5"])
 def test_numbered_classes_stay_numbers(kind: str, tmp_path: Path) -> None:
-    """In numeric order, as columns prob_0, prob_1 and prob_2 are, beside a table of those."""
+    """Classes 0, 1 and 2 are in numeric order, like the columns prob_0, prob_1 and prob_2."""
     names = ("0", "1", "2")
     source, target = applied(tmp_path, "s", "csv", names), applied(tmp_path, "t", kind, names)
     truth = made_domain("source", sizes=SIZES)["labels"]
@@ -155,7 +155,7 @@ def test_an_applied_file_of_another_version_or_cut_short_is_refused(tmp_path: Pa
 def test_ids_keep_their_type_in_parquet(
     ids: list[object] | None, suffix: str, kind: str, tmp_path: Path
 ) -> None:
-    """So that what was calibrated can be joined with the table that it comes from."""
+    """So the calibrated rows can be joined with the table of the data."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rng = np.random.default_rng(0)
     for name in ("source", "target"):

@@ -66,9 +66,9 @@ def test_a_shift_that_does_harm_takes_consensus(tmp_path: Path) -> None:
 
 
 def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
-    """Most estimators take classes that became rarer for errors; the check of confidence does not.
+    """Most estimators mistake rarer classes for errors; the check of the confidence does not.
 
-    Nor does the estimate itself once it is told the frequencies.
+    The estimate does not either if the user gives the frequencies.
     """
     path = write(tmp_path / "f.h5", prior=SKEWED)
     found, plain = calibrate(path), calibrate(path, CalibrateSettings(method="temp"))

@@ -148,7 +148,7 @@ def test_iw_temp_on_an_adapted_file_by_hand(tmp_path: Path, max_weight: float, l
 
 
 def test_iw_temp_on_a_features_file_by_hand(tmp_path: Path) -> None:
-    """On a features file the weights are those of the logistic discriminator, fitted here."""
+    """On a features file, the weights come from a logistic discriminator, which the test fits."""
     source, target = made_domain("source"), made_domain("target", shift=SHIFT)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     found = calibrate(path, CalibrateSettings(method="iw+temp"))
@@ -187,7 +187,7 @@ def test_fl_methods_by_hand(tmp_path: Path, members: int) -> None:
 
 
 def test_none_leaves_the_logits_alone(tmp_path: Path) -> None:
-    """`none` is T = 1 with the loss there, and the confidence as it was."""
+    """`none` has T = 1, the loss at T = 1, and the classifier's own confidence."""
     found = calibrate(write_features(tmp_path / "f.h5"), CalibrateSettings(method="none"))
     assert found.forecaster_temperature == 1.0
     assert found.fit["loss"] == found.fit["loss_before"]
@@ -287,7 +287,7 @@ def few_errors(count: int) -> Arrays:
 
 
 def test_with_fewer_than_five_errors_nothing_is_sharpened(tmp_path: Path) -> None:
-    """Four errors hold T at 1 with a warning that counts them; five do not."""
+    """With four errors, T is not below 1, and a warning counts the errors; with five, T may be."""
     held = calibrate(
         write_features(tmp_path / "a.h5", source=few_errors(4)), CalibrateSettings(method="temp")
     )
@@ -607,7 +607,7 @@ def test_a_maximum_weight_below_one_or_without_end_is_refused(max_weight: float)
 
 
 def test_splits_may_lie_in_any_order(tmp_path: Path) -> None:
-    """Rows of the three splits shuffled in the file give the T of sorted ones."""
+    """If the rows of the three splits are shuffled in the file, T stays the same."""
     source, target = made_pair()
     order = np.random.default_rng(0).permutation(1000)
     sorted_file = write_adapted(tmp_path / "a.h5", source=source, target=target)

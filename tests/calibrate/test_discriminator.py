@@ -128,7 +128,7 @@ def test_more_features_than_rows_give_a_finite_answer(tmp_path: Path) -> None:
 def test_more_rows_than_the_cap_are_thinned_by_the_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above the cap a seeded choice is used: same seed, same answer; another seed, a close one."""
+    """Above the cap, the seed draws rows: the same seed gives the same T, another a close T."""
     source, target = domains(1.0, 1000, 90)
     path = write_features(tmp_path / "f.h5", source=source, target=target)
     everything = fitted(path)

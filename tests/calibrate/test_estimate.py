@@ -80,7 +80,7 @@ def test_the_interval_holds_the_truth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moved", [0.0, 0.8])
 def test_an_interval_that_leaves_half_of_all_accuracies(tmp_path: Path, moved: float) -> None:
-    """It is not shown as if it told something."""
+    """Such an interval says nothing, so it is not shown."""
     done = covcal("estimate", write(tmp_path / "features.h5", moved=moved)).require_success()
     first = done.out.splitlines()[0]
     (low, high), *_ = re.findall(r"\((\d+) to (\d+) %\)", first)
@@ -219,7 +219,7 @@ def test_verbose_shows_every_guard(tmp_path: Path) -> None:
 
 
 def test_an_open_file_gives_the_same_estimates(tmp_path: Path) -> None:
-    """A path, its text and the open file are one."""
+    """A path, its text and the open file give the same estimates."""
     path = write_features(tmp_path / "f.h5")
     with FeatureFile(path) as file:
         assert (

@@ -117,7 +117,7 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
 
 
 def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_path: Path) -> None:
-    """The metrics, of none too, are those of a file without the rows that were fitted to."""
+    """All metrics, of none too, equal the metrics of a file without the fitted rows."""
     found = fitted(path, 100)
     assert found.labelled_rows is not None
     used = rows_named(target, found.labelled_rows.ids)

@@ -67,7 +67,7 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
 
 
 def test_evaluate_judges_what_was_not_fitted_to(path: Path) -> None:
-    """Rows of the test split were not drawn; of all rows those 70 are left out."""
+    """No row of the test split was drawn; with all splits, the 70 drawn rows are left out."""
     by_default = evaluate(path, {"labelled": read_calibration(save(path))})
     assert (by_default.left_out, by_default.notes) == (0, ())
     done = covcal(
@@ -110,7 +110,7 @@ def test_inspect_says_what_was_asked_for(
 
 
 def test_compare_only_judges_by_them(path: Path, unmarked: Path, tmp_path: Path) -> None:
-    """Its auto and its estimate are those of the file without labels."""
+    """auto and the estimate are the same as without labels in the file."""
     settings = CompareSettings(methods=("auto",), seeds=1, adapt=None)
     with_labels, without = (
         compare([one], tmp_path, settings).records[one.stem][0] for one in (path, unmarked)

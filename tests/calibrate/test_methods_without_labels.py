@@ -122,7 +122,7 @@ def test_a_blend_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["brier", "nll"])
 def test_the_losses_of_a_blend(tmp_path: Path, loss: Loss) -> None:
-    """They are of the mean of both on source validation rows; errors are the classifier's."""
+    """The losses are of both's mean on source validation rows; errors are the classifier's."""
     path = write(tmp_path / "a.h5", 0.6)
     found = calibrate(path, CalibrateSettings(method="blend", loss=loss))
     source = adapted_domain(clusters_domain("source", sizes=(300, 600, 100)), shift=1.0)
@@ -280,7 +280,7 @@ def test_label_shift_that_finds_nothing_says_so() -> None:
 
 @pytest.mark.parametrize("adapted", [True, False])
 def test_weights_only_leaves_out_the_half(tmp_path: Path, adapted: bool) -> None:
-    """Rows weigh 1/g - 1, on the fullest forecaster: aligned where there is one."""
+    """The weights are 1/g - 1, and the forecaster is aligned if the file has aligned logits."""
     path = write(tmp_path / "a.h5", 0.3)
     source = clusters_domain("source", sizes=(300, 600, 100))
     if not adapted:
@@ -305,7 +305,7 @@ def test_weights_only_leaves_out_the_half(tmp_path: Path, adapted: bool) -> None
 
 
 def test_guards_are_in_cal_json(tmp_path: Path) -> None:
-    """Each guard has a name, number, threshold, verdict and sentence; those that fail are said."""
+    """Each guard has a name, number, threshold, verdict and sentence; failed guards are printed."""
     path = write(tmp_path / "a.h5", 0.0)
     for method in METHODS:
         prior = "uniform" if METHODS[method].needs_prior else "source"

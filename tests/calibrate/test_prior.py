@@ -71,7 +71,7 @@ def test_the_same_probabilities_everywhere(tmp_path: Path, prior: list[float], m
     expected = corrected(test["logits"], held["labels"], found.forecaster_temperature, prior)
     top = test["logits"].argmax(axis=1)
     every = np.arange(len(top))
-    # evaluate: the confidence is of the classifier's label, or of the corrected own one.
+    # evaluate takes the confidence in the classifier's label, or in the corrected label.
     metrics = evaluate(path, {method: found}).metrics[method]
     brier = ((expected - np.eye(5)[test["labels"]]) ** 2).sum(axis=1).mean()
     assert metrics.mean_confidence == pytest.approx(expected[every, top].mean(), abs=1e-6)

@@ -87,7 +87,7 @@ def _wait(child: int, seconds: float) -> bool:
 
 
 def answer(question: Callable[[], str], seconds: float = SECONDS) -> str:
-    """Return what a function returns in a forked child, or why it did not."""
+    """Return what a function returns in a forked child, or why it returned nothing."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

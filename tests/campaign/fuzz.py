@@ -417,7 +417,7 @@ def _arguments(command: str, folder: Path) -> tuple[list[str], Path | None]:
 
 
 def _whole(kind: Kind, command: str, seeds: Path, folder: Path) -> Whole:
-    """Run a command on the file as it is, once what it imports is there."""
+    """Run a command on the unchanged file, after its imports."""
     arguments, output = _arguments(command, folder)
     _laid_out(kind, seeds, folder)
     warm(tuple(arguments), folder)
@@ -488,8 +488,8 @@ def _silent(
     verb = command.split()[0]
     if verb == "merge":  # which copies what the commands behind it judge
         return answer(lambda: _unlike_copy(damaged, output)).strip()
-    # These show what they read, and say what is not there; what older versions did not write is
-    # not compared.
+    # These commands show what they read, and name what is missing. What older versions did not
+    # write is not compared.
     shows = verb == "inspect" or (kind.reader == "json" and verb == "report")
     optional = kind.name in _SETTINGS or (
         verdict is Verdict.LESS and kind.name in ("metrics.json", "run.json")
@@ -519,7 +519,7 @@ def _unlike_copy(damaged: Path, output: Path) -> str:
 
 
 def _unlike_onnxruntime(model: Path, output: Path) -> str:
-    """Compare logits with those of ONNX Runtime alone; return how they differ."""
+    """Compare logits with the logits of ONNX Runtime alone; return how they differ."""
     import onnxruntime
 
     with np.load(model.parent / "source.npz") as data, h5py.File(output) as file:

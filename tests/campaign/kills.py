@@ -217,7 +217,7 @@ def _fresh(seeds: Path, folder: Path) -> Path:
 
 
 def _contents(folder: Path, seeds: Path) -> dict[str, bytes]:
-    """Return what a folder holds beside the seeds; an input that was changed is held as well."""
+    """Return what a folder contains beside the unchanged seeds; a changed input counts too."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or "__pycache__" in path.parts:

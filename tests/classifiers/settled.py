@@ -1,4 +1,4 @@
-"""A classifier's logits of made rows, once those are taken for all rows."""
+"""A classifier's logits of made rows, after the first rows have settled how all are read."""
 
 from collections.abc import Mapping
 from typing import Any

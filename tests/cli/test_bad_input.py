@@ -52,7 +52,7 @@ def refusal(folder: Path, *arguments: Argument) -> str:
 
 @pytest.fixture
 def work(small_files: Path, digits: Path, tmp_path: Path) -> Path:
-    """A folder with good files of every kind, among which a test puts a bad one."""
+    """A folder with good files of every kind, to which a test adds a bad file."""
     for name in ("features.h5", "adapted.h5", "temp.json", "fl+temp.json"):
         shutil.copy(small_files / name, tmp_path)
     for name in ("digits.onnx", "source.npz", "target.npz"):
@@ -495,7 +495,7 @@ RUN = ("run", "digits.onnx", "source.npz", "target.npz", "--method", "temp")  # 
 def test_a_file_that_may_not_be_read_is_no_bad_usage(
     name: str, command: tuple[str, ...], work: Path
 ) -> None:
-    """It is a bad input like any other: one line, exit code 1."""
+    """The file is a bad input like any other: one line, exit code 1."""
     (work / "classes.txt").write_text("0\n")
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

@@ -315,7 +315,7 @@ class TestStreams:
 
     @pytest.mark.parametrize("command", [("estimate",), ("calibrate", "-o", "-")])
     def test_no_stdout_at_all(self, command: tuple[str, ...], small_files: Path) -> None:
-        """As ``>&-`` in a shell: the result is lost, which is an error in one line."""
+        """Without stdout (``>&-`` in a shell) the result is lost, which is an error in one line."""
         closed = "import os, sys; os.close(1); sys.stdout = None"
         done = covcal_process(*command, cwd=small_files, before=closed)
         assert done.code == 1
@@ -444,7 +444,7 @@ class TestStreams:
 
 
 class TestShortForms:
-    """They work as they stand; test_demo.py runs extract and adapt."""
+    """Every short form runs as it is printed; test_demo.py runs extract and adapt."""
 
     def test_calibrate_prefers_the_adapted_file(self, adapted: Path, features: Path) -> None:
         """``covcal calibrate`` takes adapted.h5 if there is one, else features.h5, and says so."""

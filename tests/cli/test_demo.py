@@ -59,7 +59,7 @@ def test_the_steps_in_order(demo: Demo) -> None:
 
 
 def test_each_step_left_its_file(demo: Demo) -> None:
-    """Every file between the steps is there to be looked at."""
+    """The files of every step are kept, so that a reader can look at them."""
     present = {entry.name for entry in demo.folder.iterdir()}
     assert present >= {
         "digits.onnx",

@@ -43,7 +43,8 @@ def program() -> list[str]:
 def started(arguments: list[str], first_in_path: Path) -> subprocess.CompletedProcess[str]:
     """Run Python with a folder before all installed packages.
 
-    It obeys Ctrl-C, which a job in the background of a shell, and all it starts, would ignore.
+    The new process obeys Ctrl-C. A shell's background job, and every process that the job starts,
+    would ignore it.
     """
     path = os.pathsep.join([str(first_in_path), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(

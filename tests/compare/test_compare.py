@@ -386,7 +386,7 @@ def test_many_shifts_are_rows_behind_all_together() -> None:
 
 
 def test_regret_and_the_best_single_method_leave_auto_out() -> None:
-    """It is one of them in disguise."""
+    """auto always uses one of the other methods."""
     found = made(
         {
             "a": {"auto": 0.01, "none": 0.10, "temp": 0.05},

@@ -265,7 +265,7 @@ def test_what_is_written_has_no_probabilities_of_other_classes(
     arguments = (folder / "features.h5", "-c", folder / "cal.json")
     covcal("apply", *arguments, "-o", rows).require_success()
     assert rows.read_text().splitlines()[0] == "id,label,label_index,confidence"
-    # Low confidence says nothing about another class, so there is no warning about one.
+    # Low confidence does not make another class more probable, so no warning says so.
     content = json.loads((folder / "cal.json").read_text()) | {"confidence_offset": -3.0}
     write_document(content, tmp_path / "low.json", force=False)
     done = covcal("apply", arguments[0], "-c", tmp_path / "low.json", "-o", rows, "-f")

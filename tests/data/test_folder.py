@@ -238,7 +238,7 @@ def test_fractions_that_make_no_sense_are_refused(
 def test_images_beside_class_folders_are_counted(
     loose: tuple[str, ...], note: str | None, tmp_path: Path
 ) -> None:
-    """They would pass unlabelled and unseen."""
+    """Without a count, nobody would notice that these images have no label."""
     put(tmp_path, "a/1.png", "b/1.png", *loose)
     assert opened(tmp_path).notes == (() if note is None else (f"{tmp_path}: {note}",))
 

@@ -353,7 +353,7 @@ class TestAnswersOfLanguageModels:
     P = softmax(LOGITS)
 
     def write(self, kind: str, folder: Path, values: NDArray[Any], holds: OutputKind) -> Path:
-        """Write values with NaN where they are missing; Parquet has null there."""
+        """Write missing values as NaN, in Parquet as null."""
         if kind != "parquet":
             return write(kind, folder, values, holds)
         names = {"logits": "logit", "probabilities": "prob"}

@@ -68,7 +68,7 @@ def label(folder: Path, n: int, *options: str) -> None:
 
 
 def errors_above(folder: Path, threshold: float, splits: tuple[int, ...] = (0, 1)) -> float:
-    """Return the true share of wrong rows among those that a threshold accepts."""
+    """Return the true share of wrong rows among the rows that a threshold accepts."""
     covcal("apply", "-o", "p.npz", "-f", "-q", cwd=folder).require_success()
     with np.load(folder / "p.npz") as rows, h5py.File(folder / "features.h5") as file:
         target = file["target"]
@@ -112,7 +112,7 @@ def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Pat
 
 
 def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
-    """It says what was found, and how many labels would change that."""
+    """The message says what was found, and how many labels would change the result."""
     covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
     label(folder, 60)
     with h5py.File(folder / "features.h5", "r+") as file:
@@ -286,7 +286,7 @@ def test_apply_writes_the_decision_in_every_format(folder: Path) -> None:
 
 
 def test_evaluate_measures_the_decision_on_test_rows(folder: Path) -> None:
-    """It agrees with the rows that apply accepts, and gates judge it."""
+    """The measurement agrees with the rows that apply accepts, and gates can use it."""
     covcal("decide", "--error", 0.2, "--set", 0.9, "-q", cwd=folder).require_success()
     command = ("evaluate", "--decide", "decide.json", "-q")
     metrics = printed_json(*command, cwd=folder)["decision"]
@@ -447,7 +447,7 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
 
 
 def test_costs_find_the_cheapest_share(folder: Path) -> None:
-    """Dear errors accept few rows, cheap ones all, and a dear pair those of other classes."""
+    """Costly errors accept few rows, cheap errors all rows, a costly pair rows of other classes."""
     shares = []
     for wrong in (0.5, 5, 50):
         (folder / "costs.json").write_text(f'{{"review": 1, "wrong": {wrong}}}')

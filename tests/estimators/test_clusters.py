@@ -23,7 +23,7 @@ def standardised(logits: Float64s) -> Float64s:
 
 
 def left(rows: Float64s, labels: Labels, centres: Float64s, sizes: Float64s | None) -> float:
-    """Return by plain loops the share of rows that end in another cluster than their label's."""
+    """Count in plain loops the share of rows whose cluster is not the cluster of their label."""
     K = len(centres)
     for _ in range(10):
         near = [[math.log(K) / 0.115 * float(row @ centre) for centre in centres] for row in rows]
@@ -151,7 +151,7 @@ def test_periods_share_the_clusters_of_their_source() -> None:
 
 
 def test_where_class_centres_coincide_rounding_decides_nothing() -> None:
-    """Both classes have most rows on one side: their centres are equal, so no row strays."""
+    """Both classes have most rows on one side: the centres are equal, so no row changes cluster."""
     rows = np.array([[2.0, -2.0], [2.0, -2.0], [-1.0, 1.0]])
     source, labels = np.tile(rows, (40, 1)), np.repeat([0, 1], 60)
     for target in (np.tile(rows, (30, 1)), np.tile(rows[[0, 2, 2, 2, 2]], (20, 1))):

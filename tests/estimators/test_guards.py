@@ -303,7 +303,7 @@ def test_given_class_frequencies_leave_cot_alone_in_the_rule(
 
 
 def test_rows_of_a_class_that_only_became_frequent_have_not_moved() -> None:
-    """A class that makes up most of the target is no shift within classes; a moved class is one."""
+    """A more frequent class is not a shift within classes; a class whose rows have moved is."""
     source, labels = made_rows(3000, classes=4, moved=0.0, seed=1)
     mostly = np.array([0.85, 0.05, 0.05, 0.05])
     frequent, _ = made_rows(2000, classes=4, moved=0.0, seed=2, prior=mostly)
@@ -328,7 +328,7 @@ def test_classes_that_the_source_does_not_show_count_as_moved() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_combined_on_made_shifts(seed: int) -> None:
-    """It covers the truth under a shift, under none, and where class frequencies alone change."""
+    """The range covers the truth with a shift, without, and if only class frequencies change."""
     prior = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
     source, labels = made_rows(2000, classes=5, moved=0.0, seed=2 * seed)
     for moved, frequencies in ((0.4, None), (0.0, None), (0.0, prior)):

@@ -91,7 +91,7 @@ def test_rlls_against_a_quadratic_programme(seed: int, penalty: float, classes: 
     ]
     best = min(objective(rival) for rival in (*rivals, np.zeros(classes)))
     assert objective(found) <= best + 1e-8
-    assert objective(found) >= best - 1e-5  # SLSQP gets there too, but for its precision
+    assert objective(found) >= best - 1e-5  # SLSQP finds the same minimum, less precisely
 
 
 def test_rlls_does_nothing_where_noise_explains_the_gap() -> None:

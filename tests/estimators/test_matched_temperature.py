@@ -74,7 +74,7 @@ def rising_and_falling() -> tuple[Floats, NDArray[np.int64]]:
 
 
 def test_other_labels_take_the_softest_of_several_crossings() -> None:
-    """Both crossings are true roots; the one with the larger T is taken."""
+    """Both crossings are true roots; the root with the larger T is used."""
     logits, labels = rising_and_falling()
     found = match_accuracy(logits, 0.6, labels)
     grid = np.linspace(-8, 8, 4001)

@@ -75,7 +75,7 @@ def fit_of_source(inputs: EstimatorInputs) -> tuple[float, Float64s]:
 
 
 def chances_of(inputs: EstimatorInputs, accuracy: float) -> tuple[Float64s, Float64s]:
-    """Return the target's probabilities halfway to the accuracy, and those that match it."""
+    """Return the target's probabilities halfway to the accuracy, and matched to the accuracy."""
     logits = inputs.target_logits
     on_source, offsets = fit_of_source(inputs)
     matched = match_accuracy(logits, accuracy, inputs.target_predictions, offsets).temperature
@@ -271,7 +271,7 @@ def test_one_cost_for_all_mistakes_follows_the_accuracy() -> None:
 
 
 def test_the_cost_is_that_of_the_expected_confusion_matrix() -> None:
-    """It is scaled so that the mistakes are as many as the estimated accuracy says."""
+    """The matrix is scaled, so that its share of mistakes agrees with the estimated accuracy."""
     inputs = inputs_of()
     _, chances = chances_of(inputs, 0.6)
     confusion = np.array([chances[:, inputs.target_predictions == j].sum(axis=1) for j in range(3)])

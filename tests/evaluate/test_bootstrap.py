@@ -161,7 +161,7 @@ class TestMeans:
         assert wilson(hits / n, n, 0.95) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
     def test_cells_equal_a_bootstrap_of_rows(self) -> None:
-        """Resampling cells gives the percentiles of resampling the rows one by one."""
+        """Resampling cells gives the same percentiles as resampling the rows one by one."""
         rng = np.random.default_rng(0)
         losses = rng.exponential(size=800) ** 2
         cells = ValueCells()
@@ -231,9 +231,9 @@ def test_every_interval_is_around_its_metric() -> None:
 
 @pytest.mark.parametrize("n", [40, 300, 3000])
 def test_no_part_exceeds_the_whole(n: int) -> None:
-    """The ECE's interval reaches as high as its parts', and no part starts above it.
+    """No part's interval begins above, or ends above, the interval of the whole ECE.
 
-    They are made to agree by widening alone: each holds the interval of its own.
+    Intervals are only widened to agree, so each contains its original interval.
     """
     widened = 0
     for seed in range(4):
@@ -394,7 +394,7 @@ def test_two_tests_share_the_error_rate_of_an_ece_above_0(
 def test_only_gaps_beyond_two_standard_errors_are_kept(
     standard_errors: float, is_kept: bool
 ) -> None:
-    """The noise of a kept under-confident bin does not count among the over-confident ones."""
+    """The noise of a kept under-confident bin does not count for over-confident bins."""
     n, error = 10_000, 0.005  # of a share of one half
     confidence = 0.5 - standard_errors * error
     bins = Bins(np.array([n]), np.array([n // 2]), np.array([n * confidence]))

@@ -136,7 +136,7 @@ class TestClasswise:
         labels = np.zeros(bins + 1, dtype=np.int64)
         counted = ClasswiseBins(bins, 2)
         counted.add(*in_block(probabilities, labels))
-        # Every bin holds its upper edge, the first one 0 as well.
+        # Every bin contains its upper edge, and the first bin also 0.
         gaps = np.abs(edges[1:] - 1)
         gaps[0] = abs(edges[1] - 2)
         assert counted.ece_by_class() == pytest.approx([gaps.sum() / (bins + 1), 0])

@@ -66,7 +66,7 @@ class TestClassGaps:
         assert gaps.count.endswith(f"the rows cannot decide for {5 - len(gaps.off)}")
 
     def test_many_rows_decide_for_all(self) -> None:
-        """Then the count is a fact, and the worst class is named with its numbers."""
+        """With many rows, the count is a fact, and the worst class is named with its numbers."""
         gaps = ClassGaps.of(classes_of(200_000, (0.0, 0.2, 0.1, 0.0)))
         assert gaps.count == "2 of 4 predicted classes are off by over 5 points (2 too high)"
         assert gaps.worst is not None

@@ -58,10 +58,10 @@ def gaps(axes: Any, colour: str) -> list[Any]:
 class TestFile:
     @pytest.mark.parametrize("kind", ["svg", "pdf"])
     def test_it_is_written_and_the_same_twice(self, tmp_path: Path, kind: str) -> None:
-        """It is no empty page, and has the same bytes twice, whatever the user's settings are.
+        """The picture is not empty, and has the same bytes twice, whatever the user's settings are.
 
-        The letters of an SVG are text, which does not outweigh the drawing. No setting is changed.
-        test_demo.py has a .png.
+        The letters of an SVG are stored as text, so they do not make the file large. No setting of
+        the user is changed. test_demo.py has a .png.
         """
         (tmp_path / "matplotlibrc").write_text("font.size: 30\ntext.usetex: True\n")
         paths = [tmp_path / f"{number}.{kind}" for number in (1, 2)]
@@ -79,7 +79,7 @@ class TestFile:
 
     @pytest.mark.parametrize("name", ["r.gif", "r", "r.png.txt", "-"])
     def test_another_ending_is_refused(self, features: Path, name: str) -> None:
-        """Any other ending is refused before anything is computed, naming those that work."""
+        """Any other ending is refused before the computation; the message names all endings."""
         line = covcal("evaluate", features, "--diagram", name, cwd=features.parent).error_line()
         assert line == f"{name}: a diagram ends in .png, .svg, .pdf"
 
@@ -203,7 +203,7 @@ class TestText:
         "bins", [1, 2, 15, 16, 30, *(pytest.param(n) for n in (100, 625, 997, 10_000))]
     )
     def test_it_fits_a_screen(self, bins: int) -> None:
-        """However many bins were asked for, there are at most 15 lines, and every row is in one."""
+        """With any number of bins, the table has at most 15 lines, and every row is in a line."""
         confidence = list(np.linspace(0, 1, 5000))
         counted = bins_of(confidence, [True] * 5000, bins)
         lines = text_diagram(counted).splitlines()[1:]

@@ -80,7 +80,7 @@ def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
 class TestNumbers:
     @pytest.mark.parametrize("bins", [1, 7, 15, 100])
     def test_none_is_the_classifier_itself(self, small_files: Path, bins: int) -> None:
-        """``none`` is always there, and is softmax of the logits by the definitions."""
+        """``none`` is always measured, and is the softmax of the logits."""
         path = small_files / "features.h5"
         found = report(path, "--bins", bins)["metrics"]
         assert list(found) == ["none"]

@@ -61,7 +61,7 @@ class TestRegression:
     def test_a_blend_is_paired_with_its_earlier_self(
         self, small_files: Path, tmp_path: Path
     ) -> None:
-        """Both its temperatures are in metrics.json: unchanged, no row differs."""
+        """metrics.json has both temperatures of a blend; if both are equal, no row differs."""
         judged = ("evaluate", "adapted.h5", "-c", "blend.json", "-o")
         covcal(*judged, tmp_path / "old.json", cwd=small_files).require_success()
         against = ("--baseline", tmp_path / "old.json", "--fail-regression", "brier=0")
@@ -132,7 +132,7 @@ class TestRegression:
             ("ece", None, "ece of temp has no value in"),
             ("ece", "0.1", "metrics.temp.ece is a text, not a number"),
             ("ece", True, "metrics.temp.ece is true, not a number"),
-            # It tells whether the rows are the same, and so which interval holds.
+            # The accuracy shows whether the rows are the same, and so which interval is valid.
             ("accuracy", "x", "metrics.temp.accuracy is a text, not a number"),
         ],
     )
@@ -280,7 +280,7 @@ class TestJUnit:
         assert "gate nll <= 0 FAILED by temp: " in str(message.get("message"))
 
     def test_a_gate_that_is_not_proved_is_skipped(self) -> None:
-        """It neither passed nor failed, and its sentence is the message."""
+        """The gate neither passed nor failed, and its sentence is the message."""
         gate = GateResult("temp", "ece <= 0.1", "gate ece <= 0.1 not proved by temp", "not proved")
         suite = ET.fromstring(junit_report([gate]))[0]
         skipped = suite[0].find("skipped")
@@ -325,7 +325,7 @@ class TestJUnit:
     def test_an_error_replaces_nothing_but_a_report(
         self, small_files: Path, tmp_path: Path, force: tuple[Argument, ...]
     ) -> None:
-        """Any other file stays as it was, with --force too; without it a report as well."""
+        """Any other file stays unchanged, even with --force; without it, a report stays too."""
         for content in ("mine", '<?xml version="1.0" encoding="UTF-8"?>\n<a/>')[: 2 - len(force)]:
             path = tmp_path / "junit.xml"
             path.write_text(content)

@@ -66,7 +66,7 @@ class TestGroups:
             assert entry["accuracy"] == pytest.approx((predicted == labels)[inside].mean())
 
     def test_the_worst_class(self, grouped: Path) -> None:
-        """Of all classes it adds the most to the class gap, which is theirs together."""
+        """The worst class adds the most to the class gap, which is a sum over classes."""
         found = report(grouped)
         classes = found["classes"]["none"]
         shares = [
@@ -151,7 +151,7 @@ class TestBootstrap:
         assert "; 80 rows are too few" in out
 
     def test_every_metric(self, small_files: Path) -> None:
-        """--metrics all shows those that the usual table leaves out."""
+        """--metrics all shows the metrics that the usual table leaves out."""
         path = small_files / "adapted.h5"
         usual = covcal("evaluate", path).require_success().out
         everything = covcal("evaluate", path, "--metrics", "all").require_success().out

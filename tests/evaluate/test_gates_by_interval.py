@@ -171,7 +171,7 @@ class TestLeast:
 
     @pytest.mark.parametrize("confidence", [0, 0.95])
     def test_no_value_is_no_pass(self, folder: Path, confidence: float) -> None:
-        """Where every row is right there is no AUROC, which is an error and not a kept limit."""
+        """If every row is right, there is no AUROC: the gate ends in an error and does not pass."""
         with h5py.File(folder / "features.h5", "r+") as file:
             file["target/labels"][:] = file["target/logits"][:].argmax(axis=1)
         run = covcal(
@@ -200,7 +200,7 @@ class TestGroups:
         return folder
 
     def test_the_class_that_is_off_is_found(self, one_bad_class: Path) -> None:
-        """The gate on predicted classes fails and names the class; metrics.json lists every one."""
+        """The gate on predicted classes fails and names one class; metrics.json lists all."""
         gate = ("--fail-above", "ece:predicted=0.2")
         code, content = judged(one_bad_class, *gate)
         assert code == EXCEEDED
@@ -511,7 +511,7 @@ class TestSplits:
         assert (found["n"], found["unlabelled"]) == (300, 1100)
 
     def test_labels_of_picked_rows_alone(self, folder: Path) -> None:
-        """These are for the calibration, and the message says so."""
+        """Picked rows are for the calibration, and the message says so."""
         target = clusters_domain("target", sizes=(300, 500, 600))
         write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
         covcal("pick", "features.h5", "-n", 20, cwd=folder).require_success()

@@ -177,7 +177,7 @@ def test_a_job_fails_on_a_calibration_that_got_worse(repository: Path) -> None:
     ("weeks", "moved"), [(3, 1), pytest.param(26, 8, marks=pytest.mark.campaign)]
 )
 def test_a_job_over_the_weeks(repository: Path, weeks: int, moved: int) -> None:
-    """It passes while rows do not change, fails from the drift on, and draws every week."""
+    """The job passes while rows stay alike, fails from the drift on, and draws every week."""
     codes = []
     for week in range(1, weeks):
         write_week(repository / "features.h5", week, moved=0.0 if week < weeks - moved else 1.2)
@@ -256,7 +256,7 @@ def nights(first_night: Path, tmp_path: Path) -> Nights:
 @pytest.mark.usefixtures("commands")
 class TestNightly:
     def test_a_bad_night_counts_until_somebody_acts(self, nights: Nights) -> None:
-        """It leaves calibration and reference as they were, and its own files tell of it.
+        """A bad night changes neither calibration nor reference, and its own files describe it.
 
         The next night fails too, however it looks, until the file ``bad`` is removed.
         """
@@ -325,7 +325,7 @@ class TestNightly:
         assert len(content["regressions"]) == 1
 
     def test_a_night_without_labels_is_normal(self, nights: Nights) -> None:
-        """It has no metrics and no gates, and prints nothing."""
+        """Such a night has no metrics and no gates, and prints nothing."""
         used = nights.text("cal.json")
         nights.number += 1
         write_week(nights.features, nights.number, 0.0)

@@ -20,7 +20,7 @@ SCRIPTS = [path for path in sorted(EXAMPLES.rglob("*.py")) if '"__main__"' in pa
 def test_help(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--help`` runs, so that all it imports is there, and the docstring shows the call."""
+    """``--help`` runs, so all imports exist, and the docstring shows the call."""
     monkeypatch.setattr(sys, "argv", [script.name, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")

@@ -68,7 +68,7 @@ def test_probability_table(tmp_path: Path, path: str) -> None:
 
 
 def test_paper_table_calls_every_method_for_every_seed(tmp_path: Path) -> None:
-    """The commands are those of the paper's table; what they do is tested elsewhere."""
+    """The script runs the commands of the paper's table; other tests test the commands."""
     calls = tmp_path / "calls"
     (tmp_path / "covcal").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
     (tmp_path / "covcal").chmod(0o755)

@@ -288,7 +288,7 @@ def plain_case(
 ) -> Case:
     """A model with phi 5 and 3 classes, by default a multilayer perceptron, with networks if `fl`.
 
-    If the folder has a model, it is that one.
+    If the folder has a model, this model is returned.
     """
     model = folder / "model.onnx"
     if graph is not None or not model.exists():

@@ -112,7 +112,7 @@ class TestTheMathematics:
         require_right(case, rows(IMAGE[1:]), phi=lambda m: m.mean(axis=(2, 3)), logits="y")
 
     def test_a_fixed_batch(self, tmp_path: Path) -> None:
-        """A model for four rows at a time stays one."""
+        """A model that takes four rows at a time still takes four rows."""
         graph = Graph(PLAIN, shape=(4, D_IN), shapes={"y": [4, CLASSES]})
         case = plain_case(tmp_path, fl=True, graph=graph)
         case.export().require_success()

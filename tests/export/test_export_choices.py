@@ -94,7 +94,7 @@ def test_the_output_that_was_extracted(output: str, logits: str, tmp_path: Path)
 
 
 def test_without_the_features_file_an_older_calibration_asks(tmp_path: Path) -> None:
-    """It does not know the head that it was fitted on, and --model-output tells."""
+    """Such a calibration does not name the head that it was fitted on; --model-output names it."""
     TWO.save(tmp_path)
     extracted(tmp_path, "model.onnx", "--model-output", "p")
     (tmp_path / "features.h5").unlink()

@@ -21,8 +21,9 @@ from tests.export.export_cases import (
     run_bare,
 )
 
-# What extract finds in every float model is in test_onnx_table.py. Exported are those that differ
-# in what export adds to: the type and the shape of the logits, the batch, and the inputs.
+# What extract finds in every float model is in test_onnx_table.py. The models below are exported,
+# because they differ in what export adds to: the type and the shape of the logits, the batch, and
+# the inputs.
 FLOAT = (
     *("logits", "softmax [1, N, K]", "one logit squeezed to a vector", "argmax and softmax"),
     *("a sigmoid per class", "one sigmoid made two probabilities", "casts to double and back"),
@@ -48,7 +49,7 @@ def same(before: Any, after: Any) -> bool:
 
 
 def fed_in_pieces(path: Path, rows: dict[str, Array], batch: int | None) -> list[dict[str, Any]]:
-    """Run a model by bare ONNX Runtime on all rows, or where its batch is fixed on whole ones."""
+    """Run a model in plain ONNX Runtime on all rows, or on full batches if its batch is fixed."""
     n = len(next(iter(rows.values())))
     size = batch or n
     return [

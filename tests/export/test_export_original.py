@@ -1,4 +1,4 @@
-"""``covcal export`` of ONNX models: what was there stays as it was."""
+"""``covcal export`` of ONNX models changes nothing of the original model."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ class TestWhatWasThere:
         assert "calibrated_probabilities, calibrated_label, confidence" in done.out
 
     def test_an_exported_model_can_be_calibrated_and_exported_again(self, tmp_path: Path) -> None:
-        """The second calibration's outputs are numbered, and the first's are still there."""
+        """The outputs of the second calibration are numbered; the outputs of the first stay."""
         case = plain_case(tmp_path)
         case.export().require_success()
         once = tmp_path / "once"
@@ -87,7 +87,7 @@ class TestWhatWasThere:
         assert list(after) == ["y", *ADDED, *(f"calibrated_{name}" for name in ADDED)]
 
     def test_maps_of_scikit_learn_exports(self, tmp_path: Path) -> None:
-        """An output that is a list of maps stays one."""
+        """An output that is a list of maps is still a list of maps."""
         model = Graph(SOFTMAX, outputs=["y"]).model()
         model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
         model.graph.node.append(

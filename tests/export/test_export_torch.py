@@ -127,7 +127,7 @@ def test_offsets_and_a_decision(tmp_path: Path) -> None:
 
 
 def test_a_masked_class(tmp_path: Path) -> None:
-    """It is probability 0, not the size that every other number is compared with."""
+    """A masked class has probability 0, and its logit is not the scale of the comparison."""
     model = f"{ZOO}:masked_by_a_billion"
     module: Any = torch_modules.masked_by_a_billion().eval()
     weights = tmp_path / "w.pt"
@@ -253,7 +253,7 @@ def test_a_full_disk_leaves_one_line_and_the_old_file(size: int, tmp_path: Path)
     old.write_text("old")
     found = tmp_path / "found.json"
     with found.open("w") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the child needs no other thread than this one
+        warnings.simplefilter("ignore")  # the child needs only this thread
         child = os.fork()
         if child == 0:
             signal.alarm(100)

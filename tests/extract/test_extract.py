@@ -403,7 +403,7 @@ def test_importing_extraction_loads_no_framework() -> None:
 
 
 def test_a_batch_or_threads_beyond_all_bounds(few_digits: Path, tmp_path: Path) -> None:
-    """They are as many as there is work for, not what would take the memory of a large machine."""
+    """The batch and the threads are limited to the work, or they would fill a machine's memory."""
     written = []
     for name, options in (("a.h5", ()), ("b.h5", ("--batch", 10**9, "--threads", 10**5))):
         domains = (few_digits / "source.npz", few_digits / "target.npz")

@@ -71,7 +71,7 @@ def test_the_format_of_the_data_does_not_matter(kind: str, words: bool, tmp_path
 
 
 def test_images_in_shards_and_in_folders_are_the_same(tmp_path: Path) -> None:
-    """The ids differ, and with them the split; features, logits and labels do not."""
+    """The ids differ, and so the split; features, logits and labels are equal."""
     from tests.classifiers.onnx.onnx_graphs import grey_classifier
 
     model = grey_classifier(tmp_path, n_classes=3)

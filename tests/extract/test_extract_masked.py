@@ -36,7 +36,7 @@ def write_data(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_from_the_model_to_the_report(value: float, tail: str, tmp_path: Path) -> None:
-    """T and metrics are those of the table of the other classes; every step takes infinity."""
+    """Every step accepts infinity; T and metrics equal the results without the masked class."""
     weight, bias = write_data(tmp_path)
     mask = np.where(np.arange(K) == MASKED, value, 0).astype(np.float32)
     nodes = [node("Gemm", "x wk bk", "z", transB=1), node("Add", "z mk", "m")]

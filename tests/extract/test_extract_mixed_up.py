@@ -53,7 +53,7 @@ def warnings(done: Outcome) -> list[str]:
 
 @pytest.mark.parametrize("target", ["s.npz", "./s.npz", "deep/../s.npz", "link.npz", "hard.npz"])
 def test_one_file_given_twice_is_said_once(target: str, tmp_path: Path) -> None:
-    """It is extracted all the same: a check of the tools on one data set is a fair use."""
+    """The file is extracted anyway: users may check the tools on a single data set."""
     save(tmp_path / "s.npz", 4, 0)
     (tmp_path / "deep").mkdir()
     (tmp_path / "link.npz").symlink_to("s.npz")

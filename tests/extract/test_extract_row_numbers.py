@@ -68,7 +68,7 @@ def test_a_column_too_many_that_numbers_nothing_is_not_blamed(
 
 
 def test_one_of_the_right_number_of_columns_is_fed_with_a_note(tmp_path: Path) -> None:
-    """It may be a time that the model was trained on."""
+    """The column may be a time that the model was trained on."""
     for name in ("source", "target"):
         table = {"customer_no": COUNT, **columns(name)}
         del table["weight"]
@@ -109,7 +109,7 @@ def test_the_index_of_pandas_names_the_rows_and_is_left_out(
 
 @pytest.mark.parametrize("name", ["customer", "label", "group_no"])
 def test_a_named_index_of_pandas_is_known_by_what_the_file_says(name: str, tmp_path: Path) -> None:
-    """It is no feature; what is called like something else of the rows is that."""
+    """An index is not a feature; it gives the ids only if its name has no other meaning."""
     arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
     tables = []
     for domain in ("source", "target"):

@@ -57,7 +57,7 @@ class TestSample:
         assert small < large
 
     def test_new_rows_push_out_few_old_ones(self) -> None:
-        """A tenth more rows replace about a tenth of those drawn before."""
+        """A tenth more rows replace about a tenth of the rows that were drawn before."""
         before = {IDS[row] for row in Selection(sample=500).chosen(IDS, 0)}
         more = [f"new/{i}.png" for i in range(200)] + IDS
         after = {more[row] for row in Selection(sample=500).chosen(more, 0)}
@@ -85,7 +85,7 @@ class TestSample:
 class TestShard:
     @pytest.mark.parametrize("count", [1, 3, 7, 50])
     def test_shards_part_the_rows(self, count: int) -> None:
-        """Every row is in exactly one shard, and the shards are of one size, give or take one."""
+        """Every row is in exactly one shard, and the sizes of shards differ by at most one row."""
         rows = Selection(limit=20).chosen(IDS, 0)
         parts = [Selection(shard=Shard(i, count)).of_shard(rows) for i in range(1, count + 1)]
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), rows)
@@ -306,7 +306,7 @@ class TestDryRun:
     def test_an_output_in_the_way_is_told(
         self, digits_arguments: list[Path], tmp_path: Path
     ) -> None:
-        """It writes nothing, so nothing is in its way; the run itself would need --force."""
+        """A dry run writes nothing, so it only says that the run itself would need --force."""
         (tmp_path / "features.h5").write_text("old")
         arguments: list[Argument] = ["extract", *digits_arguments, "--dry-run"]
         told = "note: features.h5 exists already: when you run it without --dry-run, pass --force"
@@ -317,7 +317,7 @@ class TestDryRun:
     def test_of_a_sample_it_counts_the_sample(
         self, digits_arguments: list[Path], tmp_path: Path
     ) -> None:
-        """Rows are those that would be run."""
+        """The rows of a dry run are the rows that would be run."""
         arguments: list[Argument] = ["extract", *digits_arguments, "--dry-run"]
         arguments += ["--sample", 50, "--shard", "1/5"]
         done = covcal(*arguments, cwd=tmp_path).require_success()

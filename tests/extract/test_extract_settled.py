@@ -181,7 +181,7 @@ def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["onnx", "torch"])
 @pytest.mark.parametrize("beyond", [False, True])
 def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Path) -> None:
-    """In [0, 1] in all rows it is a probability, which is said; elsewhere it may be anything."""
+    """If all numbers are in [0, 1], they are read as probabilities; other numbers are refused."""
     p = probabilities(2)[:, 1:]
     y = (p[:, 0] > 0.5).astype(int)
     x = p + (np.arange(N) == N - 1)[:, None] * float(beyond)

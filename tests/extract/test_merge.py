@@ -220,7 +220,7 @@ def test_more_than_one_percent_skipped_in_all_is_an_error(data: Path, tmp_path: 
 
 
 def test_what_merge_does_not_take(adapted: Path, features: Path) -> None:
-    """Adapted files, files of older versions, and an output that is there already."""
+    """Adapted files, files of older versions, and an output that exists are refused."""
     folder = adapted.parent
     line = covcal("merge", adapted, "-o", folder / "m.h5").error_line()
     assert line.endswith("is an adapted file: merge features files, then adapt the result")

@@ -1,4 +1,4 @@
-"""``extract --resume``: whatever stops a run, going on gives the bytes of an undisturbed one."""
+"""``extract --resume``: whatever stops a run, the continued run gives the same bytes."""
 
 import json
 import subprocess
@@ -191,7 +191,7 @@ def test_a_batch_that_reached_the_disk_wrong_is_done_again(data: Path, tmp_path:
 def test_a_line_of_the_journal_that_is_not_as_it_was_is_done_again(
     line: int, entry: Any, data: Path, spool: Path
 ) -> None:
-    """Other JSON, and counts that are not those of the numbers, which one digit makes of them."""
+    """The line is other JSON, or one digit changed its counts, so they differ from the numbers."""
     output, path = spool.with_name("f.h5"), spool / "source.journal"
     lines = path.read_text().splitlines()
     if isinstance(entry, dict) and len(entry) == 1:
@@ -206,7 +206,7 @@ def test_a_line_of_the_journal_that_is_not_as_it_was_is_done_again(
 
 @pytest.mark.parametrize("batches", [1, 19, 20])
 def test_between_the_domains_too(batches: int, data: Path, tmp_path: Path) -> None:
-    """The source takes 19 batches; a run stopped there goes on with the target."""
+    """The source takes 19 batches; a run that stopped there continues with the target."""
     output = tmp_path / "f.h5"
     stopped(data, output, batches)
     run(data=data, output=output, resume=True)

@@ -113,7 +113,7 @@ class TestPreprocessing:
         use("apply", folder, file="scale.h5").require_success()
 
     def test_a_setting_that_is_not_given(self, folder: Path) -> None:
-        """It is not the same as one that is null."""
+        """A missing setting differs from a setting that is null."""
         document = json.loads((folder / "cal.json").read_text())
         settings = document["reading"]["preprocessing"]
         nulls = [name for name, value in settings["resize"].items() if value is None]

@@ -148,7 +148,7 @@ def test_a_foreign_file_has_no_schema(tmp_path: Path) -> None:
     assert error_of(path, lambda _: None) == f" has no schema, but {KNOWN}"
 
 
-# Values of the wrong kind or number of axes, which must be refused as well, never computed with.
+# Values of the wrong kind or number of axes must be refused, and not used.
 ODD: dict[str, Change] = {
     "logits with one axis": put("target/logits", np.zeros(N, np.float32)),
     "logits a group": empty_group("target/logits"),
@@ -251,7 +251,7 @@ class TestValues:
         )
 
     def test_a_logit_of_minus_infinity_rules_a_class_out(self, features: Path) -> None:
-        """It is read as it is beside a finite one; a row of nothing else is refused."""
+        """A row needs one finite logit; a row in which all logits are -inf is refused."""
         rows = np.arange(100, 300, 2)
         with h5py.File(features, "r+") as file:
             file["target/logits"][200, 1:] = -np.inf
@@ -353,7 +353,7 @@ class TestReading:
             assert longest == {512}
 
     def test_ids_as_bytes(self, features: Path) -> None:
-        """The bytes of ids are those that the file holds."""
+        """The ids have the same bytes as in the file."""
         with FeatureFile(features) as file:
             domain = file.require_target()
             rows = domain.rows("test")

@@ -38,7 +38,7 @@ def text_of(tab: Tab, name: str) -> str:
 
 
 def saved(chromium: Browser, downloads: Path) -> str:
-    """The file that the browser downloads next, which is taken away."""
+    """Return the text of the file that the browser downloads next, and delete the file."""
     while True:
         event = chromium.wait("Browser.downloadProgress")
         if event["params"]["state"] == "completed":

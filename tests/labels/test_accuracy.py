@@ -98,9 +98,10 @@ def test_all_alike_reaches_the_end(hits: int, low: float, high: float) -> None:
 
 
 def test_batches_add_up() -> None:
-    """Weights of two batches are those of the unbiased estimate of each, by their sizes."""
+    """Rows of two batches have the weights of each batch's unbiased estimate, times its share."""
     found = made_draw(N, np.array([0.5, 0.2, 0.1]), 3, batch=np.array([0, 0, 1]))
-    # A row of the first stands for 1 / pi there, and in the second, drawn from the rest, for 1.
+    # A row of the first batch stands for 1 / pi rows there. The second batch is drawn from the
+    # rest, and there the row stands for itself.
     assert found.weights == pytest.approx([2 / 3 * 2 + 1 / 3, 2 / 3 * 5 + 1 / 3, 1 / 3 * 10])
     assert found.variances == pytest.approx([4 / 9 * 2, 4 / 9 * 20, 1 / 9 * 90])
     kept = found.without(np.array([True, False, False]))
@@ -108,7 +109,7 @@ def test_batches_add_up() -> None:
 
 
 def test_two_batches_are_one_estimate() -> None:
-    """It is unbiased as well where the second batch is drawn from what the first left."""
+    """The estimate is also unbiased if the second batch is drawn from the other rows."""
     rng = np.random.default_rng(1)
     forecast = rng.uniform(0.4, 0.95, size=120)
     right = (rng.random(120) < forecast).astype(np.float64)

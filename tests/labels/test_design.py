@@ -46,7 +46,7 @@ def test_a_row_is_drawn_as_often_as_its_probability_says(rows: int, n: int) -> N
 @pytest.mark.parametrize("n", [1, 10, 45, 59, 60])
 @pytest.mark.parametrize("kind", ["mixed", "certain", "one doubtful"])
 def test_probabilities_are_the_sizes_capped_at_one(n: int, kind: str) -> None:
-    """They are min(1, c q) with the c that makes them n in sum, found here by bisection."""
+    """The probabilities are min(1, c q); the test finds the c with sum n by bisection."""
     rows = 60
     s = forecast(rows) if kind == "mixed" else np.ones(rows)
     if kind == "one doubtful":
@@ -149,7 +149,7 @@ def test_neighbours_in_the_order_are_alike(
 
 @pytest.mark.parametrize("cut", [0, 1, 17, 60])
 def test_a_draw_in_parts_is_the_draw(cut: int) -> None:
-    """Probabilities and rows are the same whether or not all rows are there at once."""
+    """Probabilities and rows are the same if the scores are read in parts."""
     s = forecast(60)
     s[[5, 30, 31]] = 0.5
     for n in (1, 7, 30, 59):

@@ -62,7 +62,7 @@ def test_a_file_without_a_draw_has_none(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_label_scale_the_others_of_their_batch(tmp_path: Path) -> None:
-    """Two of three labelled: they stand for the third as well, and a note says so."""
+    """If two of three rows are labelled, they also stand for the third, and a note says so."""
     path = write_features(tmp_path / "features.h5")
     put_in(path, replace(DRAW, labels=np.array([2, 0, -1, 1])))
     with FeatureFile(path) as file:

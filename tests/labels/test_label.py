@@ -83,7 +83,7 @@ def test_labels_go_in_by_id_with_the_design(folder: Path) -> None:
 
 
 def test_the_file_has_the_same_bytes_whatever_the_order(folder: Path) -> None:
-    """Both batches at once, in any order, twice, or one after the other."""
+    """Both batches are given at once, in any order, twice, or one after the other."""
     orders: dict[str, list[tuple[str, ...]]] = {
         "one.h5": [("first.csv",), ("second.csv",)],
         "two.h5": [("second.csv", "first.csv")],
@@ -105,7 +105,7 @@ def test_a_sheet_of_what_adapt_made_fits_its_features_file(folder: Path) -> None
 
 
 def test_the_hint_fits_what_the_labels_are_for(folder: Path) -> None:
-    """They replace a calibration of this folder; a file without a source is a period of watch."""
+    """A second calibration needs --force; rows without a source are a period for watch."""
     label = ("label", "features.h5", "first.csv")
     done = covcal(*label, cwd=folder).require_success()
     assert done.err.endswith("next: covcal calibrate features.h5\n")
@@ -228,7 +228,7 @@ def test_a_sheet_that_is_wrong_is_one_line(folder: Path, kind: str) -> None:
 
 
 def test_a_sheet_of_another_file(folder: Path) -> None:
-    """Even with the same ids: row numbers are those of any table."""
+    """It is refused even with the same ids, because row numbers fit any table."""
     with h5py.File(folder / "features.h5", "r+") as file:
         file["target/logits"][0] = 0
     line = covcal("label", "features.h5", "first.csv", cwd=folder).error_line()

@@ -226,7 +226,7 @@ def test_a_keyboard_alone_labels_images(
 @pytest.mark.browser
 @needs_browser
 def test_a_closed_tab_loses_nothing(chromium: Browser, downloads: Path, tmp_path: Path) -> None:
-    """Answers, and how far they can be undone, are there again; another table starts anew."""
+    """A page opened again has the answers and the steps to undo; another table starts empty."""
     sheet = Sheet(["a", "b", "c"], name="closed.csv")
     tab = opened(chromium, tmp_path / "closed.html", sheet)
     tab.press("2", "x")
@@ -374,10 +374,10 @@ Math.min(...[...document.querySelectorAll("h1, p, bdi, kbd, button:enabled, summ
 @pytest.mark.browser
 @needs_browser
 def test_it_can_be_read_and_the_focus_is_seen(chromium: Browser, tmp_path: Path) -> None:
-    """Contrast as WCAG 2.2 asks for (AA); Tab goes to every control, which is then outlined."""
+    """The contrast meets WCAG 2.2 (AA); Tab goes to every control and outlines it."""
     tab = opened(chromium, tmp_path / "read.html", Sheet(["a", "b"]), size=(390, 844))
     tab.press("3", "p")
-    tab.press("ArrowLeft")  # a chosen class, in the colours of one
+    tab.press("ArrowLeft")  # shows a chosen class in its colours
     for scheme in ("light", "dark"):
         media = [{"name": "prefers-color-scheme", "value": scheme}]
         tab.send("Emulation.setEmulatedMedia", features=media)

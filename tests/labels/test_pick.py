@@ -70,7 +70,7 @@ def test_doubtful_rows_are_likelier_to_be_drawn(picked: Path) -> None:
 
 
 def test_the_confidence_is_the_mean_of_both_forecasters(picked: Path) -> None:
-    """Each at the temperature that fits the source; the aligned one where there is one."""
+    """Each has the T that fits the source; one forecaster is aligned if the file allows it."""
     with FeatureFile(picked / "adapted.h5") as file:
         rows = file.require_target().rows("train")
         both = score(file, rows, None, seed=0, progress=silent)
@@ -211,7 +211,7 @@ def test_splits_are_drawn_from_when_asked(picked: Path, tmp_path: Path) -> None:
 
 
 def test_paths_stand_where_the_images_are(picked: Path, tmp_path: Path) -> None:
-    """Of rows that have a file there."""
+    """Rows that have a file in the folder get its path."""
     some = sorted(drawn_ids(picked / "to-label.csv"))[3]
     (tmp_path / some).parent.mkdir(parents=True)
     (tmp_path / some).touch()

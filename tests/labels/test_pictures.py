@@ -78,7 +78,7 @@ def test_they_come_from_what_extract_read(
 
 
 def test_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """The others are there all the same."""
+    """The other pictures are read anyway."""
     folder = folder_of(tmp_path / "data")
     (folder / "a" / "0.png").write_bytes(b"no image")
     found = pictures_of(folder, ["a/0.png", "a/b/1.png"])
@@ -88,7 +88,7 @@ def test_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_ids_of_other_images_are_refused(tmp_path: Path) -> None:
-    """As is a path that leads out of the folder, which is no id of it."""
+    """A path that leads out of the folder is refused too, because it cannot be an id."""
     folder = folder_of(tmp_path / "data")
     plain(RED).save(tmp_path / "secret.png")
     for strange in ("2.png", "../secret.png", "a/../a/0.png"):
@@ -101,7 +101,7 @@ def test_ids_of_other_images_are_refused(tmp_path: Path) -> None:
 
 
 def test_data_without_images_are_refused(tmp_path: Path) -> None:
-    """Numbers are no pictures, nor is a folder that is not there."""
+    """Tables of numbers and missing folders are refused."""
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 5), dtype=np.float32))
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     for name in ("x.npz", "x.csv"):

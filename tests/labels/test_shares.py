@@ -54,7 +54,7 @@ def test_shares_cover_the_draw_and_overlap_as_asked(labellers: int, overlap: int
 
 
 def test_two_labellers_with_five_disagreements(shared: Path) -> None:
-    """They are named with both labels; a rule decides; the design is that of one sheet."""
+    """Disagreements are named with both labels, a rule decides, and the draw stays the same."""
     sheets = ("to-label-1.csv", "to-label-2.csv")
     line = covcal("label", "adapted.h5", *sheets, cwd=shared).error_line()
     first, second = (

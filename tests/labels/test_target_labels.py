@@ -40,7 +40,7 @@ def without_hashes(path: Path) -> dict[str, Any]:
 
 
 def chosen(method: str) -> tuple[str, ...]:
-    """Return the options that choose a method, with a prior where it needs one."""
+    """Return the options that choose a method, with a prior if the method needs it."""
     table = methods.METHODS
     prior = ("--target-prior", "uniform") if method in table and table[method].needs_prior else ()
     return "--method", method, *prior
@@ -76,7 +76,7 @@ def test_a_logistic_discriminator_does_not_see_them(features: Path) -> None:
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_estimate_does_not_see_them(small_files: Path, tmp_path: Path, kind: str) -> None:
-    """Whatever stands there, every estimate is the same."""
+    """Every estimate is the same, whatever the target labels are."""
     shutil.copy(small_files / "adapted.h5", tmp_path)
     arguments = ("estimate", "adapted.h5", "-q", "-o")
     covcal(*arguments, "before.json", cwd=tmp_path).require_success()
@@ -150,7 +150,7 @@ def test_adapt_does_not_see_them(features: Path) -> None:
 def test_nothing_asks_for_them(
     small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """calibrate runs through where reading a target label is an error; evaluate does not."""
+    """If reading a target label is an error, calibrate still succeeds, and evaluate fails."""
 
     def read(domain: Any, rows: Any) -> Any:
         if domain.name == "target":

@@ -35,7 +35,7 @@ def picked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(picked: Path, tmp_path: Path) -> Path:
-    """A copy of those files that a test may change."""
+    """A copy of the files, which a test may change."""
     return Path(shutil.copytree(picked, tmp_path, dirs_exist_ok=True))
 
 
@@ -68,7 +68,7 @@ def annotation(label: str | None, person: int = 1, **more: Any) -> Task:
 
 
 def studio(folder: Path, annotations: Callable[[int, str], list[Task]]) -> list[Task]:
-    """What Label Studio exports as JSON; `annotations` gives those of a task with its label."""
+    """A JSON export of Label Studio; `annotations` gives a task's annotations with its label."""
     known = truth(folder / "x.h5")
     return [
         {

@@ -74,7 +74,7 @@ def test_a_promise_about_future_rows_counts_the_chance_of_the_rows_too(
 
 
 def test_unequal_inclusion_is_bounded_by_the_least() -> None:
-    """The wrong rows are those that are drawn least often."""
+    """The wrong rows are the rows that are drawn least often."""
     rng, rows, error = np.random.default_rng(2), 300, 0.2
     inclusion = np.where(np.arange(rows) % 3 == 0, 0.1, 0.4)
     inclusion *= 90 / inclusion.sum()
@@ -142,9 +142,9 @@ def test_rows_above_many_tied_scores_are_never_an_empty_candidate() -> None:
 
 
 def test_a_candidate_of_nearly_equal_scores_is_the_set_above_its_threshold() -> None:
-    """Scores lie nearer to each other than thresholds, as those of an over-confident classifier.
+    """Scores are nearer to each other than thresholds can be, as with an over-confident classifier.
 
-    A set that is tested must be the set whose rows the bound counts.
+    The tested set must be the set whose rows the bound counts.
     """
     rng = np.random.default_rng(0)
     ranking = Ranking(1 - 1e-5 * rng.random(3000), [0.5 * np.linspace(0, 1, 101) ** 3])

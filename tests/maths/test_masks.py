@@ -39,7 +39,7 @@ def mean_loss(logits: Floats, labels: Labels, weights: Floats, t: float, loss: L
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("value", MASKS)
 def test_a_masked_column_counts_as_left_out(value: float, loss: Loss) -> None:
-    """T and both losses are those without the class, whatever constant masks it."""
+    """T and both losses are the same as without the class, whatever constant masks it."""
     logits, labels = rows_of()
     alone = fit_temperature(logits, labels, loss=loss)
     both = np.insert(logits, 2, value, axis=1)
@@ -63,7 +63,7 @@ def masked_by_row() -> tuple[Floats, Labels, NDArray[np.bool_]]:
 
 @cache
 def temperature_without_masked(loss: Loss) -> float:
-    """Return the T of infinite masks, which is the best of a grid."""
+    """Return the T for infinite masks, after a check that it is the best of a grid."""
     logits, labels, out = masked_by_row()
     clean = np.where(out, -np.inf, logits)
     reference = fit_temperature(clean, labels, loss=loss)

@@ -226,7 +226,7 @@ def test_logits_against_the_labels_give_the_upper_limit(loss: Loss, n: int) -> N
 def test_logits_that_say_little_or_the_opposite_are_told_apart(classes: int) -> None:
     """With labels drawn regardless of the logits T is the brute-force optimum, or the upper end.
 
-    The loss is flat to 1e-9 near the upper end; rounding there must not pass for a minimum.
+    The loss is flat to 1e-9 near the upper end, and rounding there must not count as a minimum.
     """
     rng = np.random.default_rng(11)
     ends = 0

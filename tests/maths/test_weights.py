@@ -61,7 +61,7 @@ def test_t_g_minimises_the_balanced_squared_error(factor: float, sizes: tuple[in
 
 
 def test_float32_logits_are_as_good_as_float64() -> None:
-    """Stored float32 logits give the T_g and the weights of float64 ones."""
+    """Stored float32 logits give the same T_g and the same weights as float64 logits."""
     source, target, _ = gaussian_shift(factor=3.0)
     exact = weighted(source, target)
     stored = importance_weights(

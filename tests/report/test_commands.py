@@ -42,7 +42,7 @@ def images(folder: Path) -> None:
 
 
 def tables(folder: Path) -> None:
-    """Probabilities of made rows, of both domains in a table each and in one."""
+    """Probabilities of made rows: one table per domain, and one table of both domains."""
     rng = np.random.default_rng(0)
     parts = {}
     for name, count in (("source", 300), ("target", 250)):

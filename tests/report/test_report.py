@@ -204,7 +204,7 @@ class TestVerdict:
         )
 
     def test_a_class_of_few_rows_is_not_judged(self, tmp_path: Path) -> None:
-        """It is said that it could not be."""
+        """The page says that the class could not be judged."""
         page = reported_on_classes(tmp_path, rows=20)
         assert "where dog is predicted" not in page.words
         assert "the rows cannot decide for" in page.words

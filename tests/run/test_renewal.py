@@ -226,7 +226,7 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
 def test_the_reference_of_a_raised_alarm_stays_until_somebody_acts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is raised on the same rows again, also after another run, until the file is deleted."""
+    """The same rows raise the alarm again, even after another run, until the file is deleted."""
     seen = renewal.Comparison(0.7, 0.6, 0.8, 0.95, 0.72, "off", "", True, BETTER)
     monkeypatch.setattr(renewal, "compare", lambda *_: seen)
     renewed(folder).require_success()
@@ -244,7 +244,7 @@ def test_the_reference_of_a_raised_alarm_stays_until_somebody_acts(
 
 
 def test_labels_are_measured_on_all_new_rows(folder: Path) -> None:
-    """Both calibrations on the same rows, as evaluate measures them."""
+    """Both calibrations are measured on the same rows, with the numbers of evaluate."""
     with np.load(folder / "noisy.npz") as found:
         arrays = dict(found)
     with np.load(folder / "digits-target.npz") as found:

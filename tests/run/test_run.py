@@ -192,7 +192,7 @@ def row(image):
 def test_changed_preprocessing_is_noticed(
     model: str, options: list[str], edited: str, folder: Path
 ) -> None:
-    """Wherever it stands: features made with the old one are not those of the new one."""
+    """Features of the old preprocessing are never used with the new preprocessing."""
     for name in (model, edited):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
     if model != "digits.onnx":
@@ -225,7 +225,7 @@ def test_preprocessing_that_nothing_reads_need_not_be_usable(folder: Path) -> No
 
 @pytest.mark.usefixtures("whole_pages")
 def test_without_target_labels_there_are_no_metrics(folder: Path) -> None:
-    """Those of labels that are no longer there go, or they would be read as measured."""
+    """Metrics of labels that have gone are deleted, or a reader would think they were measured."""
     with np.load(folder / "target.npz") as arrays:
         unknown = np.full_like(arrays["y"], -1, dtype=np.int64)
     edit(folder / "target.npz", y=unknown)
@@ -247,7 +247,7 @@ def test_a_step_that_fails_leaves_what_was_made(folder: Path) -> None:
 def test_an_extraction_that_was_cut_off_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows that were done are not run again, and the bytes are those of one run."""
+    """Finished rows are not run again, and the bytes are the same as after a single run."""
     before = (folder / "out" / "features.h5").read_bytes()
     shutil.rmtree(folder / "out")
     asked: list[int] = []
@@ -304,7 +304,7 @@ def test_the_rows_per_run_of_the_model_can_be_chosen(
 def test_options_of_extract_that_make_no_run_are_not_taken(
     option: tuple[str, str], folder: Path
 ) -> None:
-    """Run shares its options with extract, but for those of a part of the rows."""
+    """run has the options of extract, except the options for a part of the rows."""
     arguments = ("digits.onnx", "source.npz", "target.npz", "-o", "new", *option)
     assert option[0] in covcal("run", *arguments, cwd=folder).usage_error()
     assert not (folder / "new").exists()
@@ -352,7 +352,7 @@ def test_less_accuracy_than_expected_stops_before_the_export(folder: Path) -> No
 
 
 def test_results_of_a_run_that_expected_less_are_named(folder: Path) -> None:
-    """They stay, of features that stand, and nobody takes them for this run's."""
+    """Earlier results of the same features stay, and a line names the earlier run."""
     done = run(folder, "--expect-accuracy", "0.999")
     assert done.code == 3
     (line,) = done.err.splitlines()[-1:]
@@ -363,7 +363,7 @@ def test_results_of_a_run_that_expected_less_are_named(folder: Path) -> None:
 
 
 def test_features_of_another_reading_leave_no_model_of_the_last(folder: Path) -> None:
-    """What was exported of other features is gone once these are found wanting."""
+    """A model that was exported from earlier features is deleted if new features are refused."""
     done = run(folder, "--mean", "0.9", "--expect-accuracy", "0.96")
     assert done.code == 3
     assert sorted(path.name for path in (folder / "out").iterdir()) == ["features.h5", "run.json"]
@@ -443,7 +443,7 @@ def test_tables_of_outputs_go_all_the_way(kind: str, labelled: bool, tmp_path: P
 
 
 def test_a_run_killed_as_it_wrote_its_first_journal_is_taken_up(folder: Path) -> None:
-    """Nothing of its own lies there then but what the journal would have become."""
+    """Then the folder contains nothing of the run except the unfinished journal."""
     (folder / "cut").mkdir()
     (folder / "cut" / ".run.json.partial").write_text("{")
     run(folder, "--method", "temp", "-o", "cut").require_success()

@@ -1,4 +1,4 @@
-"""Weeks of ``covcal run --from`` with labels: no calibration replaces a better one."""
+"""Weeks of ``covcal run --from`` with labels: no calibration replaces a better calibration."""
 
 import json
 from pathlib import Path

@@ -320,7 +320,7 @@ class TestSegments:
         assert rows == SHOPS
 
     def test_the_history_keeps_them(self, shops: Path, tmp_path: Path) -> None:
-        """A watch without ``--segment`` leaves them there, and the same rows add no line."""
+        """A watch without ``--segment`` does not delete them, and the same rows add no line."""
         history = tmp_path / "h.jsonl"
         options = ("--history", str(history))
         asked = segments(shops, "--segment", "shop", *options)

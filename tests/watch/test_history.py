@@ -251,7 +251,7 @@ class Writer:
         arguments = (path, name, count, saying)
         self.process = forking.Process(target=write_periods, args=arguments)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it needs no other thread than this one
+            warnings.simplefilter("ignore")  # the child needs only this thread
             self.process.start()
         saying.close()
 
@@ -281,7 +281,7 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 
 
 def killed_appends(path: Path, count: int, seed: int) -> int:
-    """Kill a writer `count` times while it appends; return the periods it said were there."""
+    """Kill a writer `count` times while it appends; return the periods that it reported."""
     rng = random.Random(seed)
     said = 0
     for round_ in range(count):
@@ -299,7 +299,7 @@ def killed_appends(path: Path, count: int, seed: int) -> int:
 
 @needs_fork
 def test_a_kill_loses_no_period(tmp_path: Path) -> None:
-    """What a writer said it had appended is there; the campaign kills many more."""
+    """The history has every period that the writer reported; the campaign kills more writers."""
     path = tmp_path / "watch.jsonl"
     assert killed_appends(path, 1, 0) <= len(names(path))
 

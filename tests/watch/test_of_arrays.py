@@ -92,7 +92,7 @@ class TestACalibrationFile:
         assert [one.measured.period for one in again.periods_] == ["w0", "w1", "w2"]
 
     def test_labels_that_arrive_later_decide(self, made: Path) -> None:
-        """The same rows again take labels in, also if only some rows have one."""
+        """The same rows with labels add these labels, even if only some rows have a label."""
         week, watch = rows("w0"), covcal.Watch(made / "cal.json")
         before = watch.observe(week["logits"], period="w0")
         labels = np.where(np.arange(len(week["labels"])) < 80, week["labels"], np.nan)

@@ -227,7 +227,7 @@ def unpacked(content: dict[str, Any]) -> Any:
 
 
 def at(content: Any, place: str) -> tuple[Any, Any]:
-    """Return what holds the value at a place such as ``signals.0.mean``, and its key there."""
+    """Return the object or list that contains a place (``signals.0.mean``), and its key there."""
     *way, name = [int(key) if key.isdecimal() else key for key in place.split(".")]
     for key in way:
         content = content[key]

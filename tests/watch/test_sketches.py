@@ -17,7 +17,7 @@ from covcal_cli.watch.sketches import (
 
 
 def test_ranks_are_percentiles_of_the_rows() -> None:
-    """Of values that are there, exactly; ties count one half."""
+    """Ranks of the reference's own values are exact; ties count one half."""
     values = np.random.default_rng(0).integers(0, 30, size=200).astype(np.float64)
     found = signal("made", values)
     asked = np.unique(values)

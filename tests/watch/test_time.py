@@ -41,7 +41,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 def growing(path: Path, rows: int, days: Sequence[int] | None = None) -> Path:
-    """Write the first rows of a year of ten rows a day, or those of some days."""
+    """Write the first rows of a year with ten rows a day, or the rows of some days."""
     target = clusters_domain("later", sizes=SIZES, seed=1)
     number = np.arange(len(target["split"])) // 10
     target["columns/when"] = utf8([str(MONDAY + timedelta(days=int(day))) for day in number])

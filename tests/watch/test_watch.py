@@ -130,7 +130,7 @@ class TestVerdicts:
         assert last["alarm"]["since"] == last["measured"]["period"]
 
     def test_the_change_is_said_in_numbers_of_the_rows(self, made: Path) -> None:
-        """The shares of the class are those of the period and of the calibration's target."""
+        """The class has its share of the period, and its share of the calibration's target."""
         (found,) = watched(made, "favoured.h5")["periods"]
         said = re.search(
             r"class class (\d) is predicted (\d+)% of the time instead of (\d+)%",
@@ -311,7 +311,7 @@ class TestPeriodsOfOneFile:
         [("week", ["2026-W01", "2026-W02", "2026-W03"]), ("month", ["2025-12", "2026-01"])],
     )
     def test_a_column_of_dates_cuts(self, every: str, names: list[str], folder: Path) -> None:
-        """Weeks are those of ISO 8601, whatever the order of rows; times of day do not matter."""
+        """Weeks follow ISO 8601, whatever the order of rows; times of day do not matter."""
         rows = clusters_domain("later", sizes=WEEK)
         days = [date(2025, 12, 29) + timedelta(days=number % 21) for number in range(sum(WEEK))]
         rows["columns/when"] = utf8([f"{day}T10:00:00" for day in days])
@@ -436,7 +436,7 @@ def test_a_calibration_of_aligned_logits_is_watched_by_them(tmp_path: Path) -> N
     kept = read_reference(document, calibration, sha256_of(document))
     assert kept is not None
     assert kept.coordinates.of == "logits"  # an adapted file holds no features
-    assert kept.signals[0].rows == found.rows // 2  # those of validation: 500 of 1000
+    assert kept.signals[0].rows == found.rows // 2  # the validation rows: 500 of 1000
     with FeatureFile(path) as file:
         target = file.require_target()
         labels, rows = target.logits(target.rows("all")).argmax(axis=1), target.rows("all")

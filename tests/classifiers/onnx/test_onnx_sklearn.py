@@ -95,7 +95,7 @@ def test_without_a_linear_head_the_choice_is_named_and_works(
 def test_a_label_that_does_not_follow_the_probabilities_is_noted(
     classes: int, tmp_path: Path
 ) -> None:
-    """A support vector machine votes; covcal's labels are those of the probabilities."""
+    """A support vector machine votes; covcal's label is the most probable class."""
     machine = SVC(probability=True, random_state=0, kernel="sigmoid", gamma=2.0)
     path = exported(tmp_path, machine, classes, zipped=False)
     opened = open_onnx(path, phi="none")

@@ -224,7 +224,7 @@ def test_an_output_is_chosen_by_name() -> None:
 
 
 def test_phi_none_keeps_the_logits_before_the_softmax() -> None:
-    """Without features the logits are still those of the last layer."""
+    """Without features, the logits are still the results of the last layer."""
     x = rows(TENSOR)
     classifier = open_torch(f"{ZOO}:with_softmax", phi="none").prove({"x": x.numpy()})
     features, logits = classifier.run({"x": x.numpy()})

@@ -59,7 +59,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_trained_classifiers(name: str) -> None:
-    """phi W^T + b gives the logits to 1e-5, and the logits are those of plain torch."""
+    """phi W^T + b gives the logits to 1e-5, and plain torch gives the same logits."""
     package, file, shape, d, k = REAL[name]
     weights = _package(package) / file
     if name == "efficientnet":

@@ -18,7 +18,7 @@ ZOO = torch_modules.__name__
 
 
 def trained() -> dict[str, Tensor]:
-    """Weights that differ from those that the function makes."""
+    """Weights that differ from the weights that the function makes."""
     return {name: value + 1 for name, value in torch_modules.mlp().state_dict().items()}
 
 
@@ -38,7 +38,7 @@ def expected_logits(weights: dict[str, Tensor], x: Tensor) -> Any:
     ],
 )
 def test_weights_are_found_in_checkpoints(place: str, prefix: str, tmp_path: Path) -> None:
-    """A state_dict, a dict that holds one, and the prefixes of wrappers, which are said."""
+    """A state_dict, a dict that contains one, and prefixes of wrappers, which a note names."""
     weights = trained()
     named = {prefix + name: value for name, value in weights.items()}
     path = tmp_path / "weights.pth"
@@ -53,7 +53,7 @@ def test_weights_are_found_in_checkpoints(place: str, prefix: str, tmp_path: Pat
 
 
 def test_safetensors(tmp_path: Path) -> None:
-    """Read through the safetensors package, which is asked for by name where it is missing."""
+    """The package safetensors reads them; if it is missing, the message names it."""
     safetensors = pytest.importorskip("safetensors.torch")
     weights, x = trained(), rows((D_IN,))
     path = tmp_path / "weights.safetensors"

@@ -50,10 +50,10 @@ def test_a_file_beside_the_model_that_cannot_be_followed_is_an_error(tmp_path: P
 
 
 def test_preprocessing_that_a_model_brings_along_gives_its_own_answers(tmp_path: Path) -> None:
-    """A public report of its kind: an exported model answers otherwise than its own framework.
+    """Users report that exported models give other answers than their own framework.
 
-    The classifier compares the left and the right of the centre. Squashing a wide image, which is
-    what the bare input size suggests, moves the edges of the image into view.
+    The classifier compares the left and the right of the centre. The input size alone suggests
+    squashing a wide image, and this moves the edges of the image into view.
     """
     weight = np.zeros((2, 16), np.float32)
     weight[0].reshape(4, 4)[:, :2] = weight[1].reshape(4, 4)[:, 2:] = 1

@@ -1,4 +1,4 @@
-"""Preprocessing and decoding: the silent traps of image files, and unreadable ones."""
+"""Preprocessing and decoding: the silent traps of image files, and unreadable image files."""
 
 import json
 import re

@@ -45,7 +45,7 @@ def expected(values: Any) -> NDArray[Any]:
 class TestWideTables:
     @pytest.fixture(autouse=True)
     def _small_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let a table of 17 columns pass for a wide one."""
+        """Lower the limits, so that a table of 17 columns counts as wide."""
         monkeypatch.setattr(parquet_store, "_ENOUGH", 1000)
         monkeypatch.setattr(parquet_store, "_SET", 3000)
         monkeypatch.setattr(parquet_store, "_USUAL", 1)

@@ -209,7 +209,7 @@ def test_no_method_on_the_classifiers_logits_beats_the_oracle(finished: tuple[Pa
 def test_the_oracle_tries_the_temperatures_of_methods_and_the_true_accuracy_is_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a grid of two extreme temperatures, that of a method is the best one."""
+    """With a grid of two extreme temperatures, the temperature of a method is the best."""
     monkeypatch.setattr("benchmark.labels._POINTS", 2)
     write_made(0.4, tmp_path / "f.h5", 0)
     truth = read_truth(tmp_path / "f.h5", [1.5])

@@ -38,7 +38,7 @@ def test_apply_beside_a_bare_pass(
 ) -> None:
     """Every measurement has its line and its two ratios, and covcal's ECE is the bare pass's.
 
-    What is measured is real but for the seconds: the ratios are those of the seconds given here.
+    All measurements are real except the seconds, which the test gives; the ratios follow from them.
     """
     pytest.importorskip("pyarrow")
     spent = {
@@ -76,7 +76,7 @@ def test_apply_beside_a_bare_pass(
 
 
 def test_it_measures_processes_of_its_own() -> None:
-    """The seconds and the peak are those of the process that is run."""
+    """The seconds and the peak belong to the process that is run."""
     text, seconds, peak = benchmark_apply.measured("-c", "print(len(b'x' * (200 << 20)))")
     assert text == f"{200 << 20}\n"
     assert seconds > 0

@@ -11,7 +11,7 @@ def a_network_that_learns_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_drift_and_with_it() -> None:
-    """No false alarm in two years; sudden noise is seen once it is there."""
+    """No false alarm in two years; sudden noise raises the alarm when it begins."""
     usual = benchmark_watch.years(250, 2, None)
     assert [one["covcal"] for one in usual] == [None, None]
     (drifted,) = benchmark_watch.years(250, 1, "sudden noise")
