@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +54,18 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
     hashes, empty = np.empty(len(names), dtype=np.uint64), hashlib.sha256()
     for start in range(0, len(names), _BLOCK):
         block = names[start : start + _BLOCK]
-        texts = map(str.encode, map(prefix.__add__, block))
+        texts = _prefixed(block, prefix)
         digests = map(type(empty).digest, map(hashlib.sha256, texts))
         words = np.frombuffer(b"".join(digests), dtype=">u8")
         hashes[start : start + len(block)] = words[:: empty.digest_size // 8]
     return hashes
+
+
+def _prefixed(names: Sequence[str], prefix: str) -> list[bytes]:
+    """Return `prefix` and each name as UTF-8."""
+    texts = (prefix + f"\n{prefix}".join(names)).encode().split(b"\n")
+    # a name can contain the end of a line, though this is rare
+    return texts if len(texts) == len(names) else [f"{prefix}{name}".encode() for name in names]
 
 
 class SplitHashes:
@@ -223,7 +231,7 @@ class RowFacts:
         elif id_name is not None:
             self.ids = self._ids(id_name)
         else:
-            self.ids = list(map(str, range(n)))
+            self.ids = row_numbers(n)
         # Whether the ids are integers in the file; in CSV, only the spelling of an id shows this.
         are_texts = id_name is not None and store.entries[id_name].is_text and store.is_typed
         are_numbers = id_name is None and self.path_name is None
@@ -427,6 +435,20 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
         f"{store.path} is given as the {domain} {beside}, but its column domain says {opposite} in "
         f"{(rows == opposite).sum()} of {len(rows)} rows: {remedy}"
     )
+
+
+class _RowNumbers(list[str]):
+    """A list of row numbers as texts; unlike other lists, `row_numbers` can refer to it weakly."""
+
+
+_ROW_NUMBERS: WeakValueDictionary[int, _RowNumbers] = WeakValueDictionary()
+
+
+def row_numbers(n: int) -> list[str]:
+    """Return 0 to n - 1 as texts. Two domains share the texts, of which a million take 60 MB."""
+    longer = next((numbers for count, numbers in _ROW_NUMBERS.items() if count >= n), None)
+    numbers = _RowNumbers(map(str, range(n)) if longer is None else longer[:n])
+    return _ROW_NUMBERS.setdefault(n, numbers)
 
 
 # Columns with the names or numbers of rows: they are ids and not features, whatever their name.

@@ -410,7 +410,8 @@ class OutputStatistics:
         self._seen = 0
         self._head = None
         if classifier and classifier.weight is not None and classifier.bias is not None:
-            self._head = classifier.weight.astype(np.float64).T, classifier.bias.astype(np.float64)
+            weight = np.ascontiguousarray(classifier.weight.T, dtype=np.float64)
+            self._head = weight, classifier.bias.astype(np.float64)
 
     def add(self, block: Block) -> None:
         """Count the next rows."""

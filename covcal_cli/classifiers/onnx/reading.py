@@ -41,7 +41,8 @@ def features_of(
         phi = _take(_tokens(arrays[0], head.weight.shape[1]), token)
     else:
         vectors = [vector for array in arrays if (vector := _vectors(array)) is not None]
-        phi = np.concatenate(vectors, axis=1) if len(vectors) == len(arrays) else None
+        if len(vectors) == len(arrays):
+            phi = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
     if phi is None or (head.weight is not None and phi.shape[1] != head.weight.shape[1]):
         raise CovcalError(
             f"{where}: {head.layer or head.features[0].name} "
