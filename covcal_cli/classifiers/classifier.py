@@ -164,7 +164,7 @@ class Outputs:
         if self.are_logged:
             convert = log_odds if self.are_independent else log_probabilities
             logits = convert(self.shown(outputs))
-        return logits.astype(np.float32)
+        return logits.astype(np.float32, copy=False)
 
 
 def without_offset(bias: Float64s) -> Float64s:

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float64s, Rows
+from covcal_cli.arrays import Float32s, Float64s, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.domain import DomainExtraction, DomainReport, proof_attributes
 from covcal_cli.extract.parts import (
@@ -380,12 +380,18 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     `rows` are the datasets of each domain by name. `paths` are the data of each domain.
     """
     source, target = rows["source"], rows["target"]
-    if _are_same(source, target):
+    logits = _some(source["logits"]), _some(target["logits"])
+    # Outputs are compared too, because a corrupted copy of a data set keeps its ids and labels.
+    are_same = bool(len(logits[0])) and np.array_equal(*logits)
+    are_same = are_same and np.array_equal(source["ids"], target["ids"])
+    if are_same and "features" in source:
+        are_same = np.array_equal(_some(source["features"]), _some(target["features"]))
+    if are_same:
         return (
             f"{paths['target']} has the same rows as {paths['source']} (equal ids, features and "
             f"logits), so {NO_SHIFT}"
         )
-    ours, theirs = _confidences(source["logits"]), _confidences(target["logits"])
+    ours, theirs = map(_confidences, logits)
     if min(len(ours), len(theirs)) < FEW_ROWS:
         return None
     gain = float(theirs.mean() - ours.mean())
@@ -399,27 +405,14 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     )
 
 
-def _are_same(source: Any, target: Any) -> bool:
-    """Return whether two domains have the same rows in the same order.
-
-    Outputs are compared too, because a corrupted copy of a data set keeps its ids and labels.
-    """
-    if source["logits"].shape != target["logits"].shape or not len(source["ids"]):
-        return False
-    if not np.array_equal(source["ids"], target["ids"]):
-        return False
-    names = [name for name in ("logits", "features") if name in source]
-    return all(np.array_equal(_some(source[name]), _some(target[name])) for name in names)
-
-
-def _confidences(logits: Any) -> Float64s:
-    exact = _some(logits).astype(np.float64)
+def _confidences(logits: Float32s) -> Float64s:
+    exact = logits.astype(np.float64)
     exact -= exact.max(axis=1, keepdims=True, initial=-math.inf)
     confidences: Float64s = 1 / np.exp(exact).sum(axis=1)
     return confidences
 
 
-def _some(dataset: Any) -> AnyArray:
+def _some(dataset: Any) -> Float32s:
     """Return evenly spread rows of a dataset, which is read in blocks of a few MiB."""
     n, width = dataset.shape
     step = max(1, -(-n // _COMPARED_ROWS))
