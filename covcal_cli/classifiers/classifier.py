@@ -224,6 +224,8 @@ class Classifier(Protocol):
     logits_tensor: str
     proof: Proof  # the largest errors on all batches so far
     outputs: Outputs  # turns the outputs that `run` returns into logits
+    # What `run` would return as outputs of the first batch; None if it was not checked.
+    first_outputs: Float32s | None
 
     @property
     def weight(self) -> Float32s | None:

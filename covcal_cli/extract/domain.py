@@ -12,6 +12,7 @@ the same numbers to the last bit. Two rules of `BatchRunner` ensure this:
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from covcal_cli.maths.softmax import extremes, valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
 
+Results = tuple[Float32s | None, Float32s]  # phi(x), (m, d), and outputs, (m, K)
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
 # how large the error by another order of summation can be, relative to the largest logit
@@ -90,6 +92,8 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, those of the first label.
         self.content: Mapping[str, Any] = {}
+        # the first batch, without inputs, and its results, if the classifier was checked on it
+        self.first: tuple[Batch, Results] | None = None
         # The accuracy on labelled rows outside the train split, which `write` computes for the
         # source.
         self.accuracy: SourceAccuracy | None = None
@@ -108,12 +112,15 @@ class DomainExtraction:
         if spool.done == len(self.rows):
             return
         # a resumed run continues after the rows that are in the spool
-        with closing(self.batches(self.rows[spool.done :])) as batches:
-            for piece in batches:
+        first, results = self.first if self.first and spool.done == 0 else (None, None)
+        start = spool.done if first is None else len(first.rows) + len(first.skipped)
+        with closing(self.batches(self.rows[start:])) as batches:
+            for piece in batches if first is None else chain([first], batches):
                 self._require_readable([*spool.skipped, *piece.skipped])
                 arrays: dict[str, Float32s] = {}
                 if len(piece.rows):
-                    features, logits = runner.run(piece.inputs)
+                    features, logits = results or runner.run(piece.inputs)
+                    results = None
                     arrays = {"logits": logits}
                     if features is not None:
                         arrays["features"] = features
@@ -320,19 +327,23 @@ def _storable(values: AnyArray) -> AnyArray:
     return values
 
 
-def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchRunner":
+def prove(
+    opened: OpenedClassifier, inputs: Inputs | None, size: int
+) -> tuple["BatchRunner", Results | None]:
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
-    `inputs` has up to `size` rows; it is None if no row can be read.
+    `inputs` has up to `size` rows; it is None if no row can be read. Also returns phi(x) and
+    outputs of these rows, if they are numbers and a later run would give the same.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size))
     runner = BatchRunner(classifier, size)
     if inputs is None:
-        return runner
-    _, logits = runner.run(inputs)
+        return runner, None
+    results = _, logits = runner.run(inputs)
     if not valid_rows(logits).all():
-        return runner  # `DomainExtraction.run` will report which row it is
-    _, again = runner.run(inputs)
+        return runner, None  # `DomainExtraction.run` will report which row it is
+    first = classifier.first_outputs
+    again = runner.run(inputs)[1] if first is None else first[: len(logits)]
     moved, largest = difference(again, logits)
     if moved > _NOISE * largest:
         raise CovcalError(
@@ -345,7 +356,8 @@ def prove(opened: OpenedClassifier, inputs: Inputs | None, size: int) -> "BatchR
     repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
     _, same = runner.run(repeated)
     moved, _ = difference(same, np.broadcast_to(logits[0], same.shape))
-    return BatchRunner(classifier, size, alone=moved > _NOISE * largest)
+    alone = moved > _NOISE * largest
+    return BatchRunner(classifier, size, alone=alone), None if alone else results
 
 
 class BatchRunner:

@@ -29,7 +29,7 @@ from covcal_cli.data.classes import (
     read_classes,
 )
 from covcal_cli.data.confidences import OTHER
-from covcal_cli.data.domain import DomainData, ImagePipeline
+from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.data.preprocessing.configs import found_preprocessing, load_preprocessing
 from covcal_cli.data.preprocessing.settings import Preprocessing
@@ -287,9 +287,9 @@ def prepare(
             has_chosen_fractions=settings.fractions is not None,
         )
     # Check the last linear layer on the first rows that can be read.
-    runner = _proved(opened, domains, size, classes)
-    if settings.multilabel and settings.outputs is None:
-        runner.classifier.outputs.are_independent = True
+    are_independent = settings.multilabel and settings.outputs is None
+    runner = _proved(opened, domains, size, classes, are_independent=are_independent)
+    runner.classifier.outputs.are_independent |= are_independent
     return ExtractPlan(
         settings=settings,
         opened=opened,
@@ -316,15 +316,25 @@ def _proved(
     domains: Mapping[str, DomainExtraction],
     size: int,
     classes: ClassMap,
+    *,
+    are_independent: bool,
 ) -> BatchRunner:
-    """Check the last layer on a first batch, and whether rows influence each other."""
-    first = None
+    """Check the last layer on a first batch, and whether rows influence each other.
+
+    The domain with the first batch keeps its results, so that the rows need not run again.
+    """
+    runner = None
     for domain in domains.values():
         with closing(domain.batches(domain.rows[:size])) as batches:
-            first = next((batch.inputs for batch in batches if len(batch.rows)), None)
+            first = next((batch for batch in batches if len(batch.rows)), None)
         if first is not None:
+            runner, results = prove(opened, first.inputs, size)
+            # outputs of independent labels are converted in another way from now on
+            if results is not None and not are_independent:
+                domain.first = Batch({}, first.rows, first.skipped), results
             break
-    runner = prove(opened, first, size)
+    if runner is None:
+        runner, _ = prove(opened, None, size)
     n_scores, n_classes = runner.classifier.n_classes, len(classes.names)
     if n_scores != n_classes:
         raise CovcalError(
@@ -570,6 +580,7 @@ class TableClassifier:
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
+        self.first_outputs: Float32s | None = None
         # With two classes, the confidence in one of them gives both probabilities.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:

@@ -225,7 +225,7 @@ class TestBatches:
         together, alone = classifier.run({"x": x})[1], classifier.run({"x": x[:1]})[1]
         assert np.abs(together[0] - alone[0]).max() > 1e-3
         assert BatchRunner(classifier, 16).note is None
-        runner = prove(opened, {"x": x[:16]}, 16)
+        runner, _ = prove(opened, {"x": x[:16]}, 16)
         assert runner.note is not None
         assert "each row runs alone" in runner.note
         _, found = runner.run({"x": x[:10]})
@@ -256,6 +256,7 @@ class TestBatches:
             def prove(self, batch: Any) -> Any:
                 sizes.append(len(batch["x"]))
                 self.proved = opened.prove(batch)
+                self.first_outputs = self.proved.first_outputs
                 return self
 
             def run(self, batch: Any) -> Any:
@@ -264,7 +265,7 @@ class TestBatches:
 
         watched: Any = Watched()
         x = np.random.default_rng(0).random((21, 1, SIDE, SIDE), dtype=np.float32)
-        runner = prove(watched, {"x": x[:5]}, 16)
+        runner, _ = prove(watched, {"x": x[:5]}, 16)
         assert runner.note is None
         features, logits = runner.run({"x": x[16:]})
         assert set(sizes) == {16}

@@ -208,11 +208,13 @@ class OpenedOnnx:
         notes = (*notes, *compared.notes, *tail.notes)
         if compared.runner is reading.runner:
             so_far.remarks += labels.note(values, logits)
-            return OnnxClassifier(reading, notes, so_far, compared, labels)
+            classifier = OnnxClassifier(reading, notes, so_far, compared, labels)
+            classifier.first_outputs = classifier.outputs.to_float32(logits)
+            return classifier
         # the first rows must be read in the same way as later ones
         reading = replace(reading, runner=compared.runner)
         classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
-        classifier.run(batch)
+        _, classifier.first_outputs = classifier.run(batch)
         return classifier
 
     def _compared(
@@ -292,6 +294,7 @@ class OnnxClassifier:
         # a quantised model is compared with the unchanged one on every batch
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
+        self.first_outputs: Float32s | None = None
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""

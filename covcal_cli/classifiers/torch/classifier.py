@@ -363,7 +363,9 @@ def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
         return TorchClassifier(reading)
     error = reading.exposure_error(rows, values)
     reading.prove(so_far, values)
-    return TorchClassifier(reading, so_far, error)
+    classifier = TorchClassifier(reading, so_far, error)
+    classifier.first_outputs = classifier.outputs.to_float32(values.logits)
+    return classifier
 
 
 class TorchClassifier:
@@ -387,6 +389,7 @@ class TorchClassifier:
         self.proof, self.exposure_error = so_far or Proof(), exposure_error
         self.is_single, self.output_name = reading.is_single, reading.reader.output_name
         self._reading = reading
+        self.first_outputs: Float32s | None = None
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""
