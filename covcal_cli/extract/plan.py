@@ -436,7 +436,7 @@ def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> Non
         paths = " and ".join(dict.fromkeys(str(domain.path) for domain in domains.values()))
         raise CovcalError(
             f"{paths} {'has' if len(domains) == 1 else 'have'} no column {shown(lacking[0])} to "
-            "keep: name a column with one value per row that is not the ids, labels or split"
+            "keep: name another column with one value per row (ids, labels and split are not kept)"
         )
 
 

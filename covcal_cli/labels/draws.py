@@ -333,7 +333,7 @@ def _fault(draw: Draw, target: Domain) -> str | None:
 
 
 def _damaged(file: FeatureFile, what: str) -> CovcalError:
-    return CovcalError(f"{file.path}: its marks (/{MARKED}) {what}: {_AGAIN}")
+    return CovcalError(f"{file.path}: the picked rows in /{MARKED} {what}: {_AGAIN}")
 
 
 FLOOR = 0.2  # the share of the draw in which every row has the same probability

@@ -392,7 +392,7 @@ class OutputEvidence:
                 return (
                     f"every row sums to about {most:g}, as quantised scores from 0 to {most:g} do"
                 )
-        return f"every row sums to about {_short(total)}, as shares of that number do"
+        return f"every row sums to about {_short(total)}, as shares of {_short(total)} do"
 
     def doubts(self) -> tuple[str, ...]:
         """Return what looks wrong, one sentence for each fact."""

@@ -155,7 +155,7 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ("probabilities", "every row sums to 1, as probabilities do"),
         ("percentages", "every row sums to 100, as percentages do"),
         ("votes of 500", "every row sums to 500, as votes of 500 trees do"),
-        ("scores from 0 to 10", "every row sums to about 10, as shares of that number do"),
+        ("scores from 0 to 10", "every row sums to about 10, as shares of 10 do"),
         ("8 bits", "every row sums to about 255, as quantised scores from 0 to 255 do"),
         ("16 bits", "every row sums to about 65535, as quantised scores from 0 to 65535 do"),
         ("signed 8 bits", "as quantised scores from -128 to 127 do"),
