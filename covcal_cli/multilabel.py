@@ -57,7 +57,7 @@ def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
 
 
 def chosen_label(path: Path, names: Sequence[str]) -> str:
-    """Return the label of the block `one_label`, after checking that the file has it.
+    """Return the label of the block `one_label`, after checking that the file has this label.
 
     Raises
     ------

@@ -415,7 +415,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
             raise ValueError(f"{where} is missing")
     try:
         return kind(**values)
-    except ValueError as error:  # the record's own __post_init__ raised it
+    except ValueError as error:  # the record's own __post_init__ raised this error
         raise ValueError(f"{place}: {error}" if place else str(error)) from error
 
 

@@ -137,8 +137,8 @@ class Join:
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False once a logit or a feature of a row is not a number. No row after it is kept. Then
-        # ``extract`` itself runs this row, and its message names the problem.
+        # False once a logit or a feature of a row is not a number. No row after this row is kept.
+        # Then ``extract`` itself runs this row, and its message names the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:

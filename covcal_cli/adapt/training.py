@@ -71,8 +71,8 @@ class MemberReport:
     stop_reason: str
     forecaster_loss: float  # mean training loss since the check before
     discriminator_loss: float
-    # Accuracy of a new linear probe on validation rows, mean of both domains; 0.5 means that it
-    # cannot separate them.
+    # Accuracy of a new linear probe on validation rows, mean of both domains; 0.5 means that the
+    # probe cannot separate them.
     probe_accuracy: float
     # About the weights of source validation rows by the final discriminator on psi: the share of
     # effective rows, and the mean weight.

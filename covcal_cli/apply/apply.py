@@ -195,7 +195,7 @@ def _opened(
 
 @dataclass
 class _CalibratedRows:
-    """The rows to write, and sums over them."""
+    """The rows to write, and sums over these rows."""
 
     file: FeatureFile
     calibration: Calibration
@@ -278,7 +278,7 @@ class _LabelRows:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean probability of each label, which estimates how many rows have it."""
+        """The mean probability of each label, which estimates the label's share of the rows."""
         first = next(iter(self.labels.values()))
         return dict(zip(self.labels, (self._sums / len(first.rows)).tolist(), strict=True))
 

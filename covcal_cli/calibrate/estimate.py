@@ -58,7 +58,7 @@ class Estimation(Document):
     target_rows: Count = field(metadata=at("rows.target"))
     # the accuracy on labelled rows outside the train split
     source_accuracy: SourceAccuracy | None = None
-    # the class frequencies as the user named them
+    # the class frequencies in the words of the user
     prior_name: str = field(metadata=at("target_prior.name"))
     # The class frequencies on the target; None if they are those of the source.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
@@ -103,8 +103,8 @@ def estimate(
     No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
     and a class, such as ``("recall", "fraud")``; the class None stands for all classes. With `by`,
     a column of the file, the metrics are also estimated for each of its values. `costs` is a
-    costs.json as `decide` reads it. With `costs`, the result has the mean cost of a row if every
-    row is accepted.
+    costs.json of `decide`. With `costs`, the result has the mean cost of a row if every row is
+    accepted.
 
     Raises
     ------

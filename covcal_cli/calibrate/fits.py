@@ -192,7 +192,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match the accuracy estimated by COT, on the classifier's logits; T is at least T_s.
 
     COT measures how much a shift harms the classifier. A T below T_s would mean that the shift
-    improves it.
+    improves the classifier.
     """
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
     least = problem.inputs.temperature

@@ -212,7 +212,7 @@ def error_of(
     """Return the ECE of a calibration from labels, and the ends of its interval.
 
     If the calibration was fitted to some of these rows, return the ECE that the fit measured by
-    cross-fitting. None if an older version did not measure it.
+    cross-fitting. None if an older version did not measure this number.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

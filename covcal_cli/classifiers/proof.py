@@ -79,9 +79,9 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
-    A logit of -3.4e38 masks a class. Next to it, errors of all other logits look like 0. So a mask
-    is compared with itself only: an error of 1 % of the mask counts like 1 % of the largest other
-    value. If a mask is -inf, it must be -inf in both arrays.
+    A logit of -3.4e38 masks a class. Compared with this number, the errors of all other logits look
+    like 0. So a mask is compared with itself only: an error of 1 % of the mask counts like 1 % of
+    the largest other value. If a mask is -inf, it must be -inf in both arrays.
     """
     if values.shape != expected.shape or values.size == 0:
         return largest_difference(values, expected), 0.0

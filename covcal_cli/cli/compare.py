@@ -53,7 +53,7 @@ def compare(
     number of shifts on which a method makes the metric worse. A second table shows the choice of
     auto, its estimated accuracy beside the true accuracy, and the checks that failed. If
     interrupted, the same command continues with the first unfinished run. Target labels are used
-    only to measure; no method reads them.
+    only to measure; no method reads target labels.
 
     \b
     Examples:

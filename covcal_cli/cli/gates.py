@@ -247,5 +247,5 @@ def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Remove the characters that XML does not allow. File names can contain them."""
+    """Remove the characters that XML does not allow. File names can contain such characters."""
     return _NOT_XML.sub("\ufffd", text)

@@ -24,7 +24,7 @@ class Entry:
     """The results of one method on one shift, over all seeds."""
 
     temperature: float  # mean over seeds
-    means: Mapping[str, float]  # means over seeds, by metric; a metric without a value is not in it
+    means: Mapping[str, float]  # means over seeds, by metric, without metrics that have no value
     deviations: Mapping[str, float]  # sample standard deviations over seeds; 0 if there is one seed
 
 
@@ -49,7 +49,7 @@ class Comparison:
 
     metric: Metric  # the metric by which methods are ranked
     methods: tuple[str, ...]
-    # for each shift, the records of its runs, one per seed
+    # the records of each shift's runs, one per seed
     records: Mapping[str, tuple[Record, ...]]
 
     def of(self, shifts: Collection[str]) -> "Comparison":

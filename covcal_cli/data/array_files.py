@@ -207,7 +207,7 @@ def _is_pixels(store: Store, feed: Feed) -> bool:
 
 
 def _opener(row: Pixels) -> Opener:
-    # Pillow reads a single channel as grey only without an axis for it
+    # Pillow reads a single channel as grey only without an axis for channels
     pixels = row[..., 0] if row.ndim == 3 and row.shape[-1] == 1 else row
     open_image: Callable[[Pixels], Image.Image] = Image.fromarray
     return partial(open_image, pixels)

@@ -61,7 +61,7 @@ class RowLabels:
         self._path, self._key, self._place = path, key, place
         # The different names, or names of the class numbers; None if there are only numbers.
         self.names: tuple[str, ...] | None = None
-        # for each way to write an unknown label: the rows that have it
+        # the rows with an unknown label, by the way it is written
         self._marked: dict[str, Booleans] = {}
         # whether the data's documentation says that -1 means unknown
         self._is_documented = number_names is not None

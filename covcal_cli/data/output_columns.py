@@ -58,7 +58,7 @@ class OutputColumns:
 
     outputs: tuple[str, ...]  # one array with two axes, or one column for each class
     width: int  # number of values per row; 1 if two classes share one column
-    order: tuple[int, ...]  # for each class, the position of its value in a row
+    order: tuple[int, ...]  # the position of each class's value in a row
     names: tuple[str, ...] | None  # the names of the classes; None if they are 0 to K-1
     positive: str | None = None  # if there is a single column: the class that its name names
     features: tuple[str, ...] = ()  # one array with two axes, or one column for each feature

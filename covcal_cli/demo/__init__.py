@@ -33,7 +33,7 @@ def write_demo(folder: Path) -> bool:
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = hidden_sibling(folder.resolve(), "partial")
-    shutil.rmtree(partial, ignore_errors=True)  # a killed run may have left it
+    shutil.rmtree(partial, ignore_errors=True)  # a killed run may have left this folder
     try:
         _fill(partial)
         partial.replace(folder)

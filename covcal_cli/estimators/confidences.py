@@ -65,8 +65,8 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
     classifiers err independently and their ensemble is calibrated, they agree as often as each is
     right. Here the second classifiers are the members of the aligned forecaster (trained by covcal
     adapt). The members use the classifier's features and make some of the same errors, so they
-    agree with it too often. But they agree too often on both domains. So the estimate is A_v +
-    (agreement on the target - agreement on the source).
+    agree with the classifier too often. But they agree too often on both domains. So the estimate
+    is A_v + (agreement on the target - agreement on the source).
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -123,7 +123,7 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # t is moved only by wrong rows above it and right rows below it
+    # only wrong rows above t and right rows below t move t
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [

@@ -76,7 +76,7 @@ class MetricEstimate:
     value: NonNegative | None  # a share (or a cost); None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # the rows of the class, or the rows predicted as it, whichever are fewer
+    # the rows of the class, or the rows that are predicted as this class, whichever are fewer
     rows: NonNegative
     interval: str  # in words, what the range means
     group: str | None = None  # the group of rows; None for all rows
@@ -87,7 +87,7 @@ class Groups:
     """Some rows, divided into groups."""
 
     names: Sequence[str]
-    numbers: Integers  # for each row, the index of its group in `names`
+    numbers: Integers  # the index in `names` of each row's group
 
 
 def parse_metrics(text: str) -> tuple[Wanted, ...]:

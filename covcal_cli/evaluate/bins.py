@@ -52,7 +52,7 @@ class ConfidenceBlock:
     confidence: Float64s  # within [0, 1]
     correct: Booleans
     index: Integers  # the number of its bin
-    # for each metric, the losses of the rows
+    # the losses of the rows, by metric
     losses: Mapping[str, Float64s] = field(default_factory=dict)
 
 
@@ -184,7 +184,7 @@ class GroupMetrics:
     correctness_nll: float | None = None
     # None if the user did not ask for it, or if all rows are right, or all wrong
     correctness_auroc: float | None = None
-    # for each metric its interval, at the level of the evaluation; empty without resamples
+    # the intervals by metric, at the level of the evaluation; empty without resamples
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 

@@ -33,8 +33,8 @@ may err with half of the error probability, so both together have the stated lev
   less noise than the ECE. So the lower end of the ECE's interval is at least the lower end of the
   difference's interval.
 
-The observed ECE may be above its interval. Then most of it is noise. A test checks how often
-intervals contain the true ECE.
+The observed ECE may be above its interval. Then most of the observed ECE is noise. A test checks
+how often intervals contain the true ECE.
 
 The ECE and its over- and under-confident parts have separate intervals, so a part could seem to be
 larger than the whole. Then intervals are widened until both ends of the ECE's interval are at least
@@ -302,7 +302,7 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
     """Return whether chance explains the observed value: enough draws are at least as large.
 
     Enough means half of the error probability. If there are too few draws to tell, a normal
-    distribution is fitted to them.
+    distribution is fitted to the draws.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)

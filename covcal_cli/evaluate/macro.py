@@ -44,7 +44,7 @@ class LabelAssessments:
         return list(self.labels.values())
 
     def values(self, calibration: str, metric: str) -> dict[str, float]:
-        """Return a metric for each label that has it."""
+        """Return the values of a metric, for the labels that have a value."""
         values = {
             label: assessment.evaluation.metrics[calibration].value(metric)
             for label, assessment in self.labels.items()

@@ -106,7 +106,7 @@ class Calibration(Document):
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
-    method: str  # the method as the user asked for it
+    method: str  # the method that the user asked for
     method_used: str  # the method that was used; `reason` says why, in one sentence
     reason: str
     forecaster: Forecasters  # whose logits are scaled

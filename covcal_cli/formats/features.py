@@ -422,7 +422,7 @@ class FeatureFile:
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
     def _require_labels(self) -> None:
-        """Refuse a file with more labels than it names."""
+        """Refuse a file whose labels are more than the names in its attributes."""
         named = len(_label_names(self.path, self._file.attrs))
         if named and named != (stored := self._file.n_beside):
             raise CovcalError(

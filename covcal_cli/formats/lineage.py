@@ -183,7 +183,7 @@ def unmarked_sha256(path: Path) -> str:
 def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
     """Return whether a file with these attributes was made from this features file.
 
-    True if the attributes do not say it.
+    True if the attributes do not say this.
     """
     content = adapted.get(FEATURES_CONTENT)
     if content is not None:

@@ -12,7 +12,7 @@ Here s is the score of `labels.score`: the confidence of the classifier after te
 the source. If the file has an aligned forecaster, s is the mean of both confidences. The offset a
 and the slope b are fitted to the same labels with the same weights. a is shrunk towards 0 and b
 towards 1, so that a useless score does no harm. The estimated accuracy without labels is not used:
-it is a single number, and a would compensate it.
+it is a single number, and the offset a would undo it.
 
 The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. This many labels
 without a forecast would give the same variance V. Here p is the mean of the fitted forecast, and V

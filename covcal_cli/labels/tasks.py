@@ -241,7 +241,7 @@ def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[Labe
     """Return one table per annotator, with all rows and the labels of this annotator."""
     # one line of each row, by the cell that proves the row
     lines: dict[str, Mapping[str, str]] = {}
-    labels: dict[str, dict[str, str]] = {}  # for each annotator, the labels by that cell
+    labels: dict[str, dict[str, str]] = {}  # the labels of each annotator, by that cell
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)

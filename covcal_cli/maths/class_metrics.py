@@ -47,7 +47,7 @@ class ClassRows:
 
     @cached_property
     def hits(self) -> float:
-        """Number of rows of the class that are predicted as it."""
+        """Number of rows of the class whose prediction is right."""
         return float(self.members[self.is_predicted].sum())
 
     def by_rank(self, values: Float64s) -> Float64s:

@@ -1,7 +1,7 @@
 """Decide whether a classifier's outputs are logits or probabilities, and how these are written.
 
 `OutputEvidence` counts facts about all rows. Its result, a `Form`, depends neither on the order of
-rows, nor on batches, nor on names. Tables, arrays, models and the Python API all use it.
+rows, nor on batches, nor on names. Tables, arrays, models and the Python API all use this module.
 
 K numbers in [0, 1] whose sum is 1, up to rounding, are probabilities. If all rows have another
 constant sum, they are probabilities times this constant: votes of n trees, percentages, or scores

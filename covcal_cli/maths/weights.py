@@ -200,7 +200,7 @@ def newton(
     value = np.inf
     for _ in range(_MAX_STEPS):
         trial, slope, hessian = derivatives(point)
-        if trial > value:  # the step was too long: go back half of it
+        if trial > value:  # the step was too long: go back half of the step
             step /= 2
             point -= step
             continue

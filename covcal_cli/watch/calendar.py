@@ -66,7 +66,7 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
 
     Without `by`, the file is one period, or is cut into blocks of `every` rows in the order of the
     file. With `by`, periods are units of time in that column, or blocks of rows in the order of its
-    dates. A file without rows is one period without `by`, and no period with it.
+    dates. A file without rows is one period without `by`, and no period with `by`.
 
     Raises
     ------

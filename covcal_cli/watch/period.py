@@ -212,7 +212,7 @@ class Measured:
     file: Path
     by: str | None  # the column of dates by which the file was cut; None if it was not cut
     every: str  # the length of a period, such as "week"
-    # One sha256 of the rows per file of the period. Equal rows are recognised by it.
+    # One sha256 of the rows per file of the period. This hash shows whether rows are equal.
     rows_sha256: tuple[str, ...]
     rows: Count  # without rows, the numbers below mean nothing
     read: Count  # number of rows that were read: all, or a random sample

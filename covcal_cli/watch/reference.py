@@ -149,7 +149,7 @@ class ColumnSketch:
     # quantiles of the numbers, as in `Signal`; None if the values are categories
     quantiles: Packed | None
     categories: tuple[str, ...] = ()
-    shares: tuple[Share, ...] = ()  # for each category, its share of the rows with a value
+    shares: tuple[Share, ...] = ()  # each category's share of the rows with a value
 
     def __post_init__(self) -> None:
         _require(self.valued >= 1, f"the column {self.name} has no rows")

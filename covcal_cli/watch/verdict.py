@@ -142,7 +142,7 @@ def verdict_on(
     """Return the verdict on a period, the gap between confidence and accuracy, and the reason.
 
     `pool` is the gap from labels since the rows last changed. Its interval decides. If it is too
-    wide to decide and contains the estimated gap, the estimate decides, as it does without labels.
+    wide to decide and contains the estimated gap, the estimate decides, as without labels.
 
     Only the middle half of the estimate's range counts, because the whole range is too wide for any
     verdict. On streams of the half *choose*, labels contradict 10 of 116 verdicts "holds" by the

@@ -56,7 +56,7 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
         # If another output has a row of scores, an output of one number per row is a loss or
-        # something like it. Labels are used last.
+        # similar. Labels are used last.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:

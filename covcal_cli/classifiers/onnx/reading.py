@@ -109,7 +109,7 @@ class UnknownTailError(CovcalError):
 class Tail:
     """How the model's output follows from the scores of its head.
 
-    The graph declares a part of it, and the first batch shows the rest.
+    The graph declares some of these facts, and the first batch shows the others.
     """
 
     where: str  # the model, for errors
@@ -139,7 +139,7 @@ class Tail:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the scores are the output itself, without a layer or softmax before it."""
+        """Whether the scores are the output itself, not the input of a last layer or softmax."""
         head = self.head
         return (
             not head.layer
@@ -234,7 +234,7 @@ class Reading:
     head: Head
     tail: Tail
     runner: Runner
-    width: int | None = None  # d; None without features, or until the first batch shows it
+    width: int | None = None  # d; None without features, or until the first batch shows d
     token: Token | None = None  # the vector of a row that is phi, if a row has several
 
     @property

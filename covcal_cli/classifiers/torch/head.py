@@ -50,7 +50,7 @@ class Fit:
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
         """Return the logits from the layers' results: (n, K), or (n, 2) for single numbers."""
-        # with one layer and nothing after it, the logits are exactly its result
+        # if a single layer is the last step, the logits are exactly its result
         scores = results[0]
         if len(results) > 1 or self.offset.any() or (self.factors[0] != 1).any():
             pairs = zip(self.factors, results, strict=True)

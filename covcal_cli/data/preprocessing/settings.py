@@ -294,7 +294,7 @@ def _require_positive(option: str, values: tuple[float, ...]) -> None:
 
 
 def _size_text(size: tuple[int, ...]) -> str:
-    """Return a size as a user types it."""
+    """Return a size in the form that a user types."""
     return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
 
 

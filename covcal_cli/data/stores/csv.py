@@ -51,7 +51,8 @@ class CSVStore(Store):
     """The columns of a CSV file.
 
     The first line has the names of the columns. The separator is the first comma, semicolon or tab
-    in it. Excel may write a line such as ``sep=;`` above it, which then names the separator.
+    in this line. Excel may write a line such as ``sep=;`` above the names; then this line names the
+    separator.
     """
 
     is_table = True

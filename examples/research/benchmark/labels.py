@@ -128,7 +128,8 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
 def ece(logits: Floats, right: Booleans, temperature: float, labels: Labels | None = None) -> float:
     """Return the ECE, a fraction, of the confidence in the classifier's label.
 
-    By default the label is the argmax of the logits. Give `labels` if offsets can change it.
+    By default the label is the argmax of the logits. Give `labels` if offsets can change the
+    argmax.
     """
     bins = GroupBins(15)
     bins.add(confidence_block(confidences(logits, temperature, labels), right, bin_edges(15)))

@@ -38,7 +38,7 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-# a class is compared if at least this many rows have it, and this many are predicted as it
+# a class is compared if at least this many rows have the class, and this many get it as prediction
 LEAST = 5
 SMALLEST = 1e-9  # a number of rows that is above 0
 # whether there are two classes, the metric, and the error of each method
