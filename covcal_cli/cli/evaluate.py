@@ -87,8 +87,8 @@ def evaluate(
         typer.Option(
             min=0,
             max=100_000,
-            help="Number of resamples for intervals and differences; 1000 is usual. Gates use "
-            "1000 if it is 0.",
+            help="Number of resamples for intervals and differences; 1000 is usual. With 0, "
+            "gates use 1000.",
         ),
     ] = 0,
     confidence: Annotated[
