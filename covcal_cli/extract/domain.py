@@ -9,10 +9,9 @@ the same numbers to the last bit. Two rules of `BatchRunner` ensure this:
   quantisation causes this: it uses one scale for the whole batch.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -111,24 +110,36 @@ class DomainExtraction:
         self._require_readable(spool.skipped)
         if spool.done == len(self.rows):
             return
+        if self.first is not None and spool.done == 0:
+            piece, results = self.first
+            self._run_batch(spool, piece, lambda _: results, progress)
+            del results
+        self.first = None  # its results take memory
         # a resumed run continues after the rows that are in the spool
-        first, results = self.first if self.first and spool.done == 0 else (None, None)
-        start = spool.done if first is None else len(first.rows) + len(first.skipped)
-        with closing(self.batches(self.rows[start:])) as batches:
-            for piece in batches if first is None else chain([first], batches):
-                self._require_readable([*spool.skipped, *piece.skipped])
-                arrays: dict[str, Float32s] = {}
-                if len(piece.rows):
-                    features, logits = results or runner.run(piece.inputs)
-                    results = None
-                    arrays = {"logits": logits}
-                    if features is not None:
-                        arrays["features"] = features
-                    self._require_finite(arrays, piece)
-                done = spool.done + len(piece.rows) + len(piece.skipped)
-                spool.append(arrays, done, piece.skipped)
-                if progress is not None:
-                    progress(Progress(self.name, done, len(self.rows)))
+        with closing(self.batches(self.rows[spool.done :])) as batches:
+            for piece in batches:
+                self._run_batch(spool, piece, runner.run, progress)
+
+    def _run_batch(
+        self,
+        spool: DomainSpool,
+        piece: Batch,
+        run: Callable[[Inputs], Results],
+        progress: ProgressCallback | None,
+    ) -> None:
+        """Add phi(x) and outputs of a batch, which `run` returns, to the spool."""
+        self._require_readable([*spool.skipped, *piece.skipped])
+        arrays: dict[str, Float32s] = {}
+        if len(piece.rows):
+            features, logits = run(piece.inputs)
+            arrays = {"logits": logits}
+            if features is not None:
+                arrays["features"] = features
+            self._require_finite(arrays, piece)
+        done = spool.done + len(piece.rows) + len(piece.skipped)
+        spool.append(arrays, done, piece.skipped)
+        if progress is not None:
+            progress(Progress(self.name, done, len(self.rows)))
 
     def add_evidence(self, spool: DomainSpool, outputs: Outputs, evidence: OutputEvidence) -> None:
         """Add all outputs in the spool to the evidence on whether they are logits."""

@@ -314,7 +314,8 @@ class OnnxClassifier:
                 has_features = features is not None
                 self._original.require_same(batch, values, limit, has_features=has_features)
             self.proof.remarks += labels.note(values, logits)
-        phi = None if features is None else features.astype(np.float32, copy=False)
+        # a copy, because ONNX Runtime would keep the memory of its tensors
+        phi = None if features is None else features.astype(np.float32)
         return phi, self.outputs.to_float32(logits)
 
     @property
