@@ -29,7 +29,7 @@ def pick(
         Path,
         output(
             "CSV to write, with an empty column for labels; - prints it. A name in .json gives "
-            "tasks for Label Studio, one in .jsonl for doccano.",
+            "tasks for Label Studio, a name in .jsonl for doccano.",
             printed=True,
         ),
     ] = Path("to-label.csv"),

@@ -258,13 +258,13 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
 # The smooth ECE of Blasiok & Nakkiran (2023), which needs no bins. smECE at bandwidth s is the
 # integral over t in [0, 1] of |r(t)|. Here r is the mean over rows of (confidence - correct)
 # K_s(confidence, t), and K_s is a Gaussian, mirrored at 0 and 1. The bandwidth is the s that equals
-# its smECE, found to 1/1024. The steps are those of the authors' package relplot. Each row is
-# shared linearly between two nodes of a grid, and the grid is convolved with the kernel. The
-# integral is a sum over max(200, 10/s) points, divided by the same sum for the density of rows. A
-# test checks that covcal and relplot agree to 1e-6. The two differ only if rows are within 1/2000
-# of 0 or 1. By the definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it
-# out, so the row counts half. With more than 65 536 rows, rows whose confidence differs by less
-# than 1/128 000 are joined. This changes the result by far less than 1/128 000.
+# its smECE, found to 1/1024. The authors' package relplot takes the same steps. Each row is shared
+# linearly between two nodes of a grid, and the grid is convolved with the kernel. The integral is a
+# sum over max(200, 10/s) points, divided by the same sum for the density of rows. A test checks
+# that covcal and relplot agree to 1e-6. The two differ only if rows are within 1/2000 of 0 or 1. By
+# the definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it out, so the row
+# counts half. With more than 65 536 rows, rows whose confidence differs by less than 1/128 000 are
+# joined. This changes the result by far less than 1/128 000.
 
 _MAX_ATOMS = 1 << 16  # with more rows than this, neighbouring rows are joined
 _FINE = 128_000  # number of cells into which [0, 1] is divided to join rows

@@ -503,7 +503,7 @@ def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return the size of each earlier batch, and its variance as estimated from its rows."""
+    """Return the size of each earlier batch, and the variance of its estimate."""
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):

@@ -151,7 +151,7 @@ class Plan:
 
     candidates: tuple[Candidate, ...]
     share: float  # the expected share of accepted rows, on average over the beliefs
-    chance: float  # the probability that any set is accepted
+    chance: float  # the probability that at least one set is accepted
 
 
 class Ranking:

@@ -1,7 +1,7 @@
 """Open files of named arrays with one row per example. Each format has a module.
 
 To add a format, add a module in this folder and an entry in `_READERS`. Help and messages then name
-it.
+the new format.
 """
 
 from importlib import import_module

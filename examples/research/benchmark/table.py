@@ -35,7 +35,7 @@ class Group:
 
     @property
     def comparison(self) -> Comparison:
-        """The methods on its shifts."""
+        """The methods on the shifts of this half or family."""
         return self.results.comparison
 
 
