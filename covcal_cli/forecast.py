@@ -249,9 +249,10 @@ def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
 def read_named(
     documents: Sequence[Path], networks: Path | None = None, names: Sequence[str] = ()
 ) -> dict[str, Calibration]:
-    """Read calibrations under their `names`.
+    """Read calibrations, and return them by name.
 
-    A calibration without a name gets the name of its method. If two have the same method, or files
+    `names` are the names that the user gave, in the order of `documents`. A calibration whose name
+    is empty gets the name of its method. If two have the same method, or files
     hold several labels, it gets the name of its file. A calibration by the method none is always
     called ``none``.
 

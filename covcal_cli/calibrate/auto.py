@@ -10,10 +10,11 @@ alone is not enough evidence to raise confidence.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT's estimate
 pass, else ``prior``. Bayes' rule corrects for the class frequencies, also if something else shifts
-too. Methods with a prior were tried on 91 shifts of the benchmark with the true frequencies: 33
-shifts, unchanged and with some classes made rarer. The mean Brier score is .267. With ``cot`` or
-``temp``, chosen by the same checks, it is .310, and with ``temp`` .342. With frequencies that BBSE
-estimates, ``prior`` has .354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
+too. Methods with a prior were tried with the true frequencies on 91 shifts. These are 33 shifts of
+the benchmark, unchanged and with some classes made rarer. The mean Brier score of this choice is
+.267. If ``cot`` or ``temp`` is chosen by the same checks, the mean Brier score is .310. It is .342
+with ``temp`` alone, and .354 with ``prior`` and class frequencies that BBSE estimates. So with
+``--target-prior bbse`` the choice is ``cot`` or ``temp``.
 
 **The other methods.** For each, cal.json has the mean confidence on target training and validation
 rows. If the estimated accuracy is right, its ECE is at least the distance between this confidence

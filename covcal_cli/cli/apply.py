@@ -60,9 +60,10 @@ def apply(
 ) -> None:
     """Write the calibrated confidence and probabilities of every row.
 
-    Reads no true labels. The columns are: id; label, the class that the classifier predicted,
-    which calibration never changes, and label_index, its number; confidence, the calibrated
-    probability of that label; and prob_NAME, the calibrated probability of every class.
+    Reads no true labels. The columns are id, label, label_index, confidence, and a column
+    prob_NAME for each class. label is the class that the classifier predicted, and label_index is
+    its number. Calibration never changes them. confidence is the calibrated probability of label,
+    and prob_NAME is the calibrated probability of class NAME.
 
     \b
     Examples:

@@ -390,7 +390,7 @@ def count_rows(store: Store) -> int:
 
 def domain_of_rows(store: Store) -> AnyArray | None:
     """Return the column ``domain`` in lower case, shape (n,); None if there is no such column."""
-    # `apply` writes one name for the whole file, without an axis, and not a name for each row.
+    # `apply` writes the domain's name once for the file, as a scalar. That is not a column.
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:
         return None

@@ -3,11 +3,13 @@
 The metrics are computed from the expected confusion matrix. In it, a target row counts for every
 class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023).
 T_c and the offsets b of the classes are fitted to the source. They have the lowest log loss, summed
-over rows, plus (|b|^2 + (T_0 / T_c - 1)^2) / 2. Here T_0 is the best T without offsets. So b
-corrects a classifier that finds one class too probable. If the user gives class frequencies, their
-offsets are added. For two classes, T is T_c. For more classes, T is halfway, in log T, between T_c
-and the T at which the mean confidence is the estimated accuracy. The AUROC ranks rows by the
-classifier's own probabilities.
+over rows, plus (|b|^2 + (T_0 / T_c - 1)^2) / 2. Here T_0 is the T with the lowest log loss without
+offsets. With fewer than 5 errors on the source, T_0 is at least 1, and T_c is T_0. So b corrects a
+classifier that finds one class too probable. If a file has one confidence per row, or more than
+1,000 classes, b is 0 and T_c is T_0. If the user gives class frequencies, their offsets are added.
+For two classes, T is T_c. For more classes, T is halfway, in log T, between T_c and the T at which
+the mean confidence is the estimated accuracy. The AUROC ranks rows by the classifier's own
+probabilities.
 
 This rule was chosen on the 158 shifts of the half *choose*. For two classes, the mean error of
 precision, recall, F1, specificity and AUROC is .044 (.046 if T is halfway, and b is 0). For more

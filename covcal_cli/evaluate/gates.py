@@ -273,7 +273,7 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
 
 
 def _of_change(change: Change, level: float | None, n: int) -> GateResult:
-    """Return the result of a regression gate."""
+    """Return the result of a gate on a change from the baseline."""
     gate = f"{change.metric} worse by <= {change.limit:g}"
     as_text = functools.partial(_shown, change.metric, unlike=change.limit)
     direction = "worse" if change.worse_by > 0 else "better"

@@ -99,7 +99,9 @@ def parse_regression(text: str) -> Limit:
             f"{limit.metric} cannot be a gate, because neither a higher nor a lower value is better"
         )
     if limit.by is not None:
-        raise ValueError(f"regressions are only measured over all rows: leave out :{limit.by}")
+        raise ValueError(
+            f"a change from the baseline is only measured over all rows: leave out :{limit.by}"
+        )
     return limit
 
 

@@ -136,8 +136,9 @@ def no_number(where: str) -> CovcalError:
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
     """Return the largest difference of probabilities, and of confidence, from `expected`.
 
-    The result is infinite if a value is NaN, or a shape differs. `added` are probabilities, and
-    label and confidence if there is one classifier.
+    The result is infinite if a value is NaN, or a shape differs. `added` are the outputs that
+    export adds: the probabilities and, unless a row can have several labels, the label and the
+    confidence.
     """
     probabilities, *rest = added
     if probabilities.shape != expected.shape:

@@ -176,11 +176,14 @@ class OwnLabels:
 
     @property
     def tensors(self) -> list[str]:
-        """The output to read; none if there is none, or if a difference was found."""
+        """The name of the output to compare. Empty if there is none, or a difference was found."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
-        """Compare the labels of a batch. Return a note the first time that they differ."""
+        """Compare the model's own labels of a batch with its most probable classes.
+
+        Return a note the first time that they differ.
+        """
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()
@@ -188,7 +191,7 @@ class OwnLabels:
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
-        # labels cannot be compared if they are not the names in the operators
+        # Labels that are not among the operators' class names cannot be compared.
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
 
 

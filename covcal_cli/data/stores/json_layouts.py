@@ -9,9 +9,10 @@ answers of vLLM contain them too. `find_tokens` finds these lists wherever they 
 
 `answer_of` begins where the generated text names an answer. The probability of this answer is the
 product over its tokens. Any other answer differs from the generated text at some token, where the
-log may list it. An answer that is not listed is less probable than every listed token, and less
-probable than 1 minus the sum of the listed tokens. Such an answer gets half of the smaller of these
-two bounds.
+log may list it. An answer that is not listed is at most as probable as the least probable listed
+token. All unlisted answers together are at most as probable as all unlisted tokens: 1 minus the sum
+of the listed probabilities. This rest is divided equally among the unlisted answers. Each gets half
+of the smaller of these two numbers.
 """
 
 import math

@@ -155,7 +155,7 @@ def _metrics(comparison: Comparison) -> Grid:
 
 
 def _families(groups: Sequence[Group]) -> Grid:
-    """Return a row for each family, and a last row for the half."""
+    """Return a row for each family of shifts, and a last row for all shifts of this half."""
     overall = groups[-1].comparison.best()
     columns = tuple(dict.fromkeys((*_COLUMNS, overall)))
     rows = []
