@@ -442,7 +442,7 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
             others = f"the sheets of all {sheet.share.labellers} labellers"
         raise CovcalError(
             f"{sheet.path} holds only {len(rows)} of the {batch.drawn} picked rows: give "
-            f"{others} in the same command. (If some rows have no label yet, pass --partial.)"
+            f"{others} in the same command (with --partial, if some rows have no label yet)"
         )
     left = target.count(*batch.splits) - len(before.rows)
     is_new = not np.isin(rows, before.rows).any()
