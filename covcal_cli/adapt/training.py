@@ -222,7 +222,7 @@ def train_discriminators(
     return best, least
 
 
-# What the file records about the training.
+# Numbers about the training that the adapted file records.
 
 
 @torch.no_grad()

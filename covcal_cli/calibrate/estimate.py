@@ -189,9 +189,9 @@ def estimate_file(
     )
 
 
-# What an estimated accuracy says about calibrations. The mean confidence of a calibration is
+# Comparing calibrations with an estimated accuracy. The mean confidence of a calibration is
 # measured, which needs no labels. If the estimated accuracy is right, the ECE of the calibration is
-# at least their distance.
+# at least the distance between its mean confidence and this accuracy.
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
 
 
 def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the accuracy estimated by COT, on the classifier's logits; T is at least T_s.
+    """Match the mean confidence to COT's accuracy, on the classifier's logits; T is at least T_s.
 
     COT measures how much a shift harms the classifier. A T below T_s would mean that the shift
     improves the classifier.
@@ -208,7 +208,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match COT's accuracy: the aligned forecaster's mean confidence in the classifier's labels."""
+    """Match the mean aligned confidence in the classifier's labels to COT's accuracy."""
     match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(
@@ -218,7 +218,7 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 
 
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
-    """Match the combined estimate, on the classifier's logits; T is at least the floor.
+    """Match the mean confidence to the combined estimate, with T at least the floor.
 
     For a blend, the logits of adapt are matched too, with a temperature of their own; then their
     mean matches as well.
@@ -251,7 +251,7 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the accuracy estimated by ATC, on the classifier's logits."""
+    """Match the mean confidence to ATC's accuracy, on the classifier's logits."""
     estimate = atc(problem.inputs)
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     scaling = Scaling(forecaster, match.temperature)

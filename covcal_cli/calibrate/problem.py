@@ -228,7 +228,7 @@ _NO_TARGET = "target rows: extract them together with the source"
 
 @dataclass(frozen=True)
 class MethodFit:
-    """What a method finds for a file: its scaling, with checks, notes and warnings."""
+    """The result of a method on a file: the scaling, with checks, notes and warnings."""
 
     scaling: Scaling
     # The mean loss of the labelled source validation rows, at T and at 1, weighted as in the fit.

@@ -41,7 +41,7 @@ _NO_HEAD = (
 class Outputs:
     """How the outputs of a classifier, (m, K), are read: as logits or as probabilities.
 
-    If there is one number z per row, it is stored as the pair 0 and z.
+    If the classifier gives only one number z per row, it is stored as the pair 0 and z.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class OpenedClassifier(Protocol):
     sha256: str  # hash of the file and of its weights in other files
     inputs: tuple[ModelInput, ...]  # the arrays that the model needs
     fixed_batch: int | None  # the number of rows in a run, if the model allows only one number
-    # What the file says about itself, such as class names and preprocessing.
+    # The metadata in the file, such as class names and preprocessing.
     metadata: Mapping[str, str]
     class_names: tuple[str, ...] | None  # the names of the K classes, if the file contains them
     n_classes: int  # K, as the file says
@@ -224,7 +224,7 @@ class Classifier(Protocol):
     logits_tensor: str
     proof: Proof  # the largest errors on all batches so far
     outputs: Outputs  # turns the outputs that `run` returns into logits
-    # What `run` would return as outputs of the first batch; None if it was not checked.
+    # The outputs that `run` would return for the first batch; None if this batch was not checked.
     first_outputs: Float32s | None
 
     @property

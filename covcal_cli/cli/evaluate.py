@@ -304,7 +304,7 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 
 @dataclass(frozen=True)
 class _Extras:
-    """What the result shows besides the usual metrics."""
+    """The parts of the result that are shown besides the usual metrics."""
 
     every_metric: bool = False  # whether to show all metrics, not only the main metrics
     # a table of intervals; without it, only the gates' sentences have intervals

@@ -1,4 +1,4 @@
-"""What all commands with gates share: options, output formats, and the exit code.
+"""The parts that all commands with gates share: options, output formats, and the exit code.
 
 A gate is a limit that a result must keep. A command computes its result, and a `GateResult` for
 each gate. `GatedOutput` checks the options, writes the files and prints the result. If a gate

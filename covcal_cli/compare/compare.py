@@ -25,7 +25,7 @@ class Entry:
 
     temperature: float  # mean over seeds
     means: Mapping[str, float]  # means over seeds, by metric, without metrics that have no value
-    deviations: Mapping[str, float]  # sample standard deviations over seeds; 0 if there is one seed
+    deviations: Mapping[str, float]  # sample standard deviations over seeds; 0 for a single seed
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Comparison:
         }
         return tuple(sorted(harms, key=lambda shift: -harms[shift]))
 
-    # What methods ``auto`` chose, and what accuracy was estimated, as the calibrations record it.
+    # The methods that ``auto`` chose, and the estimated accuracy, from the calibrations.
 
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
         """Return the methods that were chosen, with their number of seeds, the highest first."""

@@ -101,7 +101,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a record keeps of a calibration."""
+    """The part of a calibration that a record stores."""
 
     method_used: str
     reason: str

@@ -231,7 +231,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     on_source = _transport(inputs.source_logits, inputs.temperature, masses, weights)
     on_target = _transport(inputs.target_logits, inputs.temperature, masses, None)
     shift = on_target.cost - on_source.cost
-    # What each row contributes to the rise of the cost, and to the source error.
+    # The contribution of each row to the rise of the cost, and to the source error.
     wrong = 1.0 - inputs.source_correct
     transported, borrowed = on_source.net_costs, np.zeros(n_v)
     if prior is None:  # pi comes from the source rows, so the price of their label counts

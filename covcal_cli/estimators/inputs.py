@@ -23,7 +23,7 @@ from covcal_cli.records import Guard, Share
 # limit of 2.5 million logits means 2500 rows.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# What an interval says: how much the estimate would change with other rows of the same domains.
+# An interval shows how much the estimate would change with other rows of the same domains.
 SAMPLING = "95 % sampling error only"
 ESTIMATED = ("train", "validation")  # its other split, test, is for evaluate
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals

@@ -374,8 +374,8 @@ def _cost(
         values.append((1 - share) * of_wrong)
         if number:
             continue
-        # How R changes if the odds of one class are wrong. Of two classes only one is moved,
-        # because their odds are inverse.
+        # Compute how R changes if the odds of one class are wrong. With two classes, only one of
+        # them is moved, because their odds are inverse.
         below = above = 0.0
         for label in range(1 if len(costs) == 2 else len(costs)):
             shifts = [0.0]

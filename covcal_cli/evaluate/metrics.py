@@ -64,8 +64,8 @@ class Metric:
     screen: Display | None  # its column on the screen of ``covcal evaluate``; None if it has none
     report: Display | None  # its line on the report page, in words; None if it has none
     better: Literal["lower", "higher", "neither"] = "lower"
-    # What the metric is, which decides how its interval is computed: a share of rows, a mean over
-    # rows, a ranking of rows, or a sum of gaps in bins. None if it has no interval.
+    # The kind of metric, which decides how its interval is computed: a share of rows, a mean over
+    # rows, a ranking of rows, or a sum of gaps in bins. None if the metric has no interval.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
     # the bins whose gaps are summed: a property of `Metrics`
     bins: Literal["bins", "adaptive", "predicted"] = "bins"

@@ -96,7 +96,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written."""
+    """The exported model, and how well it agrees with the original."""
 
     output: Path
     kept: tuple[str, ...]  # names of the original outputs
@@ -150,7 +150,7 @@ def free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-# What a calibration was fitted to: tensors, networks and rows.
+# The tensors, networks and rows to which a calibration was fitted.
 
 
 _TENSORS = ("features_tensor", "logits_tensor", "tail")

@@ -25,7 +25,7 @@ _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 @dataclass(frozen=True)
 class Answers:
-    """What the original model returns for random inputs."""
+    """The original model's outputs for random inputs."""
 
     where: str  # the model, for messages
     features: Float32s | None  # phi, shape (n, d)

@@ -274,7 +274,7 @@ _TIMES = 8
 
 @dataclass(frozen=True)
 class DryRun:
-    """What an extraction would do, for the user."""
+    """A description of what an extraction would do, for the user."""
 
     reading: str  # see `ExtractReport`
     head: str  # in one line, the last linear layer and how exactly it gives the logits of one batch

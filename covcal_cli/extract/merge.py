@@ -48,7 +48,7 @@ _SKIPPED = ("skipped", "skipped_reasons")
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What was merged."""
+    """The numbers of files and rows that were merged."""
 
     # The keys of all these mappings are names of domains.
     files: Mapping[str, int]  # number of files with rows

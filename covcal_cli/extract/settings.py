@@ -67,7 +67,7 @@ class Selection:
     def chosen(self, ids: Sequence[str], seed: int) -> Rows:
         """Return the numbers of the chosen rows, without the shard, ascending.
 
-        Of rows with equal ids, the first are chosen first.
+        If several rows have the same id, earlier rows are chosen first.
         """
         if self.sample is not None and self.limit is not None:
             raise CovcalError("sample and limit cannot be used together: give only one")
@@ -95,9 +95,9 @@ class ExtractSettings:
 
     # Single settings for images. They override the settings that `preprocess` names.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    # Where other settings for images come from, as `data.preprocessing.configs.load_preprocessing`
-    # reads it. Default: the model's metadata, or a file beside the model. What is then still
-    # missing follows from the model's input.
+    # The source of other settings for images, as `data.preprocessing.configs.load_preprocessing`
+    # reads it. Default: the model's metadata, or a file beside the model. Settings that are still
+    # missing follow from the model's input.
     preprocess: str | None = None
     # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None

@@ -507,7 +507,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
 
     - `parts`: row numbers in order, and their pi, which sum to n over all parts.
     """
-    # Of each drawn row: its place in the order, and its number.
+    # The place in the order and the number of each drawn row.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
     # The rows that are not yet in a finished stratum, with the start and the end of their pieces.

@@ -117,7 +117,7 @@ class PickReport:
     """
 
     sheet: Sheet  # all drawn rows
-    # the sheets of the labellers; if there is one labeller, `sheet` itself
+    # the sheets of the labellers; if there is only one labeller, `sheet` itself
     sheets: tuple[Sheet, ...]
     pages: tuple[Path, ...]  # the written pages, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names

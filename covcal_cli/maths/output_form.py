@@ -155,7 +155,7 @@ class OutputEvidence:
 
     @property
     def form(self) -> Form:
-        """What all rows so far are."""
+        """The form of all rows so far."""
         if self.width > 1:
             if self.summing == self.rows:
                 return "probabilities"
@@ -334,7 +334,7 @@ class OutputEvidence:
 
     @property
     def fact(self) -> str:
-        """What shows that the outputs are not logits, as a part of a sentence."""
+        """The reason why the outputs are not logits, as a part of a sentence."""
         form = self.form
         if form == "mixed":
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"

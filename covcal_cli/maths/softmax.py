@@ -8,8 +8,8 @@ A masked class has a logit that means probability 0 at every temperature. This l
 a type. If a row overflowed, it looks the same: all classes but one are far below the highest. If
 the scale of logits is measured, masks must be left out.
 
-What a calibration does to logits is a `Scaling`: temperatures, and offsets that are added
-afterwards. Most calibrations scale the logits of one forecaster: softmax(z / T + b + a 1[k = f]),
+A calibration changes logits by a `Scaling`: temperatures, and offsets that are added afterwards.
+Most calibrations scale the logits of one forecaster: softmax(z / T + b + a 1[k = f]),
 with an offset b for each class and an offset a for the predicted class f. A blend is the mean of
 two softmaxes: softmax(z / T_f) of the classifier's logits, and softmax(z / T_a) of the aligned
 logits. All code works with one T and one set of logits. So a blend has the logarithm of this mean

@@ -5,9 +5,9 @@ frequent. So q/p = 1/g - 1. Its logits are divided by T_g, and then g is clipped
 done with logarithms, so nothing overflows (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a logistic regression of two kinds of rows, fitted by
-Newton's method. What it minimises is in MATHEMATICS, section 1: the cross-entropy, with half of the
-weight on each kind, plus a ridge penalty on the coefficients but not on the intercept. This loss is
-convex, so it has one minimum, and no seed is needed.
+Newton's method. It minimises a loss (MATHEMATICS, section 1): the cross-entropy, with half of the
+weight on each kind of row, plus a ridge penalty on the coefficients but not on the intercept. This
+loss is convex, so it has one minimum, and no seed is needed.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a report contains, and its verdict: what to do, and why.
+"""The content of a report, and its verdict: what to do, and why.
 
 With labels, every sentence is based on an interval. A calibration makes the confidence better or
 worse only if a paired difference on the same rows proves it. The confidence of a class counts as

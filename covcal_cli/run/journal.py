@@ -42,7 +42,7 @@ _MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)
 
 @dataclass(frozen=True)
 class Messages:
-    """What a step told the user, which is told again if its result is used again."""
+    """The messages of a step to the user. They are shown again if its result is used again."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -247,7 +247,7 @@ def _write_labels(path: Path, stream: Stream, count: int, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a monitor says about one period."""
+    """The answer of a monitor about one period."""
 
     period: str
     confidence: float

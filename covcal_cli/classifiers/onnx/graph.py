@@ -17,7 +17,7 @@ _RANDOM = {
 }
 # these operators use only the shape of a tensor
 _SHAPE_ONLY = {"Shape", "Size"}
-# Of this operator, the second and third outputs only say how to read the first output.
+# The second and third outputs of this operator only say how to read its first output.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 # The operators of the first set treat NaN as a missing value; those of the second pass NaN on.
 _TAKE_MISSING = {

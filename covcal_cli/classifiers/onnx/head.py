@@ -3,7 +3,7 @@
 `find_head` does this in three steps. The names of tensors do not matter.
 
 1. Go back from an output, until every path ends at the input or at a layer with constant weights.
-   If there is one such layer, it is the head, and its input is phi. If there are several, they are
+   If there is only one such layer, it is the head, and its input is phi. Several such layers are
    the head together, provided that the logits are a weighted sum of their results.
 2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
    such tensor is the logits.

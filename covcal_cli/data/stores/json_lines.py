@@ -69,7 +69,7 @@ _NOUNS = {
 
 @dataclass
 class _Column:
-    """What the first pass found out about a column."""
+    """The facts about a column that the first pass collects."""
 
     kind: str  # number, bool, text, list or object
     is_named: bool  # whether its name says that it contains labels, ids or paths

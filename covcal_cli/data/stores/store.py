@@ -1,6 +1,6 @@
-"""What a file of named arrays, with one row per example, must provide (a protocol).
+"""The protocol of a file of named arrays with one row per example.
 
-For each format, a module has a class that provides it. `covcal_cli.data.array_files` reads inputs
+For each format, a module has a class with this protocol. `covcal_cli.data.array_files` reads inputs
 of models from such files, and `covcal_cli.data.outputs` reads outputs of classifiers.
 """
 
@@ -31,7 +31,7 @@ WINDOW_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of an array before it is read: shape, type and metadata."""
+    """The shape, type and metadata of an array, which are known before the array is read."""
 
     shape: tuple[int, ...]  # the rows are on the first axis
     dtype: np.dtype[Any]  # kind "U" means texts of any length

@@ -30,7 +30,7 @@ _RANGE = 3e-3, 3e2
 
 @dataclass(frozen=True)
 class Truth:
-    """What labels show about one run: accuracies and ceilings."""
+    """The numbers of one run that need labels: accuracies and ceilings."""
 
     source_accuracy: float  # accuracy of the classifier on source validation rows
     # half the sum of differences between the class frequencies of source and target
