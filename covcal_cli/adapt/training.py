@@ -93,7 +93,8 @@ class MemberReport:
 class TrainedNetworks:
     """The networks of all members, and a report on each member."""
 
-    psi: Perceptrons  # networks of M members, as in the next two fields
+    # Each of the first three fields has the networks of all M members.
+    psi: Perceptrons
     head: Perceptrons
     aligned_discriminator: Perceptrons
     discriminator: Perceptrons  # one discriminator on the projected features

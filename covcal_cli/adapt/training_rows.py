@@ -106,7 +106,7 @@ class Projection:
         return type(self)(self.mean.to(device), components, self.scale)
 
     def arrays(self) -> dict[str, Float32s]:
-        """Return ``mean``, ``scale`` and, if there are some, ``components``, as NumPy arrays."""
+        """Return arrays ``mean`` and ``scale``, and ``components`` if features are projected."""
         named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()

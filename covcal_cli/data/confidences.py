@@ -96,7 +96,7 @@ class _Columns:
         return ["" if text.lower() in _MISSING else text for text in cleaned]
 
     def _confidences(self, name: str) -> Float64s:
-        """Return the confidence of every row; NaN where there is none."""
+        """Return the confidence of every row; NaN if a row has no confidence."""
         store = self.store
         if not store.entries[name].is_text:
             values = np.asarray(store.whole(name), dtype=np.float64).reshape(-1)
@@ -108,7 +108,7 @@ class _Columns:
             row = int(wrong[0])
             raise store.error(
                 f"{name} of {store.place(row)} is {values[row]:g}: give confidences from 0 to 1 "
-                "or percentages. Leave the cell empty, or write -1, where there is none"
+                "or percentages. If a row has no confidence, leave the cell empty or write -1"
             )
         return values
 

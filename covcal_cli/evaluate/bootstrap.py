@@ -78,7 +78,7 @@ from covcal_cli.maths.odds import quantile, wilson
 LEVEL = 0.95
 RESAMPLES = 1000  # usual number of draws
 Interval = tuple[float, float]
-# Maps gaps to what counts: their absolute value, or only their over- or under-confident part.
+# Maps gaps to the parts that are summed: absolute values, or only over- or under-confident gaps.
 Part = Callable[[Float64s], Float64s]
 _SIGNIFICANT = 2.0  # a gap is significant if it exceeds this many standard errors
 _GRID = 48  # number of true ECEs that are tested

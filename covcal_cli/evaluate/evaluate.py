@@ -83,7 +83,7 @@ class EvaluateSettings:
     level: float = LEVEL  # confidence level of the intervals
     seed: int = 0  # seed of the resamples
     metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute; fewer metrics take less time
-    grouped_by: tuple[str, ...] = ()  # other groups, which gates need
+    grouped_by: tuple[str, ...] = ()  # more groups to measure, for gates
     # Accept files whose images were preprocessed differently.
     allow_other_preprocessing: bool = False
 
@@ -133,7 +133,7 @@ def evaluate(
     path : str or Path
         A features or adapted file whose split has labelled target rows.
     calibrations : mapping of str to Calibration
-        Calibrations under the names that the report uses, as `read_named` returns them.
+        Calibrations by the name that the report uses, as `read_named` returns them.
     settings : EvaluateSettings
     documents : sequence of str or Path
         The files of the calibrations, in the same order, for metrics.json and messages.

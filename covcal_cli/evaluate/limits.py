@@ -206,7 +206,7 @@ def _verdict_on_all(
 
 
 def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
-    """Apply a limit to the decision, under the name of its calibration."""
+    """Apply a limit to the decision. The verdict has the name of its calibration."""
     metrics = evaluation.decision
     if metrics is None:
         raise CovcalError(f"{limit.metric} needs a decision: pass --decide decide.json")
@@ -345,7 +345,7 @@ class Baseline:
         bins = self._bins(name) if metric in _OF_BINS else None
         if bins is None:
             raise CovcalError(
-                f"{self.path} has no interval of {now.level:.0%} for {metric} of {name}: make a "
+                f"{self.path} has no {now.level:.0%} interval for {metric} of {name}: make a "
                 "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
             )
         settings = {"resamples": now.resamples, "seed": now.seed}

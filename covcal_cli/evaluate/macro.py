@@ -127,7 +127,7 @@ class LabelAssessments:
 
 
 def gate_of_label(label: str, gate: GateResult) -> GateResult:
-    """Return the result of a gate under the name of its label."""
+    """Return the result of a gate, with the name of its label added."""
     sentence = f"{label}: {gate.sentence}"
     return replace(gate, subject=f"{label}, {gate.subject}", sentence=sentence)
 

@@ -428,7 +428,7 @@ class OutputStatistics:
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
         self.largest_logit = 0.0  # the largest |logit|, without masked classes
-        # the lowest confidence of a row, but only until one is at most `_SATURATED`
+        # the lowest confidence so far; no longer updated when it is at most `_SATURATED`
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None

@@ -3,7 +3,7 @@
 An extraction has five steps:
 
 1. Plan (`plan.prepare`): open the classifier and the data, and choose classes, preprocessing,
-   splits and rows. All that can be refused is refused in this step.
+   splits and rows. This step refuses as much bad input as possible.
 2. Check (`domain.prove`, the end of the plan): a first batch shows whether the last linear layer
    was found, and whether rows of a batch influence each other.
 3. Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the

@@ -54,7 +54,7 @@ def file_here() -> Path:
 
 
 def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
-    """Return the names of the labels if rows of the command's files can have several; else none.
+    """Return the names of the labels if a row can have several labels, else an empty tuple.
 
     The names are read from `file`, else from the first of the documents, else from cal.json in this
     folder.

@@ -158,8 +158,9 @@ class Draw:
     def weights(self) -> Float64s:
         """Return the number of rows of the frame that each drawn row stands for, (m,).
 
-        Their sum is N on average. A batch counts in proportion to its size, and in the estimate of
-        a later batch a row of an earlier batch stands only for itself.
+        Their sum is N on average. Each batch gives an estimate, which counts in proportion to the
+        batch's size. In the estimate of a later batch, a row of an earlier batch stands only for
+        itself.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)

@@ -288,7 +288,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
 
 
 def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
-    """Return how a calibration differs from none, as measured, by metric."""
+    """Return the measured difference from no calibration, for each metric that has one."""
     changes = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
     return [change for change in changes if change is not None]
 

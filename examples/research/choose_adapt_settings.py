@@ -153,7 +153,7 @@ def corruption_shift(name: str) -> Shift:
 
 
 def svhn_usps(data: Path) -> Shift:
-    """Return SVHN to USPS, by a published SVHN classifier."""
+    """Return the shift from SVHN to USPS, with a published classifier of SVHN."""
     import onnxruntime
     from PIL import Image
 

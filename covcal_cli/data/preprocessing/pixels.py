@@ -1,9 +1,10 @@
 """Turn an image into a row of a classifier's input with Pillow.
 
-The steps are: turn it upright (optional), colour, size, crop, ``(pixel * scale - mean) / std`` with
-pixels from 0 to 255, and layout. An alpha channel is dropped, as in training code. Training
-libraries use the same filters of Pillow, but round crops differently. So `CropRule` says how odd
-sizes are rounded: a shift by one pixel changes the outputs of a model.
+The steps are: turn the image upright (optional), convert the colours, resize, crop, compute
+``(pixel * scale - mean) / std`` with pixels from 0 to 255, and arrange the axes. An alpha channel
+is dropped, as in training code. Training libraries use the same filters of Pillow, but round crops
+differently. So `CropRule` says how odd sizes are rounded: a shift by one pixel changes the outputs
+of a model.
 """
 
 import json
