@@ -133,7 +133,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Guard:
-    """The result of one check, on which a result of covcal depends."""
+    """The outcome of one check of a result."""
 
     name: str  # the name of the check, the same in all documents
     value: float  # finite, like the threshold

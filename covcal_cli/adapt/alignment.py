@@ -40,7 +40,7 @@ _MEAN_WEIGHT_TOLERANCE = 0.1
 
 @dataclass
 class MemberTrace:
-    """How the alignment of one member went."""
+    """A report on the alignment of one member."""
 
     steps: int  # the training step at which the member's networks were stored
     stop_reason: str

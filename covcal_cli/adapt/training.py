@@ -63,7 +63,7 @@ _CARRIED = ("logits", "labels", "split", "ids", "columns")
 
 @dataclass(frozen=True)
 class MemberReport:
-    """How one member was trained, and how good it is."""
+    """A report on the training of one member, and on its quality."""
 
     steps: int  # the training step at which the member's networks were stored
     # Why the alignment stopped: "overlap" (enough effective rows), "discriminator won" (the paper's

@@ -37,17 +37,17 @@ class Method:
 
     @property
     def needs_adapt(self) -> bool:
-        """Whether it scales the logits of adapt."""
+        """Whether the method scales the logits of adapt."""
         return self.forecaster in ("aligned", "blend")
 
     @property
     def gains_by_adapt(self) -> bool:
-        """Whether it uses results of adapt: aligned logits, or the weights of the network."""
+        """Whether the method uses results of adapt: aligned logits, or weights of the network."""
         return self.forecaster != "original" or "importance weights" in self.needs
 
     @property
     def reads_cot(self) -> bool:
-        """Whether it matches COT's estimate, which takes long with many classes."""
+        """Whether the method matches COT's estimate, which takes long with many classes."""
         return self.fit.startswith("by_transport")
 
     @property

@@ -257,9 +257,9 @@ class Metrics:
     agreement: float
     # ECE of the probabilities of all classes; None if this needs over a million counts
     classwise_ece: float | None
-    # How well the confidence c forecasts that the label is right (r = 1) or wrong (r = 0): the mean
-    # of (c - r)^2, and the mean of -log c or -log(1 - c). If c or 1 - c is 0 in float64, its log
-    # loss is 708.
+    # How well the confidence c forecasts whether the label is right (r = 1) or wrong (r = 0): the
+    # mean of (c - r)^2, and the mean of -log c or -log(1 - c). If c or 1 - c is 0 in float64, its
+    # log loss is 708.
     correctness_brier: float | None
     correctness_nll: float | None
     bins: ReliabilityBins
@@ -486,7 +486,7 @@ class MetricsAccumulator:
     def _losses_of_correctness(
         self, forecast: Softmax, labelled: LabelledRows, logs: Float64s, rows: ConfidenceBlock
     ) -> dict[str, Float64s]:
-        """Return, for each metric, the losses of the confidence as a forecast of a right label.
+        """Return, for each metric, the losses of c as a forecast of whether the label is right.
 
         `logs` are the logarithms of the confidence.
         """

@@ -35,7 +35,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 Results = tuple[Float32s | None, Float32s]  # phi(x), (m, d), and outputs, (m, K)
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# how large the error by another order of summation can be, relative to the largest logit
+# the largest error that another order of summation can cause, relative to the largest logit
 _NOISE = 1e-5
 _COUNTED_VALUES = 1 << 18  # values that are counted at a time, so that they stay in the cache
 

@@ -49,8 +49,8 @@ _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 # The attribute tail of a file whose logits were made from one confidence per row
 # (`covcal_cli.data.confidences`), so that all other classes have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The classes if one confidence per row is a forecast that the row is right. There are 20, so the
-# confidence of the most probable class can be as low as 0.05.
+# The classes if a row has only one confidence, a forecast of whether the row is right. There are
+# 20 classes, so the confidence of the most probable class can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")

@@ -85,7 +85,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the module that a function returns. If it is a module already, return it."""
+    """Return the module that `make` returns; if `make` is a module itself, return `make`."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):

@@ -49,7 +49,7 @@ class LayerCall:
 
     @property
     def is_convolution(self) -> bool:
-        """Whether its positions are pixels; if not, they are tokens."""
+        """Whether the positions are pixels; if not, they are tokens."""
         return self.op in _CONVOLUTIONS
 
     def rows(self, n: int) -> tuple[Tensor, Tensor] | None:

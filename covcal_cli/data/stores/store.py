@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds texts."""
+        """Whether the array holds texts."""
         return self.dtype.kind in "SUO"
 
 
