@@ -47,7 +47,7 @@ class Schedule:
     weight_decay: float  # decoupled for AdamW, an L2 penalty for SGD
     # rows of each domain in a step; rows of the smaller domain are used again and again
     batch: int
-    steps: int | None = None  # most steps; either steps or epochs are given
+    steps: int | None = None  # largest number of steps; None if `epochs` is given
     epochs: int | None = None
     check_every: int | None = None  # steps between two checks whether to stop; None: one epoch
     # number of first steps in which the learning rate rises linearly to its full value

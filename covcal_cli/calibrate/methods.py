@@ -47,7 +47,7 @@ class Method:
 
     @property
     def reads_cot(self) -> bool:
-        """Whether the method matches COT's estimate, which takes long with many classes."""
+        """Whether T matches the accuracy that COT estimates. COT is slow with many classes."""
         return self.fit.startswith("by_transport")
 
     @property

@@ -455,7 +455,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
 
 
 def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str, ...] | None:
-    """Return the class names in the order of all tables; None if they are 0 to K-1."""
+    """Return the class names, whose order all tables share; None if the names are 0 to K-1."""
     first = files[0].columns
     asked = read_classes(classes, len(first.order)).names if classes is not None else None
     # A single column names one of two classes. --classes, or the labels, name the second class.

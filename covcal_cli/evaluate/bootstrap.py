@@ -20,8 +20,8 @@ interval contains every true ECE that the data do not reject:
   noise adds the most. `even` has the same gap in every bin, in the observed direction; then noise
   adds the least.
 - A hypothesis is rejected if the observed ECE is further from the median of the simulated ECE* than
-  95 % of the simulations are. Before this comparison, every ECE below the median of a calibrated
-  forecaster is raised to this median.
+  95 % of the simulations are. A calibrated forecaster has a median simulated ECE. Before the
+  comparison, every ECE below that median is raised to it.
 
 The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
 may err with half of the error probability, so both together have the stated level:

@@ -403,7 +403,7 @@ class _Collector:
         return block
 
     def add_pairs(self, blocks: Mapping[Version, ConfidenceBlock], predicted: Labels) -> None:
-        """Count the same part of the rows for every pair of calibrations."""
+        """Count the rows of a block for every pair of calibrations that is compared."""
         for (after, before), paired in self.pairs.items():
             paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
 

@@ -191,7 +191,7 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
 
     hits = known.get("accuracy", 0.0) * n
     whole = abs(hits - round(hits)) <= _LEAST_HIT
-    require(whole, "accuracy", f"which is no share of {n:g} rows")
+    require(whole, "accuracy", f"which is not a whole number of {n:g} rows")
     if {"ece", "over_ece", "under_ece"} <= known.keys():
         total = known["over_ece"] + known["under_ece"]
         require(_near(known["ece"], total), "ece", f"and its parts sum to {total:.7g}")

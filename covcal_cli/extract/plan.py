@@ -321,7 +321,8 @@ def _proved(
 ) -> BatchRunner:
     """Check the last layer on a first batch, and whether rows influence each other.
 
-    The domain with the first batch keeps its results, so that the rows need not run again.
+    The results of the first batch are kept for its domain, so that the model need not run on its
+    rows again.
     """
     runner = None
     for domain in domains.values():

@@ -448,8 +448,8 @@ class FeatureFile:
         for name, dataset in self._file.datasets.items():
             if dataset.can_grow:
                 raise CovcalError(
-                    f"{self.path}: /{name} can grow, so some rows may be missing: make the file "
-                    "again"
+                    f"{self.path}: the size of /{name} is not final, so some rows may be missing: "
+                    "make the file again"
                 )
             if dataset.dtype.kind in "fiu" and not dataset.is_usual:
                 raise CovcalError(

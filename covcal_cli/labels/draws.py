@@ -414,7 +414,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     certain = inclusion == 1
     left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
     spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-    # `FLOOR` limits every weight, so a few missing rows change the sum only a little.
+    # No weight is above N / (n FLOOR), so a few missing rows change the sum only a little.
     noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
     return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
 

@@ -93,8 +93,8 @@ def with_offsets(
 ) -> Floats:
     """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b + a 1[k = f]).
 
-    `offsets` is b, (K,), and `of_label` is a. f is the first class with the highest logit in its
-    row. Without offsets the logits are returned unchanged.
+    `offsets` is the vector b, shape (K,), and `of_label` is the number a. Class f of a row is the
+    first class with the highest logit. Without offsets the logits are returned unchanged.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:

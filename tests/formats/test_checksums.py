@@ -211,7 +211,7 @@ class TestUnwritten:
                 )
                 file["target"][name].resize(shape[0] + 50, axis=0)
         line = covcal("estimate", path).error_line()
-        assert "can grow, so some rows may be missing" in line
+        assert "is not final, so some rows may be missing" in line
 
     def test_a_chunk_that_is_missing(self, tmp_path: Path) -> None:
         path = tmp_path / "a.h5"

@@ -36,7 +36,7 @@ class LayerCall:
     """A call of a linear layer."""
 
     op: str  # the operator
-    # path of the layer in the module; the name of the operator, if the weights are no parameters
+    # path of the layer in the module; the name of the operator if its weights are no parameters
     name: str
     key: tuple[object, ...]  # the key of the layer, which all calls of the layer have
     # Input and result at the time of the call; later operators may change them.
