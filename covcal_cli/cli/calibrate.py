@@ -273,7 +273,8 @@ def _confidence(calibration: "Calibration") -> str:
     text += f": it was too {'high' if gap > 0 else 'low'} by about {points} points"
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
-        text += f", and after calibration by {round(100 * abs(rest))}"
+        turned = "" if rest * gap > 0 else f" too {'high' if rest > 0 else 'low'}"
+        text += f", and after calibration{turned} by {round(100 * abs(rest))}"
     return text
 
 
