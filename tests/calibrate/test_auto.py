@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from covcal_cli.calibrate import auto
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.methods import checks_of
 from covcal_cli.calibrate.problem import CalibrateSettings
+from covcal_cli.cli.calibrate import answer
 from covcal_cli.estimators import consensus
 from covcal_cli.estimators.consensus import Estimates, reason_to_keep
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, read_inputs
@@ -242,6 +244,25 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
     assert texts["Checks"] == "4 of 5 passed; failed: estimators disagree"
     assert "covcal inspect cal.json shows all candidates and checks" in done.err
     assert "effective sample size" not in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "words"),
+    [
+        (0.81, "too low by about 2 points, and after calibration too high by 3"),
+        (0.9, "too low by about 11 points, and after calibration by 6"),
+        (0.84, "too low by about 5 points\n"),
+        (0.79, "about right\n"),
+    ],
+)
+def test_the_screen_says_whether_calibration_went_too_far(
+    accuracy: float, words: str, tmp_path: Path
+) -> None:
+    calibration = calibrate(write(tmp_path / "f.h5"), CalibrateSettings(method="temp"))
+    ends = {"accuracy_low": accuracy - 0.1, "accuracy_high": accuracy + 0.1}
+    confidence = {"target_confidence_before": 0.79, "target_confidence": 0.84}
+    estimates = {**calibration.estimates, **ends, **confidence, "accuracy": accuracy}
+    assert words in answer(replace(calibration, estimates=estimates))
 
 
 @pytest.mark.parametrize("command", ["calibrate", "inspect"])
