@@ -330,7 +330,9 @@ class _Labelled:
         """Return why the labels cannot be used for a promise, or None."""
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
-                why = "its rows were picked to estimate the accuracy, so they cannot make a promise"
+                why = (
+                    "the labelled rows were picked for the accuracy, so they cannot make a promise"
+                )
                 if current_label() is not None:
                     return f"{why}. With several labels, no rows can be picked for a promise"
                 return f"{why}: pick rows with covcal pick --for decide.json"

@@ -103,7 +103,12 @@ class Decision:
             threshold is chosen by this estimate and its low end. Without an estimate, the
             probabilities are assumed to be right.
         """
+        if self.error is None and self.coverage is None:
+            raise CovcalError(
+                "Decision needs a limit: create Decision(error=...) or Decision(coverage=...)"
+            )
         values = logits_of(logits, "logits")
+        self._classes = values.shape[1]
         drawn, known_labels = _labelled(rows, labels, values.shape)
         top = np.asarray(values.argmax(axis=1))
         shares = self._probabilities(values)
@@ -128,14 +133,13 @@ class Decision:
     def accept(self, logits: ArrayLike) -> Booleans:
         """Return which rows are accepted, shape (n,)."""
         self._require_fitted("threshold_", "error", self.error)
-        shares = self._probabilities(logits_of(logits, "logits"))
-        return np.asarray(shares.max(axis=1) > self.threshold_)
+        return np.asarray(self._new_probabilities(logits).max(axis=1) > self.threshold_)
 
     def sets(self, logits: ArrayLike) -> Booleans:
         """Return which classes are in the set of each row, shape (n, K)."""
         self._require_fitted("cut_", "coverage", self.coverage)
         rule = SetRule(self.coverage or 0.0, self.cut_, 1.0, 0, None)
-        return rule.members(self._probabilities(logits_of(logits, "logits")))
+        return rule.members(self._new_probabilities(logits))
 
     def _beliefs(
         self, logits: Float64s, confidence: float, estimate: Estimate | None
@@ -174,6 +178,16 @@ class Decision:
             raise CovcalError(
                 f"this needs a limit: create Decision({argument}=...), and fit it first"
             )
+
+    def _new_probabilities(self, logits: ArrayLike) -> Float64s:
+        """Return the probabilities of rows that have the classes given to `fit`."""
+        values = logits_of(logits, "logits")
+        if values.shape[1] != self._classes:
+            raise CovcalError(
+                f"logits have {values.shape[1]} classes, but the Decision was fitted to "
+                f"{self._classes}"
+            )
+        return self._probabilities(values)
 
     def _probabilities(self, logits: Float64s) -> Float64s:
         return np.ascontiguousarray(probabilities(logits, self.temperature).T)

@@ -92,7 +92,9 @@ class DecisionMetrics:
         if value is not None:
             return value
         if name == "coverage":
-            raise CovcalError("the decision has no sets, so coverage has no value: pass --set")
+            raise CovcalError(
+                "the decision has no sets, so coverage has no value: run covcal decide with --set"
+            )
         raise CovcalError("the decision accepts no row, so accepted_error has no value")
 
     def rows(self, name: str) -> int:

@@ -414,9 +414,9 @@ class _Frame:
         region = best_region(ranking, n, decision.error, level)
         if region is None:
             raise CovcalError(
-                f"{n} labels are too few to promise at most {decision.error:.4g} wrong: ask for "
-                f"{decision.labels_needed or 'more'} labels (-n), or run covcal decide with a "
-                "larger --error"
+                f"{n} labels are too few to promise at most {100 * decision.error:.4g} % wrong: "
+                f"ask for {decision.labels_needed or 'more'} labels (-n), or run covcal decide "
+                "with a larger --error"
             )
         p, q = inclusions(n, region.rows, len(scores) - region.rows)
         return words_of_region(region.threshold), lambda scores: np.where(

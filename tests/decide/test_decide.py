@@ -150,7 +150,7 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     fill(folder / "s.csv", folder / "features.h5")
     covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "--labels", "marked", "-q", cwd=folder)
-    assert "were picked to estimate the accuracy" in done.error_line()
+    assert "were picked for the accuracy" in done.error_line()
     # Later labels for the decision are used, although the first ones left the pool changed.
     covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
     label(folder, 200)

@@ -62,6 +62,12 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=0.1).fit(logits, [1, 2], ["cat", "dog"])
     with pytest.raises(covcal.CovcalError, match="fit it first"):
         covcal.Decision(error=0.1).accept(logits)
+    with pytest.raises(covcal.CovcalError, match="needs a limit"):
+        covcal.Decision().fit(logits)
+    with pytest.raises(covcal.CovcalError, match="fitted to"):
+        covcal.Decision(error=0.1).fit(logits).accept(logits[:, :2])
+    with pytest.raises(covcal.CovcalError, match="fitted to"):
+        covcal.Decision(coverage=0.9).fit(logits).sets(logits[:, :2])
     with pytest.raises(covcal.CovcalError, match="logits must have shape"):
         covcal.Decision(error=0.1).fit(logits[None])
     with pytest.raises(covcal.CovcalError, match=r"probabilities do: give np\.log of them"):
