@@ -148,8 +148,12 @@ def in_percent(share: float) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    """Return an interval of shares in whole percent."""
-    return f"{100 * low:.0f} to {100 * high:.0f} %"
+    """Return an interval of shares in percent, with decimals only if it is narrow.
+
+    Without decimals, a value near 100 % could look as if it were outside its narrow interval.
+    """
+    digits = 1 if high - low < 0.02 else 0
+    return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
 
 
 # The check of arguments.

@@ -13,6 +13,7 @@ import pytest
 
 from covcal_cli.cli import console
 from covcal_cli.cli.tables import text
+from covcal_cli.errors import in_percent, interval
 from covcal_cli.progress import Progress
 from covcal_cli.records import write_document
 from covcal_cli.report.tables import Table
@@ -285,3 +286,10 @@ class TestCompletion:
         done = covcal_process(env=env).require_success()
         assert "calibrate" in done.out
         assert "export" not in done.out
+
+
+def test_a_value_does_not_look_outside_its_interval() -> None:
+    """A narrow interval is rounded as finely as the value."""
+    assert (in_percent(0.946), interval(0.946, 0.946)) == ("94.6", "94.6 to 94.6 %")
+    assert (in_percent(0.977), interval(0.972, 0.979)) == ("97.7", "97.2 to 97.9 %")
+    assert interval(0.5, 0.62) == "50 to 62 %"
