@@ -149,7 +149,7 @@ def pick(
         raise typer.BadParameter("several CSV files cannot be printed", param_hint="--labellers")
     if overlap and people == 1:
         raise typer.BadParameter(
-            "one labeller has no overlap with others: give at least --labellers 2",
+            "rows can be given twice only if several people label: give at least --labellers 2",
             param_hint="--overlap",
         )
     with usage():

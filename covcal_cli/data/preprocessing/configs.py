@@ -38,7 +38,7 @@ def load_preprocessing(
     - `metadata`: the metadata in the model's file.
     - `model`: the model's file, for messages.
 
-    Raises `CovcalError` if `text` is none of these, or names preprocessing that cannot be used.
+    Raises `CovcalError` for any other text, and for preprocessing that cannot be used.
     """
     if text == "none":
         return Preprocessing()

@@ -3,9 +3,9 @@
     python examples/research/benchmark/metrics.py FEATURES.H5... [--nannyml]
 
 ``run.py`` writes the files. Their target labels are used only for the truth. A shift has one
-accuracy, and one number per other metric. With two classes, the number is the metric of the second
-class; with more, the mean over the classes that have the metric. (A class without rows has no
-recall, for example.) The first table has the mean absolute error over the shifts. Its columns:
+accuracy, and one number per other metric. With two classes, this is the metric of the second class.
+With more classes, it is the mean over the classes that have the metric. For example, a class
+without rows has no recall. The first table has mean absolute errors over the shifts. Its columns:
 
 - covcal: `covcal estimate`
 - CBPE: the estimate of NannyML, if it is installed (``--nannyml``), with the source validation rows
