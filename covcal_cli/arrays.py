@@ -19,8 +19,7 @@ AnyArray = NDArray[Any]  # any type: inputs and outputs of a model, or data
 Inputs = Mapping[str, AnyArray]  # inputs of a model, shape (m, ...), by input name
 
 UNKNOWN_LABEL = -1  # the class number of a row without a label
-# The smallest float32 with full precision. It replaces a probability of 0 before a logarithm is
-# taken.
+# The smallest float32 with full precision. It replaces a probability of 0 in a logarithm.
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
@@ -31,14 +30,14 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class ModelInput:
-    """One input of a model."""
+    """An input that a model declares."""
 
     name: str
-    shape: Shape  # batch first; None for a free size
+    shape: Shape  # the sizes of the axes, rows first; None if the model allows any size
     dtype: np.dtype[np.generic]
     takes_missing: bool = False  # whether the model accepts NaN, as decision trees do
 
     def describe(self) -> str:
-        """Return dtype and shape of a row, such as ``float32 [N, 1, 28, 28]``."""
+        """Return the type and shape as text, such as ``float32 [N, 1, 28, 28]``."""
         sizes = ["N", *("?" if size is None else str(size) for size in self.shape[1:])]
         return f"{self.dtype} [{', '.join(sizes)}]"

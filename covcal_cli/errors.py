@@ -1,12 +1,9 @@
-"""Errors that a user can cause, a check of arguments that raises such errors, and values as text.
+"""Errors that a user can cause, values as text, and checks of arguments.
 
-The arguments of public functions and of settings must have the types of their annotations.
-`checked` checks the arguments of a function, and `checked_settings` the arguments of a class of
-settings. A wrong, missing or unknown argument raises an `ArgumentError`, which names the argument
-and what it must be. An error of the operating system about a file becomes a `CovcalError`. For a
-function without files, a ValueError from inside becomes an `ArgumentError` too. These checks are
-about types only: the functions and settings check the range of their numbers, for example with
-`require_at_least`.
+The arguments of public functions and of settings must have the types of their annotations:
+`checked` checks the arguments of a function, and `checked_settings` those of a class of settings.
+A wrong argument raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. If
+a function has no path among its arguments, every `CovcalError` in it becomes an `ArgumentError`.
 """
 
 import errno
@@ -22,8 +19,7 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-# The advice for a model that covcal cannot open or run, such as a pickle or a model that reads
-# texts.
+# The remedy for a model that covcal cannot open or run, such as a pickle.
 OUTPUTS_AS_TABLE = (
     "save the output of its predict_proba as tables (prob_NAME per class, and label), and give "
     "them instead of a model"
@@ -31,7 +27,7 @@ OUTPUTS_AS_TABLE = (
 # Invisible characters that reverse the direction of the text after them.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
-_LONGEST = 1000  # the most characters of a message
+_LONGEST = 1000  # the largest number of characters in a message
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -46,7 +42,7 @@ def printable(text: str) -> str:
     r"""Return any text as one line that is safe to show on a terminal or in a log.
 
     Control characters, line breaks, marks that change the direction of writing, and invalid Unicode
-    are escaped as in Python, such as ``\x1b``. So a name cannot move the cursor or begin a line.
+    are escaped as in Python, such as ``\x1b``. So a file name in a message cannot move the cursor.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -59,10 +55,7 @@ def printable(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """Return any text as part of a message: printable, and not too long.
-
-    A long text keeps its beginning and its end, because the remedy is at the end.
-    """
+    """Return a text for a message: printable, with the middle of a long text left out."""
     text = printable(text)
     if len(text) <= _LONGEST:
         return text
@@ -77,7 +70,6 @@ class CovcalError(Exception):
     """
 
     def __str__(self) -> str:
-        """Return the message, made printable because it may contain names of any origin."""
         return message(super().__str__())
 
 
@@ -132,26 +124,24 @@ def explained(error: OSError) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share with two decimals, as ``12.50 %``; a dash if there is none."""
+    """Return a share as text with two decimals, such as ``12.50 %``; a dash for None."""
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def short_percent(share: float) -> str:
-    """Return a round share, such as a confidence level, as ``95 %`` or ``99.9 %``."""
+    """Return a share as text with few digits, such as ``95 %`` or ``99.9 %``."""
     return f"{100 * share:.4g} %"
 
 
 def in_percent(share: float) -> str:
-    """Return a share in percent, with decimals only near 0 and 100 %."""
+    """Return a share in percent as text, with one decimal near 0 and 100 %, else with none."""
     digits = 1 if share > 0.945 or share < 0.055 else 0
     return f"{100 * share:.{digits}f}"
 
 
 def interval(low: float, high: float) -> str:
-    """Return an interval of shares in percent, with decimals only if it is narrow.
-
-    Without decimals, a value near 100 % could look as if it were outside its narrow interval.
-    """
+    """Return an interval of shares in percent as text, with decimals if the interval is narrow."""
+    # Without decimals, rounding could move a narrow interval away from the value inside it.
     digits = 1 if high - low < 0.02 else 0
     return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
 
@@ -189,7 +179,7 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checked_settings(kind: Settings) -> Settings:
-    """Check the arguments whenever an instance of the class of settings is made."""
+    """Make a class of settings check its arguments whenever an instance is created."""
     kind.__init__ = _wrapped(kind.__init__, checks_types=True, is_of_settings=True)  # type: ignore[misc]
     return kind
 
@@ -199,7 +189,7 @@ def _wrapped(
 ) -> Callable[P, R]:
     signature = inspect.signature(function)
     annotations = [str(parameter.annotation) for parameter in signature.parameters.values()]
-    # If no argument can be a file, every ValueError is about an argument.
+    # Without a path among the arguments, every error is about an argument and not about a file.
     reads_no_file = is_of_settings or not any("Path" in text for text in annotations)
 
     @wraps(function)
@@ -217,7 +207,7 @@ def _wrapped(
         try:
             return function(*bound.args, **bound.kwargs)
         except OSError as error:
-            if error.filename is None:  # only errors about a file have a file name
+            if error.filename is None:  # not an error about a file
                 raise
             raise CovcalError(explained(error)) from error
         except CovcalError as error:
@@ -230,10 +220,10 @@ def _wrapped(
 
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function by argument, without arguments that are arrays."""
+    """Return the annotations of a function's arguments by name, except those of arrays."""
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
-    # names in ``__all__`` of `api` are loaded only when they are used
+    # `api` imports the names in its ``__all__`` only when they are used.
     for name in getattr(module, "__all__", ()):
         names[name] = getattr(module, name)
     hints = get_type_hints(function, names)
@@ -242,11 +232,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: Any, name: str) -> Any:
-    """Return an argument in the type of its annotation.
-
-    Lists become tuples, and NumPy's numbers become Python's. Raises `ArgumentError` for other
-    types.
-    """
+    """Return an argument as its annotation asks: lists as tuples, NumPy's numbers as Python's."""
     if get_origin(kind) is tuple and isinstance(value, list):
         value = tuple(value)
     if not _fits(kind, value):
@@ -267,7 +253,6 @@ def _converted(kind: Any, value: Any, name: str) -> Any:
 
 
 def _is_text(value: str | PathLike[str]) -> bool:
-    """Return whether a text can be printed, and can be a file name."""
     try:
         return b"\0" not in os.fsencode(value)
     except UnicodeEncodeError:
@@ -292,7 +277,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is IO:
         return hasattr(value, "write")
     if origin is Literal:
-        # if the text is not allowed, the function's own message lists the allowed texts
+        # The function itself refuses other texts, with a list of the allowed texts.
         return isinstance(value, str)
     if kind is Any or isinstance(kind, TypeVar):
         return True
@@ -306,7 +291,6 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def _described(kind: Any) -> str:
-    """Return an annotation in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(map(_described, inner)))

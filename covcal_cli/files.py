@@ -2,9 +2,9 @@
 
 An output is written under a temporary name in its folder (``.NAME.partial``, its "hidden sibling")
 and renamed when it is complete. So a crash, a full disk or ``kill -9`` leaves the old file
-untouched. A killed run may leave its hidden sibling behind. The sibling's name is always the same,
-so the next run finds and removes it. The sibling is locked until it is renamed, so no second
-process can write the same file. Outputs that belong together are renamed together.
+untouched. A killed run may leave its hidden sibling behind; the next run removes it. The sibling is
+locked until it is renamed, so no second process can write the same file. Outputs that belong
+together are renamed together.
 """
 
 import errno
@@ -31,20 +31,20 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # endings of names that promise another format than HDF5
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
-# The largest plausible ratio of size in memory to size in the file. Compression by Deflate reaches
-# 1030 for zeros, and about 20 for real data.
+# The largest plausible ratio of an array's size in memory to its size in the file. Deflate
+# compresses zeros by a factor of 1030, and real data by about 20.
 _LARGEST_GROWTH = 200
-_SMALL = 1 << 30  # bytes; arrays that are smaller in memory may have any ratio
+_SMALL = 1 << 30  # an array with fewer bytes in memory may have any ratio
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
-_MOMENT = 3_000_000_000  # ns; more than the steps of the times that file systems store
-_DIGESTS: dict[tuple[int, ...], str] = {}  # sha256 of files, by their place, size and times
+_MOMENT = 3_000_000_000  # nanoseconds; file systems store times more precisely than this
+_DIGESTS: dict[tuple[int, ...], str] = {}  # sha256 of files by device, inode, size and times
 
 
 def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
     """Refuse an output that cannot be written, or that must not be replaced.
 
     Raises `OutputExistsError` if `path` exists and `force` is false. Raises `CovcalError` if `path`
-    is not a plain file, is one of `inputs`, or its folder does not exist.
+    is not a plain file or is one of `inputs`, or if its folder does not exist.
     """
     try:
         path.resolve()
@@ -75,7 +75,7 @@ class _Writing:
 
     path: Path  # where the output will be
     partial: Path
-    # Descriptor of the open sibling. None on Windows, where an open file cannot be renamed.
+    # The descriptor of the open sibling. None on Windows, where an open file cannot be renamed.
     lock: int | None
 
     def is_at(self, path: Path) -> bool:
@@ -90,7 +90,7 @@ class _Writing:
 
     def end(self) -> None:
         """Remove the sibling unless it was renamed, and release the lock."""
-        # After our sibling was renamed, another process may have created its own under this name.
+        # If our sibling was renamed, a file of this name belongs to another process.
         if self.is_at(self.partial):
             self.partial.unlink(missing_ok=True)
         if self.lock is not None:
@@ -99,7 +99,7 @@ class _Writing:
 
 @dataclass
 class _Together:
-    """Outputs that are complete, and wait to be renamed together."""
+    """A list of complete outputs that wait to be renamed together."""
 
     whole: list[_Writing] = field(default_factory=list)
 
@@ -111,8 +111,8 @@ _TOGETHER: ContextVar[_Together | None] = ContextVar("together", default=None)
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to `path` if the block succeeds.
 
-    A `path` that `check_output` refuses, or that another process is writing, is refused. The new
-    file gets the permissions of the file that it replaces.
+    Refuses a `path` that `check_output` refuses, or that another process is writing. The new file
+    gets the permissions of the file that it replaces.
     """
     check_output(path, force=force)
     path = path.resolve()  # if the path is a link, replace the file that it leads to
@@ -138,9 +138,9 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of a block together, when all of them are complete.
 
-    First all old outputs but one are removed. Then the new outputs take their places; the first of
-    them replaces the old output that remains. If the process is killed meanwhile, outputs may be
-    missing, but a new output never stands beside an old output.
+    First every old output except one is removed. Then the new outputs are renamed; the first new
+    output replaces the old output that remained. If the process is killed in between, an output may
+    be missing, but new and old outputs are never mixed.
     """
     together = _Together()
     before = _TOGETHER.set(together)
@@ -174,7 +174,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
             for path, old in left.items():
                 if old.exists():
                     old.replace(path)
-                    # If both names are of the same file, renaming does nothing and both remain.
+                    # If both names lead to one file, renaming does nothing and both names remain.
                     old.unlink(missing_ok=True)
             raise
         for old in left.values():
@@ -215,7 +215,7 @@ def hidden_sibling(path: Path, ending: str) -> Path:
 
 
 def _begun(path: Path) -> _Writing:
-    """Create and lock the sibling of `path`. Remove a sibling that a killed process left."""
+    """Create and lock the hidden sibling of `path`. Remove a sibling that a killed run left."""
     partial = hidden_sibling(path, "partial")
     while True:
         try:
@@ -231,7 +231,7 @@ def _begun(path: Path) -> _Writing:
 
 
 def _created(path: Path, partial: Path) -> _Writing | None:
-    """Create the sibling; return None if the caller must try again."""
+    """Create and lock the hidden sibling; return None if the caller must try again."""
     how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(partial, how | os.O_CREAT | os.O_EXCL, 0o666)
@@ -242,10 +242,10 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         mode = path.stat().st_mode & 0o777
         if sys.platform == "win32":
             partial.chmod(mode)
-        else:  # before the lock was taken, another process may have removed this file's name
+        else:  # by descriptor, because another process may have removed the name
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
-    # the file's name is gone: another process took it for a leftover
+    # Before the lock, another process may have removed this file as the rest of a killed run.
     if not writing.is_at(partial):
         writing.end()
         return None
@@ -253,20 +253,20 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 
 
 def _clear(path: Path, partial: Path, how: int) -> None:
-    """Remove a sibling that a killed process left. Raises `CovcalError` if it is in use."""
-    # The file may be from anybody: do not follow a link, and do not wait for a pipe.
+    """Remove a sibling that a killed run left. Raises `CovcalError` if it is in use."""
+    # Anybody may have created the sibling: do not follow a link, and do not wait for a pipe.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         if not stat.S_ISREG(partial.lstat().st_mode):
             raise CovcalError(f"{partial} is in the way and is not a plain file: remove it")
         descriptor = os.open(partial, how | careful)
-    except FileNotFoundError:  # the other process has just renamed it
+    except FileNotFoundError:  # another process has just renamed the sibling
         return
     _locked(path, partial, descriptor).end()
 
 
 def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
-    """Prevent other processes from writing the same file while the descriptor is open."""
+    """Lock the hidden sibling while its descriptor is open."""
     if sys.platform == "win32":
         os.close(descriptor)
         return _Writing(path, partial, None)
@@ -278,20 +278,18 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
             raise CovcalError(
                 f"another process writes {path} now: wait for it, or pass another -o"
             ) from error
-        # Without a lock on some network file systems, writing goes on.
+        # Some network file systems have no locks: write without a lock.
     return _Writing(path, partial, descriptor)
 
 
 def _explained(error: OSError, path: Path) -> Exception:
-    """Return the error with a remedy if covcal knows one, else the error itself."""
+    """Return an error with a remedy if covcal knows a remedy, else the error itself."""
     # HDF5 gives the error number only in its text.
-    text = str(error)
-    codes = {code for code in _DISK_FULL if f"errno = {code}," in text}
-    if error.errno in _DISK_FULL or codes:
+    if error.errno in _DISK_FULL or any(f"errno = {code}," in str(error) for code in _DISK_FULL):
         return CovcalError(f"no space left to write {path}: free some space, or pass another -o")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return CovcalError(f"no permission to write {path}: pass another -o")
-    if error.filename is not None:  # this would be the sibling, whose name the user does not know
+    if error.filename is not None:  # the user does not know the name of the sibling
         error.filename = str(path)
     return error
 
@@ -303,10 +301,10 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hexadecimal sha256 of a file's bytes, which are read again only if they changed.
+    """Return the hexadecimal sha256 of a file's bytes, read again only if the file has changed.
 
-    A change of a file changes its times. But if it follows the last change at once, the times can
-    be equal, so the digest of a file that was changed a moment ago is not stored.
+    The times of a file show whether it has changed. Two changes in quick succession can leave equal
+    times, so the sha256 of a file that changed in the last seconds is not stored.
     """
     with path.open("rb") as handle:
         status = os.fstat(handle.fileno())
@@ -353,11 +351,11 @@ def require_file(path: Path, *, remedy: str) -> None:
 
 
 def as_word(path: str | Path) -> str:
-    """Return a path as one argument of a shell command, which no command reads as an option."""
+    """Return a path as one argument of a shell command, never in the form of an option."""
     text = f"./{path}" if str(path).startswith("-") else str(path)
     if text.isprintable():
         return shlex.quote(text)
-    # Bytes that are not text cannot be printed, but a shell reads them in $'...'.
+    # A shell reads bytes that cannot be printed in the form $'...'.
     return f"$'{''.join(map(_shell_byte, os.fsencode(text)))}'"
 
 
@@ -369,7 +367,7 @@ def _shell_byte(byte: int) -> str:
 def relative_to_folder_of(path: Path, document: Path) -> str:
     """Return `path` relative to the folder of `document`, with forward slashes.
 
-    For a link in this folder, the result is the path of the link, not of its destination.
+    If `path` is a link in this folder, the result is the path of the link itself.
     """
     file, folder = path.resolve(), document.resolve().parent
     by_name = Path(os.path.relpath(path, document.parent))
@@ -381,7 +379,7 @@ def relative_to_folder_of(path: Path, document: Path) -> str:
 def leaves_folder_of(path: Path, document: Path) -> bool:
     """Return whether a path in `document` is outside the document's folder.
 
-    Only the path is compared. A link inside the folder is trusted, whatever its destination.
+    Only the path is compared: a link inside the folder counts as inside, wherever it leads.
     """
     try:
         way = path.relative_to(document.parent)

@@ -1,15 +1,15 @@
 """Read HDF5 files that may come from anybody, and refuse files whose numbers may be wrong.
 
-An HDF5 file can refer to other files (links, external storage, virtual datasets). If these are
+An HDF5 file can refer to other files (links, external storage, virtual datasets). If such a file is
 missing, HDF5 reads zeros without an error. A file can also name arrays that were never written, or
-arrays that would need far more memory than the file has bytes. So every file is examined when it is
-opened, and refused in these cases.
+arrays that would need far more memory than the file has bytes. `File` refuses these files when it
+opens them.
 
-A chunk is a part of an array that is stored in one piece. Where chunks have checksums (fletcher32),
-HDF5 compares them whenever it reads. But a chunk may be missing, or its checksum switched off. This
-module refuses such files.
+A chunk is a part of an array that is stored in one piece. If chunks have checksums (fletcher32),
+HDF5 compares the checksums whenever it reads. This module also refuses a file with checksums if a
+chunk is missing or has no checksum.
 
-Every damage is reported in one line; exceptions of h5py never leave this module.
+Damage is reported in one line; exceptions of h5py never leave this module.
 """
 
 import errno
@@ -41,21 +41,19 @@ class Dataset:
 
     def __init__(self, path: Path, name: str, identifier: Any) -> None:
         self.path, self.name, self._identifier = path, name, identifier
-        # whether HDF5 says where the chunks of the dataset are; None before the first check
-        self._finds_chunks: bool | None = None
+        self._chunks_are_checked = False
         with _readable(path, name):
             space, self._type = identifier.get_space(), identifier.get_type()
             shape = None if space.get_simple_extent_type() == h5py.h5s.NULL else space.shape
             self.shape: tuple[int, ...] = tuple(shape or ())
             self.ndim = -1 if shape is None else len(self.shape)  # -1 if the dataset has no values
-            # whether the dataset was made so that an axis can become longer
+            # whether a program may still add rows or columns
             self.can_grow = self.ndim > 0 and space.get_simple_extent_dims(True) != self.shape
             self.dtype: np.dtype[Any] = self._type.dtype
         self.is_text = h5py.check_string_dtype(self.dtype) is not None
 
     @cached_property
     def _raw(self) -> Any:
-        """The dataset of h5py."""
         return h5py.Dataset(self._identifier)
 
     @property
@@ -84,20 +82,20 @@ class Dataset:
             raise CovcalError(f"{self.path}: {self.name} is a dataset, not a group: make it again")
         with _readable(self.path, self.name):
             values = np.asarray(self._raw[key])
-        if self._finds_chunks is None and _has_zeros(values):
+        if not self._chunks_are_checked and _has_zeros(values):
             self._require_chunks()
+            self._chunks_are_checked = True
         return values
 
     def _require_chunks(self) -> None:
         """Refuse a dataset with checksums if HDF5 does not find all of its chunks.
 
-        HDF5 finds a chunk by its position in an index. If the index is damaged, HDF5 reads zeros.
-        The list of all chunks is stored elsewhere, so it does not show this damage.
+        HDF5 looks up chunks in an index. If the index is damaged, HDF5 reads zeros. HDF5 stores the
+        list of all chunks in another place, so a complete list does not prove an intact index.
         """
         with _readable(self.path, self.name):
             sides, stored = self._raw.chunks, self._raw.id
             if sides is None or not self._raw.fletcher32:
-                self._finds_chunks = True
                 return
             starts = [
                 range(0, side, length) for side, length in zip(self.shape, sides, strict=True)
@@ -110,7 +108,6 @@ class Dataset:
                     f"{self.path}: {self.name} has damaged chunks: copy the file again or make it "
                     "again"
                 ) from error
-        self._finds_chunks = True
 
     def texts(self) -> list[str]:
         """Return the values of a list of texts, stored as UTF-8 bytes of one length."""
@@ -124,26 +121,26 @@ class Dataset:
 
 @cache
 def _usual_type(dtype: np.dtype[Any]) -> Any:
-    """Return HDF5's type of numbers, which takes longer to make than to compare."""
+    """Return HDF5's form of a NumPy type. Making it takes longer than comparing it."""
     return h5py.h5t.py_create(dtype)
 
 
 def _has_zeros(values: AnyArray) -> bool:
-    """Return whether any row of the last axis has only zeros or only empty texts."""
+    """Return whether all values along the last axis are zeros or empty texts, at any place."""
     if values.ndim == 0 or values.size == 0:
         return False
     zero = np.zeros((), values.dtype)
     rows = values if values.ndim > 1 else values[:, None]
-    # few rows end in a zero, so comparing their other columns is fast
+    # Only rows that end in a zero can be all zeros. There are few of them, so this is fast.
     empty = rows[rows[..., -1] == zero]
     return bool((empty == zero).all(axis=-1).any())
 
 
 class Group(Mapping[str, Any]):
-    """A group of an open file: groups and `Dataset` by name, or by a path such as ``a/b``.
+    """A group of an open file, which maps names, or paths such as ``a/b``, to its members.
 
-    `datasets` are all datasets of the file by path, without a leading slash. `members` are the
-    datasets and groups of the file by path, if it was examined.
+    `datasets` and `members` map paths in the file, without a leading slash, to all datasets, and to
+    the identifiers of all datasets and groups.
     """
 
     def __init__(
@@ -177,8 +174,7 @@ class Group(Mapping[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the group or dataset called `name`, or `default` if there is none."""
-        is_there = name in self
-        return self[name] if is_there else default
+        return self[name] if name in self else default  # noqa: SIM401
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is a group or dataset called `name`."""
@@ -204,15 +200,15 @@ class Group(Mapping[str, Any]):
 
 
 class File(Group):
-    """An open file that was examined; it is closed at the end of a ``with`` block.
+    """An open file that was checked; it is closed at the end of a ``with`` block.
 
-    `handle` is an ``h5py.File`` that is open already, and that the caller closes; messages then
-    call it `path`. `within` chooses, from the root attributes, a single group to examine and read.
+    `handle` is an ``h5py.File`` that the caller has opened and will close; messages call this file
+    `path`. `within` gets the root attributes, and returns the group to check and read.
 
     Raises
     ------
     CovcalError
-        If the file is not readable HDF5, refers to other files, or contains arrays that were not
+        If the file is not readable HDF5, refers to other files, or names arrays that were not
         written or are implausibly large.
     """
 
@@ -258,9 +254,9 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return the attributes of a file, by name, if they are texts or single numbers.
+    """Return the root attributes with these names that are texts or single numbers, by name.
 
-    Datasets are not examined.
+    The rest of the file is not checked.
     """
     with _opened(path, remedy) as raw, _readable(path, "/"):
         return dict(_plain_attributes(raw.id, names))
@@ -301,7 +297,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def _readable(path: Path, name: str) -> Iterator[None]:
-    """Report the many exceptions of h5py for damage in one line that names the place."""
+    """Turn an exception of h5py into one line that names the damaged place."""
     try:
         yield
     except _DAMAGE as error:
@@ -312,13 +308,12 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]]:
-    """Return every dataset in the order of names, and all members. Refuse links, external data.
+    """Return all datasets, in the order of their names, and all members. Refuse links.
 
-    Members are identifiers of h5py: its objects take several times as long, which counts with
-    dozens of names.
+    Members are h5py's low-level identifiers, which are several times faster than its objects.
     """
     datasets, members = dict[str, Dataset](), dict[str, Any]()
-    seen = set()  # several names may lead to one object, and a group may contain itself
+    seen = set()  # two names may lead to the same object, and a group may contain itself
     waiting = [("", file.id)]
     while waiting:
         place, member = waiting.pop()
@@ -336,7 +331,7 @@ def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]
                     datasets[place] = dataset
         elif is_new:
             members[place] = member
-            # The list is a stack: its last entry is examined first.
+            # The last entry is checked first, so the names are in reverse order.
             waiting += [
                 (_inside(place, name), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
@@ -345,7 +340,6 @@ def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]
 
 
 def _inside(place: str, name: bytes) -> str:
-    """Return the path of a name in a group."""
     return f"{place}/{name.decode('utf-8', 'surrogateescape')}".lstrip("/")
 
 
@@ -413,7 +407,7 @@ def _require_checksums(
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
-        """Store the place of the chunk; any result except None would end the iteration."""
+        """Remember where a chunk is. Return True if it is damaged, which ends the iteration."""
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)
@@ -430,9 +424,9 @@ def _require_checksums(
 def _plain_attributes(
     group: Any, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Plain]]:
-    """Yield the attributes that are texts or single numbers; with names, only these attributes.
+    """Yield the attributes that are texts or single numbers: those in `names`, or all.
 
-    `group` is an identifier of h5py: its other objects take twice as long.
+    `group` is h5py's low-level identifier, which is twice as fast as h5py's object.
     """
     if names is None:
         count = h5py.h5a.get_num_attrs(group)

@@ -9,8 +9,8 @@ class Progress:
     """One progress report."""
 
     stage: str  # the current part of the work, such as "source" or "align"
-    step: int  # work done, in rows or steps
-    total: int  # `step` at the end; some stages end earlier
+    step: int  # number of rows or training steps that are done
+    total: int  # number of rows or steps of the whole stage; some stages end earlier
     # Numbers to show, by name; a text is shown unchanged.
     losses: Mapping[str, float | str] = field(default_factory=dict)
 

@@ -2,8 +2,8 @@
 
 ``examples/research/make_demo_data.py`` made the files from scikit-learn's ``load_digits``. The
 source is one half of the digits, in their original form. The target is the other half, turned
-clockwise by about 10 degrees and drawn with bolder lines. So the shift is artificial. The
-handwriting, the over-confidence of the classifier, and all that the commands print are real.
+clockwise by about 10 degrees and drawn with bolder lines. So the shift is artificial, but the
+handwriting and the over-confidence of the classifier are real.
 """
 
 import shutil
@@ -23,7 +23,7 @@ _UNFINISHED = ".unfinished"
 def write_demo(folder: Path) -> bool:
     """Write the model, and both domains as folders of PNG files, to `folder`.
 
-    Return whether an earlier demo, which was interrupted, has written them already.
+    Return True, and write nothing, if an interrupted demo has already written these files.
     """
     if (folder / _UNFINISHED).is_file():
         return True
@@ -43,7 +43,7 @@ def write_demo(folder: Path) -> bool:
 
 
 def end_demo(folder: Path) -> None:
-    """Record that all steps were taken in `folder`, so that later demos do not change it."""
+    """Record that the demo in `folder` is complete, so that later demos do not change it."""
     (folder / _UNFINISHED).unlink()
 
 

@@ -1,7 +1,7 @@
 """A calibration, as cal.json contains it.
 
-Its confidence is the probability of the class that the ORIGINAL classifier predicted, even if the
-forecaster would predict another class (MATHEMATICS, section 6).
+A calibrated confidence is the probability of the class that the classifier itself predicted, even
+if the networks of `adapt` would predict another class (MATHEMATICS, section 6).
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from covcal_cli.records import (
 )
 
 _SHARES_TOLERANCE = 1e-6
-# The numbers in the maps of a calibration, with their ranges. A map may be null.
+# The names and ranges of the numbers in each mapping of a calibration. A mapping may be null.
 _INTERVAL = {"accuracy": Share, "accuracy_low": Share, "accuracy_high": Share}
 _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "fit": {"rows": Count, "errors": Count, "loss": NonNegative, "loss_before": NonNegative},
@@ -58,22 +58,20 @@ _LEAST_TEMPERATURE = 1e-100  # with T below this, or above its inverse, scaled l
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method that ``auto`` compared."""
+    """A method that ``auto`` compared with other methods."""
 
     method: str
     temperature: Positive  # T_f of this method
     target_confidence: Share | None  # mean confidence on target training and validation rows
-    # the estimated accuracy on the target, which is the same for all methods
-    estimated_accuracy: Share | None
-    expected_ece: Share | None  # the distance between confidence and accuracy
+    estimated_accuracy: Share | None  # on the target; the same for all methods
+    expected_ece: Share | None  # absolute difference of target_confidence and estimated_accuracy
     chosen: bool
-    why: str  # in a few words, why auto chose it or did not
-    # If the estimate is right, the ECE is at least this: the distance above. None if T was matched
-    # to the estimate, because the distance is then about 0 even if the ECE is large.
+    why: str  # in a few words, why auto chose this method or did not choose it
+    # The ECE is at least `expected_ece` if the estimate is right. None if T was matched to the
+    # estimate, because `expected_ece` is then about 0 even if the ECE is large.
     least_ece: Share | None = None
-    matched: bool = False
-    # for a blend, the temperature T_a of the aligned logits
-    aligned_temperature: Positive | None = None
+    matched: bool = False  # whether T makes target_confidence equal to estimated_accuracy
+    aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend
 
 
 @dataclass(frozen=True)
@@ -83,15 +81,15 @@ class LabelledRows:
     n: Number
     seed: int
     sha256: str  # hash of the ids
-    ids: tuple[str, ...]  # ascending
-    design: str = "random"  # "random", or "marked": rows that ``pick`` drew in batches
+    ids: tuple[str, ...]  # sorted
+    design: str = "random"  # "random", or "marked" for rows that ``pick`` drew in batches
     population: Number | None = None  # number of rows that could be drawn
     batches: tuple[Count, ...] = ()  # number of rows in each batch
 
 
 @dataclass(frozen=True)
 class TargetPrior:
-    """The class frequencies on the target that were assumed."""
+    """The class frequencies that a calibration assumes on the target."""
 
     name: str  # the value of --target-prior
     shares: tuple[Share, ...] | None  # one share per class; None for the frequencies of the source
@@ -102,43 +100,39 @@ SOURCE_PRIOR = TargetPrior("source", None)
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Document):
-    """A calibration. Fields with a default were added later."""
+    """A calibration. Fields with a default were added later, so older files lack these fields."""
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
     method: str  # the method that the user asked for
     method_used: str  # the method that was used; `reason` says why, in one sentence
     reason: str
-    forecaster: Forecasters  # whose logits are scaled
-    # T_f in softmax(z / T_f + b + a 1[k = f]). For most methods, the class offsets b, and the
-    # offset a of the class f that the classifier predicts, are 0.
+    forecaster: Forecasters  # names the logits that are scaled
+    # T_f. The probabilities are softmax(z / T_f + b + a 1[k = f]), where the classifier predicts
+    # class f. For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
-    # for a blend, the temperature T_a of the aligned logits
+    # T_a of the aligned logits, for a blend
     aligned_temperature: Positive | None = field(default=None, metadata=at("temperatures.aligned"))
-    # T_g of each member. Empty if no weights were used; `discriminator` is then None.
+    # T_g of each discriminator; empty if the method uses no importance weights
     discriminator_temperatures: tuple[Positive, ...] = field(
         metadata=at("temperatures.discriminator")
     )
-    discriminator: str | None  # "logistic" or "network"
+    discriminator: str | None  # "logistic" or "network"; None without importance weights
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
     loss: str  # the loss that T_f minimises: "brier" or "nll"
-    # facts about the fit of T_f: number of rows and errors, loss before and after, limit
+    # rows and errors in the fit of T_f, the loss before and after, and the limit that T_f reached
     fit: Mapping[str, Any]
-    # the fields of `WeightHealth`, and `bound`; None without weights
-    weights: Mapping[str, Any] | None
-    bound: Mapping[str, Any] | None
-    # Mean confidence on target validation rows, before and after. The one after is also the
-    # accuracy that the calibration promises.
+    weights: Mapping[str, Any] | None  # the fields of `WeightHealth`; None without weights
+    bound: Mapping[str, Any] | None  # the terms of Theorem 1 of the paper; None without weights
+    # mean confidence on target validation rows, before and after calibration
     estimates: Mapping[str, Any]
-    guards: tuple[Guard, ...] = ()  # checks of what the method assumes
+    guards: tuple[Guard, ...] = ()  # checks of the assumptions of the method
     candidates: tuple[Candidate, ...] = ()  # the methods that `auto` compared
     target_prior: TargetPrior = SOURCE_PRIOR
-    # b, one number per class: log(q_y / p_y) if class frequencies are corrected, else empty
+    # the offsets b, one per class: log(q_y / p_y) if class frequencies are corrected, else empty
     class_offsets: tuple[float, ...] = ()
-    # a, which is added to the log odds of the confidence
-    confidence_offset: float = 0.0
-    # whether target labels were used: labels from covcal label, or of the N random rows of --labels
-    # N
+    confidence_offset: float = 0.0  # the offset a, which is added to the log odds of the confidence
+    # whether T was fitted to target labels, which came from covcal label or by --labels N
     used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
@@ -146,22 +140,21 @@ class Calibration(Document):
     seed: int
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier
-    # the classifier's accuracy on the source; None without labelled rows
-    source_accuracy: SourceAccuracy | None = None
+    source_accuracy: SourceAccuracy | None = None  # None without labelled source rows
     # the columns of a table, in the order in which the model reads them
     feature_columns: tuple[str, ...] = ()
-    # How the model was read: the function that turns logits into the output, how images were
-    # preprocessed (null without images), and the tensors of phi and of the logits. If a key is
-    # missing, it is not known.
+    # How the model was read: the function that turns logits into the output, the preprocessing of
+    # images, and the names of the tensors of phi and of the logits. Unknown values have no key.
     reading: Mapping[str, Any] = field(default_factory=dict)
-    networks_sha256: str | None  # hash of the aligned networks, if the method uses them
+    networks_sha256: str | None  # hash of the networks of `adapt`; None if they are not used
     inputs: tuple[Input, ...]
 
     @property
     def target_confidence(self) -> tuple[float | None, float | None]:
-        """The mean confidence before and after, on the rows for which the accuracy was estimated.
+        """The mean target confidence before and after calibration.
 
-        Without an estimate, on target validation rows.
+        The rows are those for which the accuracy was estimated; without an estimate, they are the
+        target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")
@@ -173,7 +166,7 @@ class Calibration(Document):
 
     @property
     def scaling(self) -> Scaling:
-        """How logits are scaled."""
+        """The temperatures and offsets that scale logits."""
         return Scaling(
             self.forecaster,
             self.forecaster_temperature,
@@ -189,7 +182,7 @@ def read_calibration(path: str | Path) -> Calibration:
     Raises
     ------
     CovcalError
-        If the file is missing, is not JSON, or is no calibration that this version can read.
+        If the file is missing or is not a calibration that this version can read.
     """
     path = Path(path)
     calibration = read_document(
@@ -210,7 +203,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _require_numbers(calibration: Calibration) -> None:
-    """Raise ValueError, naming the key, unless the maps contain their numbers."""
+    """Raise ValueError, naming the key, unless every mapping contains its numbers."""
     estimates = calibration.estimates
     labelled = estimates.get("labelled")
     if calibration.labelled_rows is not None and labelled is None:
@@ -233,7 +226,7 @@ def _require_numbers(calibration: Calibration) -> None:
 
 
 def _fault(calibration: Calibration) -> str | None:
-    """Return which fields contradict each other; None if none do."""
+    """Return a field that is impossible or contradicts another field, in words; else None."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
         return f"temperatures.aligned is {aligned} of the forecaster {calibration.forecaster}"

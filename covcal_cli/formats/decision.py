@@ -26,10 +26,10 @@ Covered = Literal["future rows", "these rows"]
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """For the rows with the highest scores: their share of all rows, and their expected error."""
+    """The expected error if only the rows with the highest scores are accepted."""
 
-    share: Share  # share of the rows
-    error: Share
+    share: Share  # the share of rows that is accepted
+    error: Share  # the expected share of wrong rows among the accepted rows
     low: Share  # the error at the high end of the estimated accuracy
     high: Share  # the error at the low end of the estimated accuracy
 
@@ -39,21 +39,21 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class GroupPoint:
-    """For one group: its rows, and the expected error of its accepted rows."""
+    """A group of rows, and the expected error of its accepted rows."""
 
     name: str
-    rows: Count  # number of the group's rows among the rows from which the curve was computed
+    rows: Count  # number of rows of the group from which the curve was computed
     accepted: CurvePoint | None  # None if no row is accepted
 
 
 @dataclass(frozen=True)
 class CostPoint:
-    """The share of rows whose acceptance costs least, and the mean cost of a row."""
+    """The share of accepted rows with the lowest cost, and this cost."""
 
     share: Share
-    cost: float  # mean cost per row: of accepted rows that are wrong, and of reviewed rows
-    low: float  # the cost at one end of the estimated accuracy
-    high: float  # the cost at the other end
+    cost: float  # mean cost per row: wrong accepted rows cost, and rows that a person reviews
+    low: float  # the lowest mean cost within the range of the estimated accuracy
+    high: float  # the highest mean cost within the range of the estimated accuracy
     review: float  # the mean cost if a person reviews every row
 
 
@@ -61,26 +61,29 @@ class CostPoint:
 class LabelUse:
     """The labels with which a promise was tested."""
 
-    drawn: Number  # number of rows that all batches for a decision drew
-    # number of labelled rows above the accepted threshold, or above the first tested one
+    drawn: Number  # number of rows that `pick` drew for a decision, in all batches
+    # number of labelled rows with a score above the accepted threshold, or, if no threshold was
+    # accepted, above the first threshold that was tested
     labels: Count
-    wrong: Count  # number of wrong rows among these, including drawn rows without a label
-    # the largest number of wrong rows with which the test passes; -1 if it cannot pass
+    wrong: Count  # number of these rows that are wrong; rows without a label count as wrong
+    # the largest number of wrong rows with which the test passes; -1 if the test cannot pass
     allowed: int
     batches: Number
 
 
 @dataclass(frozen=True)
 class SetRule:
-    """A rule that makes sets: the most probable class, and each class that is probable enough."""
+    """A rule for sets of classes: the most probable class, and each class with enough probability.
+
+    `certainty` is None without labels, or if the coverage is only a mean over repeated draws of the
+    labels.
+    """
 
     coverage: Share  # the share of rows whose set should contain the right class
     cut: Share  # the smallest probability of a class in a set
     mean_size: float  # mean number of classes in a set
-    labels: Count  # number of labels that the cut was chosen by; 0 if it is an estimate
-    # The certainty of the coverage. None without labels, or if the coverage is only a mean over
-    # repeated draws of the labels.
-    certainty: Share | None
+    labels: Count  # number of labels from which the cut was chosen; 0 if the cut is an estimate
+    certainty: Share | None  # the certainty of the coverage
 
     def members(self, probabilities: Floats) -> Booleans:
         """Return which classes are in the set of every row, shape (m, K)."""
@@ -95,11 +98,11 @@ class Decision(Document):
 
     schema: ClassVar[str] = "covcal.decision/1"
 
-    # the largest share of accepted rows that may be wrong; None if only sets were asked for
+    # the largest share of accepted rows that may be wrong; None if the user asked only for sets
     error: Share | None
     certainty: Share  # the certainty of the promise
-    covers: Covered
-    score: str  # in words, the number by which rows are ranked
+    covers: Covered  # the rows that the promise is about
+    score: str  # the name of the number that ranks the rows
     threshold: Share | None  # rows with a higher score are accepted; None if no row is accepted
     share: Share  # the share of rows that is accepted
     rows: Number  # number of target rows of `splits`
@@ -107,15 +110,15 @@ class Decision(Document):
     is_promise: bool  # whether labels prove the error; if not, it is an estimate
     expected: CurvePoint | None  # the accepted rows, and their expected error
     labels: LabelUse | None
-    # a number of labels that probably makes a promise possible; 0 if there is none
+    # a number of labels that probably makes a promise possible; 0 if no number does
     labels_needed: Count
-    # the share of rows that a promise with this number of labels would probably accept
+    # the share of rows that a promise with `labels_needed` labels would probably accept
     promised_share: Share
-    curve: tuple[CurvePoint, ...]  # the expected error for evenly spaced shares of rows, up to 1
+    curve: tuple[CurvePoint, ...]  # the expected error for evenly spaced shares, up to all rows
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # the files of data and calibration
-    cost: CostPoint | None = None  # only in a decision by costs, which has no `error`
+    cost: CostPoint | None = None  # only if the user gave costs instead of an `error`
     by: str | None = None  # the column of the groups, or "predicted"
     groups: tuple[GroupPoint, ...] = ()
 
@@ -134,7 +137,7 @@ class Decision(Document):
 
     @property
     def accept_above(self) -> float:
-        """The score that accepted rows exceed; 1 (which none exceeds) if no row is accepted."""
+        """The score above which rows are accepted; 1, which no score exceeds, to accept none."""
         return 1.0 if self.threshold is None else self.threshold
 
     def accepts(self, scores: Floats) -> Booleans:
@@ -143,7 +146,7 @@ class Decision(Document):
 
     @property
     def beliefs(self) -> list[Float64s]:
-        """The expected number of wrong rows for every share of best rows; see `beliefs_of`."""
+        """The curves that `beliefs_of` returns."""
         return beliefs_of(self.curve)
 
     @property
@@ -153,12 +156,15 @@ class Decision(Document):
 
 
 def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
-    """Return expected wrong rows by the estimate, and half way to each end of its range."""
+    """Return three curves of `belief_of`: half way to each end of the range, and the estimate."""
     return [belief_of(curve, name, 0.5) for name in ("high", "error", "low")]
 
 
 def belief_of(curve: Sequence[CurvePoint], end: str, part: float) -> Float64s:
-    """Return expected wrong rows as shares of all rows, this `part` of the way to an end."""
+    """Return the expected wrong rows at each point of a curve, as shares of all rows.
+
+    The error moves by `part` of the way from the estimate to one `end` of its range.
+    """
     errors = [point.error + part * (getattr(point, end) - point.error) for point in curve]
     return np.concatenate([[0.0], np.multiply([point.share for point in curve], errors)])
 
@@ -166,7 +172,7 @@ def belief_of(curve: Sequence[CurvePoint], end: str, part: float) -> Float64s:
 def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     """Read a decide.json that was made with one of these calibrations.
 
-    Raises `CovcalError` if it cannot be read, or was made with another calibration.
+    Raises `CovcalError` if the file cannot be read, or was made with another calibration.
     """
     path, remedy = Path(path), "make it with covcal decide"
     decision = read_document(Decision, path, remedy=remedy, again="decide again")
@@ -186,7 +192,7 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
 
 
 def calibration_of(path: str | Path) -> Path:
-    """Return the calibration that a decide.json was made with, in the folder of that file."""
+    """Return the path of the calibration that a decide.json was made with."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     entry = decision.calibration
     if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():

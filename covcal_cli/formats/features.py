@@ -4,8 +4,8 @@
 group per domain (``/source``, ``/target``), ``/classes``, and root attributes that say how the file
 was made. The structure is checked when a file is opened, and values when they are read.
 
-A `Domain` does not return labels. Source labels come from `SourceDomain.labels`. Target labels come
-only from the module `target_labels`; no module that trains or fits imports it.
+`Domain` does not return labels. `SourceDomain.labels` returns source labels. Only the module
+`target_labels` returns target labels; no module that trains or fits imports it.
 """
 
 import hashlib
@@ -32,37 +32,37 @@ APPLIED_SCHEMA = "covcal.applied/1"  # the schema of files that `covcal apply` w
 ADAPTED_SCHEMA = "covcal.adapted/1"
 # attribute: the columns of a table in the order in which the model reads them, as JSON
 FEATURE_COLUMNS = "feature_columns"
-# Attribute: the shares of the source's splits, if they differ from the target's.
+# attribute: the shares of the source's splits, if they differ from the shares of the target's
 SOURCE_FRACTIONS = "source_fractions"
-LABELS = "labels"  # attribute: the names of the labels, if rows can have several, as a JSON list
+LABELS = "labels"  # attribute: the names of the labels as a JSON list, if rows can have several
 OPTIONS = "options"  # attribute: the options of extract, as a JSON list
 ONE_TABLE = "one_table"  # attribute: 1 if one table contains both domains
-# Attribute: sha256 of a features file's content. Comparing it is much faster than hashing the file.
+# attribute: sha256 of the content of a features file, which saves reading the whole file
 CONTENT = "content_sha256"
-# Attributes of an adapted file: the path of its features file, and that file's content hash.
+# attributes of an adapted file: the path and the two hashes of its features file
 FEATURES_FILE = "features_file"
 FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
-# Attribute of a file with labelled rows: the sha256 of the file without these labels.
+# attribute of a file with labelled rows: the sha256 of the file before these labels were added
 UNMARKED_SHA256 = "unmarked_sha256"
-# Attributes that say how the model was read; the values of the second are JSON.
+# the attributes that say how the model was read; the value of ``preprocessing`` is JSON
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
-# The attribute tail of a file whose logits were made from one confidence per row
-# (`covcal_cli.data.confidences`), so that all other classes have equal logits.
+# The value of the attribute ``tail`` if the logits were made from one confidence per row
+# (`covcal_cli.data.confidences`). All classes except the label then have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The classes if a row has only one confidence, a forecast of whether the row is right. There are
-# 20 classes, so the confidence of the most probable class can be as low as 0.05.
+# The classes of a file with one confidence per row, which forecasts whether the row is right.
+# With 20 classes, the confidence of the most probable class can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # stands for all splits
-REMEDY = "make it with covcal extract"  # the remedy if a file is something else
+REMEDY = "make it with covcal extract"  # the remedy if a file is not a features file
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB
 _BLOCK_BYTES = 4 << 20  # bytes read at a time
 _LEAST_ROWS = 256
-_SPLIT_ROWS = 1 << 18  # number of row numbers made at a time
+_SPLIT_ROWS = 1 << 18  # the largest number of rows in a block of `split_blocks`
 _REQUIRED = ("logits", "labels", "split", "ids")
 _ALIGNED = ("domain_logits", "aligned_logits", "aligned_domain_logits")
-# Number type and axes of each dataset. n: rows, K: classes, d: features, M: members.
+# The number type and the axes of each dataset: n rows, K classes, d features, M members.
 _DATASETS = {
     "logits": ("f", "nK"),
     "labels": ("iu", "n"),
@@ -77,7 +77,7 @@ _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed
 
 
 class Domain:
-    """One domain of an open file: its splits, and arrays that are read by row. Never its labels."""
+    """A domain of an open file without its labels: its splits, and arrays that are read by row."""
 
     def __init__(self, path: Path, name: str, group: Group, n_classes: int) -> None:
         self.path = path
@@ -85,11 +85,11 @@ class Domain:
         self.n_classes = n_classes  # K
         self._group = group
         self.n = self._checked_rows()
-        # The number of features d; None if there are none.
+        # d, the number of features; None in a file without features
         self.n_features = int(group["features"].shape[1]) if "features" in group else None
-        # The number of members M of the aligned forecaster; 0 in a features file.
+        # M, the number of members of the aligned forecaster; 0 in a features file
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
-        # For each row, the index of its split in `SPLITS`, shape (n,).
+        # the index in `SPLITS` of each row's split, shape (n,)
         self.split: Splits = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}: write 0, 1 or 2")
@@ -100,32 +100,32 @@ class Domain:
         return int((self._group["labels"][:] != UNKNOWN_LABEL).sum())
 
     def rows(self, split: str) -> Rows:
-        """Return the row numbers of a split or of ``all``, ascending."""
+        """Return the row numbers of a split, or of ``all`` splits, ascending."""
         if split == ALL:
             return np.arange(self.n, dtype=np.int64)
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64, copy=False)
 
     def count(self, *splits: str) -> int:
-        """Return the number of rows in some splits together."""
+        """Return the number of rows in these splits together."""
         return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
 
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
-        """Return at most `most` random rows of some splits, ascending, as `thinned` draws them.
+        """Return at most `most` random rows of these splits, ascending, as `thinned` draws them.
 
-        The numbers of all rows are never in memory at once, because there may be very many.
+        Reads the rows in blocks, because the numbers of all rows could take much memory.
         """
         return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
-        """Yield the row numbers of some splits, ascending, in blocks."""
-        wanted = np.isin(SPLITS, splits)  # for each code of a split
+        """Yield the row numbers of these splits, ascending, in blocks."""
+        wanted = np.isin(SPLITS, splits)
         for start in range(0, self.n, _SPLIT_ROWS):
             is_wanted = wanted[self.split[start : start + _SPLIT_ROWS]]
             if is_wanted.any():
                 yield np.flatnonzero(is_wanted).astype(np.int64) + start
 
     def counts(self) -> str:
-        """Return how many rows each split has, in words."""
+        """Return a text with the number of rows in each split."""
         sizes = (f"{name} {self.count(name)}" for name in SPLITS)
         return f"{self.name}: {', '.join(sizes)}"
 
@@ -186,7 +186,7 @@ class Domain:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of other columns in the file, such as groups."""
+        """Names of the kept columns in the file, such as groups."""
         return tuple(self._group["columns"]) if "columns" in self._group else ()
 
     def column(self, name: str, rows: Rows) -> AnyArray:
@@ -199,8 +199,8 @@ class Domain:
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
         """Divide `rows` into blocks of a few MiB, which limits memory.
 
-        `names` are the arrays that will be read, among ``features``, ``logits`` and
-        ``aligned_logits``; by default all.
+        `names` are the arrays that will be read: ``features``, ``logits`` or ``aligned_logits``.
+        By default, all three will be read.
         """
         widths = {
             "features": self.n_features or 1,
@@ -260,20 +260,20 @@ class Domain:
             taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
             if len(part) == len(rows) and taken.dtype == np.float32:
-                return taken  # all rows are in one part, which needs no copy
+                return taken  # all rows are in this part, so no copy is needed
             stop = start + len(part)
             values[(slice(None),) * axis + (slice(start, stop),)] = taken
             start = stop
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # A sum is NaN or infinite if one of its terms is. The sum may also overflow; then the
-        # values are looked at again.
+        # If a value is not finite, the sum is not finite. A sum of finite values may overflow, so
+        # the values are then checked one by one.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
         wrong = ~np.isfinite(values)
-        if name == "logits":  # -inf excludes a class, which is allowed if another class remains
+        if name == "logits":  # -inf masks a class, which is allowed if another class remains
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         bad = np.argwhere(wrong)
         if len(bad):
@@ -298,8 +298,8 @@ class SourceDomain(Domain):
 class FeatureFile:
     """An open features or adapted file, whose structure was checked.
 
-    `handle` is an ``h5py.File`` that is open already, and that the caller closes; messages then
-    call it `path`.
+    `handle` is an ``h5py.File`` that the caller has opened and will close; messages call this file
+    `path`.
 
     Raises
     ------
@@ -350,9 +350,9 @@ class FeatureFile:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the model was read, as far as the file says; see `Calibration.reading`."""
+        """The known facts on how the model was read; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # if the file has no rows, this text is there
+        if reading.get("tail") == "None":  # the value in a file without rows
             del reading["tail"]
         if "preprocessing" in reading:
             try:
@@ -370,11 +370,11 @@ class FeatureFile:
 
     @property
     def is_forecast_of_right(self) -> bool:
-        """Whether the classes are only right and wrong answers."""
+        """Whether a row's confidence forecasts only whether the row is right."""
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
-        """Refuse to do `what` if the file does not have the probabilities of all classes."""
+        """Refuse a file without the probabilities of all classes, which `what` needs."""
         if self.has_one_confidence:
             raise CovcalError(
                 f"{self.path} holds one confidence per row, but {what} needs the probabilities "
@@ -383,12 +383,12 @@ class FeatureFile:
 
     @property
     def handle(self) -> File:
-        """The open HDF5 file, for content that no method here returns."""
+        """The open HDF5 file, for content that no method of this class returns."""
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file. If rows were labelled, return the hash from before."""
-        if self._sha256 is None:  # computed once, because it takes long to read the whole file
+        """Return the sha256 of the file. If rows were labelled, return the earlier sha256."""
+        if self._sha256 is None:  # computed once, because reading the whole file takes long
             self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
         return self._sha256
 
@@ -417,12 +417,12 @@ class FeatureFile:
         self._file.close()
 
     def _place(self, attributes: Mapping[str, Any]) -> str:
-        """Return the group to read; with several labels, the group of the current label."""
+        """Return the group to read: the whole file, or the group of the current label."""
         names = _label_names(self.path, attributes)
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
     def _require_labels(self) -> None:
-        """Refuse a file whose labels are more than the names in its attributes."""
+        """Refuse a file that holds more or fewer labels than its attribute names."""
         named = len(_label_names(self.path, self._file.attrs))
         if named and named != (stored := self._file.n_beside):
             raise CovcalError(
@@ -444,7 +444,7 @@ class FeatureFile:
         return str(schema)
 
     def _require_usual_datasets(self) -> None:
-        """Refuse datasets in a form that covcal never writes: the file must be damaged."""
+        """Refuse a file with a dataset in a form that covcal never writes."""
         for name, dataset in self._file.datasets.items():
             if dataset.can_grow:
                 raise CovcalError(
@@ -492,7 +492,7 @@ class FeatureFile:
 
 
 def labels_in(path: Path) -> tuple[str, ...]:
-    """Return the names of the labels of a file whose rows can have several; else none."""
+    """Return the names of the labels if rows of the file can have several, else an empty tuple."""
     return _label_names(path, root_attributes(path, "schema", LABELS, remedy=REMEDY))
 
 
@@ -510,19 +510,19 @@ def _label_names(path: Path, attributes: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def thinned(rows: Rows, most: int, seed: int) -> Rows:
-    """Return a random part of `rows`: at most `most`, ascending. Equal seeds give equal parts."""
+    """Return at most `most` random rows of `rows`, ascending. Equal seeds give equal rows."""
     if len(rows) <= most:
         return rows
     return rows[thinned_places(len(rows), most, seed)]
 
 
 def thinned_places(n: int, most: int, seed: int) -> Rows:
-    """Return which of n rows `thinned` draws: `most` numbers, ascending."""
+    """Return the positions of the rows that `thinned` draws from n rows, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
 def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
-    """Return the rows that `thinned` draws from `blocks`, without having all in memory."""
+    """Return the rows that `thinned` draws from n rows, which come in blocks."""
     places = None if n <= most else thinned_places(n, most, seed)
     chosen, start = [np.empty(0, dtype=np.int64)], 0
     for block in blocks:
@@ -536,7 +536,7 @@ def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows
 
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
-    """Return labels of any domain. Only for `SourceDomain` and `target_labels`."""
+    """Return labels of a domain. Only `SourceDomain` and `target_labels` may call this."""
     labels = _taken(domain._group["labels"], rows, axis=0)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
@@ -549,11 +549,7 @@ def read_labels(domain: Domain, rows: Rows) -> Labels:
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """Return the value of the attribute `FEATURE_COLUMNS`.
-
-    If names are too long together, only their number and sha256 are stored, which is enough to
-    compare them.
-    """
+    """Return the attribute `FEATURE_COLUMNS`: the names, or, if they are long, their sha256."""
     text = json.dumps(list(names), ensure_ascii=False)
     if len(text.encode()) <= _LONGEST_ATTRIBUTE:
         return text
@@ -571,8 +567,8 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
 
-    If one span contains all rows and is not much larger, it is read at once. Rows that are far
-    apart are read in several spans of a few MiB. Rows that do not ascend are sorted first.
+    Reads the span from the first to the last row if it is not much larger than the rows, else
+    several spans of a few MiB. Rows that do not ascend are sorted first.
     """
     if (np.diff(rows) <= 0).any():
         ascending, places = np.unique(rows, return_inverse=True)

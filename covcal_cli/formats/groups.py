@@ -15,11 +15,11 @@ MAX_GROUPS = 1000
 
 @dataclass(frozen=True)
 class ColumnGroups:
-    """The different values in a column. The number of a group is the position of its value."""
+    """Groups of rows by the values of a column. A group's number is the position of its value."""
 
     target: Domain
     column: str
-    values: AnyArray  # ascending
+    values: AnyArray  # the different values, ascending
 
     @property
     def names(self) -> list[str]:
@@ -58,10 +58,10 @@ def column_groups(
 def joined_groups(
     targets: Sequence[Domain], column: str, rows: Sequence[Rows], others: Collection[str] = ()
 ) -> list[ColumnGroups]:
-    """Return the groups of rows in several files by a column. All files have the same groups.
+    """Return the groups of rows of several files by a column; every file gets all groups.
 
-    Raises `CovcalError` as `column_groups` does, or if the column is numbers in one file and texts
-    in another.
+    Raises `CovcalError` as `column_groups` does, or if the column holds numbers in one file and
+    texts in another.
     """
     groups = [
         column_groups(target, column, part, others)

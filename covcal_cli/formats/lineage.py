@@ -1,12 +1,12 @@
 """Which file was made from which, and whether files still belong together.
 
-If the user names no file, a command takes one in the current folder. This file must still belong to
-the files beside it. Otherwise a command could mix a new extraction with the results of an earlier
-one. A file that the user names is always used; a note says if it does not belong to the other
-files.
+If the user names no file, a command takes a file of the current folder. This file must still belong
+to the files beside it. Otherwise a command could mix a new extraction with the results of an
+earlier extraction. A file that the user names is always used; a note says if it does not belong to
+the other files.
 
-Anybody may have written a document. So a file that only a document names is opened only if it is in
-the folder of the document.
+Anybody may have written a JSON document. So a file that only a document names is opened only if the
+file is in the folder of the document.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,17 +30,17 @@ from covcal_cli.formats.features import (
 from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input, labels_of_document, read_json
 
-# The files that are taken if the user names none: the first of them that exists.
+# If the user names no file, a command takes adapted.h5, or else features.h5.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
-# The attributes of an adapted file that name the features file it was made from.
+# The attributes of an adapted file that identify the features file from which it was made.
 _ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
 
 
 def file_here() -> Path:
     """Return adapted.h5 in this folder; if there is none, features.h5.
 
-    Raises `CovcalError` if neither exists. Also raises it if adapted.h5 was not made from the
-    features.h5 beside it or from the features file that it names, or if that file is outside the
+    Raises `CovcalError` if neither file exists, or if adapted.h5 was not made from the features.h5
+    beside it, was not made from the features file that it names, or names a file outside its
     folder.
     """
     for path in (_ADAPTED, _FEATURES):
@@ -56,8 +56,8 @@ def file_here() -> Path:
 def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of the labels if a row can have several labels, else an empty tuple.
 
-    The names are read from `file`, else from the first of the documents, else from cal.json in this
-    folder.
+    The names come from `file`; without a file, from the first document; without a document, from
+    cal.json in this folder.
     """
     if file is not None:
         return labels_in(file)
@@ -75,12 +75,12 @@ def file_to_judge(
 ) -> tuple[Path, list[str]]:
     """Return the file to use calibrations on: `path`, or else the file of the first calibration.
 
-    Also return notes on files that the user named but that do not belong together.
+    Also return notes on named files that do not belong together.
 
     - `path`: the file that the user named.
     - `calibrations`, `documents`: the calibrations and their files.
     - `purpose`: the name of the command, for messages.
-    - `picked`: whether the user named no calibration, so that cal.json of this folder was taken.
+    - `picked`: whether cal.json of this folder was taken because the user named no calibration.
 
     Raises `CovcalError` if a file that the user did not name has changed, was made from a file that
     has changed, or is outside the calibration's folder.
@@ -102,9 +102,8 @@ def require_current(
 ) -> None:
     """Refuse a calibration that the user did not name if its features file has changed.
 
-    If the features file is missing, the calibration is not refused. `named` is the file that the
-    user named, if there is one. Messages name `document`, the file of the calibration, and
-    `purpose`, the command.
+    A missing features file is allowed. `named` is the file that the user named, if any. Messages
+    name `document`, the file of the calibration, and `purpose`, the command.
     """
     fitted = calibration.inputs[0]
     otherwise = f"pass -c {document} to {purpose} with it"
@@ -152,7 +151,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse a calibration's file if it, or the file that it was made from, has changed."""
+    """Refuse a file that has changed since the calibration, or that was made from such a file."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "
@@ -162,17 +161,14 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
 
 
 def is_unchanged(entry: Input) -> bool:
-    """Return whether a file exists and has not changed; false if it must not be opened."""
+    """Return whether a file exists and has not changed; false for a file that is not opened."""
     if entry.is_outside or not entry.path.is_file():
         return False
     return unmarked_sha256(entry.path) == entry.sha256
 
 
 def unmarked_sha256(path: Path) -> str:
-    """Return the sha256 that a file had before rows were labelled.
-
-    So a file keeps its identity when labels are added.
-    """
+    """Return the sha256 that a file had before rows were labelled, which identifies the file."""
     try:
         marked = root_attributes(path, UNMARKED_SHA256, remedy=REMEDY).get(UNMARKED_SHA256)
     except CovcalError:  # not an HDF5 file, or a damaged file
@@ -181,9 +177,9 @@ def unmarked_sha256(path: Path) -> str:
 
 
 def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
-    """Return whether a file with these attributes was made from this features file.
+    """Return whether an adapted file with these attributes was made from this features file.
 
-    True if the attributes do not say this.
+    True if the attributes do not identify the features file.
     """
     content = adapted.get(FEATURES_CONTENT)
     if content is not None:
@@ -208,10 +204,10 @@ def _require_origin(path: Path, otherwise: str) -> None:
 
 
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
-    """Return the features files that an adapted file must be made from; none for other files.
+    """Return the features files to compare an adapted file with; none for other files.
 
-    They are the features file that it names and, if it is called adapted.h5, also features.h5
-    beside it.
+    These are the features file that the adapted file names and, if the adapted file is called
+    adapted.h5, features.h5 beside it.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []
@@ -223,7 +219,7 @@ def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
 
 
 def _other_origin(path: Path, attributes: Mapping[str, Any], origins: Sequence[Path]) -> str | None:
-    """Return a message if an adapted file was not made from these files as they are now."""
+    """Return a message if an adapted file was not made from the current `origins`, else None."""
     for origin in origins:
         if origin.is_file() and not was_made_from(attributes, origin):
             return f"{path} was not made from the current {origin}"

@@ -1,9 +1,9 @@
-"""Write covcal's HDF5 files, block by block. `features` reads them.
+"""Write covcal's HDF5 files, block by block. The module `features` reads these files.
 
-Equal blocks give equal bytes: there are no times and no compression, and HDF5's default version is
-used. Datasets consist of chunks of about half a MiB, each with a checksum (fletcher32). HDF5
-compares it whenever it reads the chunk. The root attribute ``complete`` is written last, and a file
-without it is refused.
+Equal blocks give equal bytes, because there are no time stamps and no compression, and HDF5's
+default version is used. Datasets consist of chunks of about half a MiB, each with a checksum
+(fletcher32) that HDF5 compares whenever it reads the chunk. The root attribute ``complete`` is
+written last, and covcal refuses a file without this attribute.
 """
 
 import io
@@ -26,9 +26,8 @@ _CHUNK_BYTES = 512 << 10  # must be smaller than HDF5's cache of 1 MiB per datas
 class _Sink(io.FileIO):
     """A file that keeps the first error of a write, instead of raising it.
 
-    If HDF5 cannot write to a file, it cannot close it either: it loses the error, or the process
-    crashes. So every write seems to succeed, and the writer asks afterwards whether there was an
-    error.
+    After a failed write, HDF5 cannot close the file: it loses the error, or the process crashes. So
+    `write` never fails, and `HDF5Writer` calls `require_written` afterwards.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +58,7 @@ class _Sink(io.FileIO):
             return self.tell()
 
     def require_written(self) -> None:
-        """Raise the first error of a write, if there was one."""
+        """Raise the first error of a write, if any write failed."""
         if self.error is not None:
             raise self.error
 
@@ -73,7 +72,7 @@ class HDF5Writer:
         *,
         schema: str,  # such as "covcal.features/1"
         classes: Sequence[str],  # the class names in the order of the logits
-        # root attributes that say how the file was made, without times
+        # root attributes that say how the file was made
         attributes: Mapping[str, Attribute],
     ) -> None:
         self._sink = _Sink(path)
@@ -113,7 +112,7 @@ class HDF5Writer:
         if not shape or 0 in shape:
             self.write(name, dataset[()])
             return
-        # the axis of the rows is divided into chunks
+        # The axis of the rows is the axis that is divided into chunks.
         axis = next((axis for axis in range(len(shape)) if chunks[axis] < shape[axis]), 0)
         self.allocate(name, shape, dataset.dtype, axis=axis)
         row_bytes = math.prod(shape) // shape[axis] * dataset.dtype.itemsize
@@ -139,11 +138,8 @@ class HDF5Writer:
 
 
 def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str, Any]:
-    """Return how a dataset is stored: in chunks of some rows, each with a checksum.
-
-    (HDF5 has no chunks for a single number or an empty dataset.)
-    """
-    if not shape or 0 in shape or dtype.itemsize == 0:
+    """Return HDF5's options for a dataset in chunks of some rows, each with a checksum."""
+    if not shape or 0 in shape or dtype.itemsize == 0:  # HDF5 allows no chunks here
         return {}
     row_bytes = math.prod(shape) // shape[axis] * dtype.itemsize
     chunk = list(shape)
@@ -152,15 +148,15 @@ def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str
 
 
 def _storable(value: Attribute) -> Attribute:
-    """Return an attribute that HDF5 accepts. Bytes of paths that are not UTF-8 are escaped."""
+    """Return an attribute that HDF5 accepts: bytes of paths that are not UTF-8 are escaped."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
-    """Return texts as UTF-8 bytes of one length, as ``/classes`` and ``ids`` are stored."""
+    """Return texts as UTF-8 bytes of one length, in which ``/classes`` and ``ids`` are stored."""
     if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster
         return np.array(texts, dtype=f"S{max(map(len, texts), default=1) or 1}")
     width = max((len(text.encode("utf-8")) for text in texts), default=1)
-    # no list, because it would take 50 MB for a million texts
+    # A generator, because a list of a million texts would take 50 MB.
     encoded = (text.encode("utf-8") for text in texts)
     return np.fromiter(encoded, dtype=f"S{max(1, width)}", count=len(texts))
