@@ -1,11 +1,13 @@
-"""The program ``covcal``, also as ``python -m covcal_cli``: its start, and Ctrl-C.
+"""Start the program ``covcal`` (or ``python -m covcal_cli``), and handle Ctrl-C.
 
-Ctrl-C always ends the command: it is neither lost nor reported as another error. If Ctrl-C
-interrupts the loading of a compiled module, the module raises another error or ends the process. So
-the handler waits until the module is loaded. Compiled code may also turn Ctrl-C into another error
-at other times. So `was_interrupted` is asked before an error is reported. Python prints an
-exception in a destructor, or in the callback of a weak reference, and continues. If Ctrl-C arrives
-there, the handler raises it again shortly afterwards.
+Ctrl-C always ends the command, and is never reported as another error. Three cases need care:
+
+- A compiled module that Ctrl-C interrupts while it is loaded raises another error, or ends the
+  process. So the handler waits until the module is loaded.
+- Compiled code that runs may also turn Ctrl-C into another error. So the command line calls
+  `was_interrupted` before it reports an error.
+- Python only prints an exception in a destructor or in the callback of a weak reference, and
+  continues. If Ctrl-C arrives there, it is sent again shortly afterwards.
 """
 
 import _thread
@@ -17,25 +19,21 @@ import threading
 from types import FrameType
 from typing import Any
 
-_AGAIN = 0.3  # seconds until Ctrl-C is raised again; a destructor has ended by then
+_PAUSE = 0.3  # seconds until Ctrl-C is sent again; a destructor has ended by then
 _IMPORTING = "<frozen importlib"
 _INTERRUPTED = 130
-_asked = threading.Event()
+_was_pressed = threading.Event()
 
 
 def main() -> None:
-    """Run the command line of this process and exit.
-
-    Ctrl-C must end the program in one line, also while its modules are still being loaded. So the
-    handler of Ctrl-C is installed before anything else is imported.
-    """
+    """Run the command line of this process and exit."""
     try:
-        heed_interrupts()
-        # NumPy must not be loaded yet. The matrix products of covcal are short. On a busy machine,
-        # BLAS threads that wait for each other make such products up to ten times slower.
+        heed_interrupts()  # before other imports, because Ctrl-C must also end these in one line
+        # This must be set before NumPy is loaded. The matrix products of covcal are short. On a
+        # busy machine, BLAS threads that wait for each other make them up to ten times slower.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        # Loading modules makes many objects and no garbage. Looking for garbage less often saves a
-        # tenth of the start.
+        # Loading modules makes many objects but no garbage. Collecting garbage less often shortens
+        # the start by a tenth.
         gc.set_threshold(50_000)
         from covcal_cli.cli.app import run
 
@@ -51,7 +49,7 @@ def heed_interrupts() -> None:
     """Handle Ctrl-C from here on, unless this process ignores it, as background jobs do."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-        sys.unraisablehook = _forgotten
+        sys.unraisablehook = _handle_unraisable
 
 
 def ignore_interrupts() -> None:
@@ -61,23 +59,23 @@ def ignore_interrupts() -> None:
 
 def was_interrupted() -> bool:
     """Return whether Ctrl-C was pressed since `heed_interrupts`."""
-    return _asked.is_set()
+    return _was_pressed.is_set()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     del number
-    _asked.set()
+    _was_pressed.set()
     while frame is not None:
         if frame.f_code.co_filename.startswith(_IMPORTING):
-            _try_again()
+            _send_later()
             return
         frame = frame.f_back
     raise KeyboardInterrupt
 
 
-def _forgotten(error: Any) -> None:
+def _handle_unraisable(error: Any) -> None:
     if error.exc_type is KeyboardInterrupt:
-        _try_again()
+        _send_later()
     else:
         sys.__unraisablehook__(error)
 
@@ -89,10 +87,10 @@ def _send() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-def _try_again() -> None:
-    later = threading.Timer(_AGAIN, _send)
-    later.daemon = True
-    later.start()
+def _send_later() -> None:
+    timer = threading.Timer(_PAUSE, _send)
+    timer.daemon = True
+    timer.start()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _COLUMNS = {
     "member": "",
     "steps": "",
     "stopped by": "",
-    "probe": "accuracy of a new linear classifier of source and target; 0.5 = indistinguishable",
+    "probe": "how often a linear classifier tells source from target; 0.5 = indistinguishable",
     "rows": "effective rows of the importance weights, as a share of the source rows",
     "mean w": "mean importance weight, which should be near 1",
     "domain error": "squared error of the domain classifier; 0.25 = indistinguishable",
@@ -41,7 +41,7 @@ def adapt(
     ),
     output: Annotated[Path, output("Adapted file to write.")] = Path("adapted.h5"),
     preset: Annotated[
-        PresetName, typer.Option(help="Settings: those of covcal, or those of the paper.")
+        PresetName, typer.Option(help="Use the settings of covcal (default) or of the paper.")
     ] = PresetName.default,
     members: Annotated[
         int | None,
@@ -66,8 +66,8 @@ def adapt(
 ) -> None:
     """Learn features on which source and target look alike.
 
-    Methods with fl in their name need this step; the default method does not. Reads no
-    target labels.
+    Methods with fl in their name need this step; the default method does not. No target label is
+    read.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def adapt(
 
 
 def _summary(report: "AdaptReport") -> str:
-    """Return whether the domains were aligned, and a summary of the training."""
+    """Return the result and a summary of the training as text."""
     from covcal_cli.adapt.adapt import members_apart
     from covcal_cli.cli.tables import aligned
 

@@ -45,23 +45,22 @@ from covcal_cli.errors import (
 # The base class of click's errors; typer may bundle its own copy of click.
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
 _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
-_RENAMED = {"calibrate-labelled": "calibrate --labels N"}
+
 _COMPLETE = "_COVCAL_COMPLETE"  # the environment variable by which a shell asks for completions
-# the largest value that an option may have, such as a seed or a number of rows
-_LARGEST_INTEGER = 2**31 - 1
-_HELP_GAPS = 6  # columns that the borders and gaps of a list in --help take
+_LARGEST_INTEGER = 2**31 - 1  # for options such as a seed or a number of rows
+_HELP_GAPS = 6  # width of the borders and gaps of a list in --help, in characters
 _LESS_MEMORY = "use less data at once (a smaller --batch or --size), or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
 class _Command(TyperCommand):
-    """A command that refuses too large numbers, and options without effect.
+    """A command that refuses numbers that are too large, and options that have no effect.
 
-    In its help, options are grouped under headings.
+    Its help lists the options under headings.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give ``--choices A B C`` all words up to the next option."""
+        """Let ``--choices`` take all words up to the next option."""
         words: list[str] = []
         is_choice = False
         for place, word in enumerate(args):
@@ -97,7 +96,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The commands in groups. A command that was renamed is refused with its new name."""
+    """The program, whose help lists the commands under headings."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under their headings (``rich_help_panel``)."""
@@ -111,11 +110,6 @@ class _Group(TyperGroup):
         for heading, lines in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(lines)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in _RENAMED:
-            ctx.fail(f"{args[0]} is now called covcal {_RENAMED[args[0]]}")
-        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
@@ -137,8 +131,8 @@ def _command(
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # A file that cannot be read is bad input, not bad usage. The exit code is then 1,
-                # not 2.
+                # typer would exit with 2 if a file cannot be read. But such a file is bad input,
+                # not bad usage, so covcal exits with 1.
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 
@@ -147,7 +141,7 @@ def _command(
 
 _STEPS, _LABELS, _TIME, _RESEARCH = "Main steps", "Labels", "Over time", "Research"
 
-_command(_STEPS, "Take every step in one folder.", name="run")(run_command)
+_command(_STEPS, "Run every step in one folder.", name="run")(run_command)
 _command(_STEPS, "Run the classifier; write features and logits.")(extract)
 _command(_STEPS, "Fit a temperature, by default without target labels.")(calibrate)
 _command(_STEPS, "Estimate the accuracy on the target.")(estimate)
@@ -155,7 +149,7 @@ _command(_STEPS, "Choose the rows to accept at a given error.")(decide)
 _command(_STEPS, "Measure accuracy and calibration on labelled rows.")(evaluate)
 _command(_STEPS, "Write calibrated probabilities of every row.")(apply)
 _command(_STEPS, "Write the model with calibrated probabilities.")(export)
-_command(_STEPS, "Write a page that says what to do.")(report)
+_command(_STEPS, "Write a page that says whether to trust the confidence.")(report)
 _command(_STEPS, "Show everything that a covcal file holds.")(inspect)
 _command(_STEPS, "Join features files of parts of the data.")(merge)
 _command(_STEPS, "Run the steps on an example that comes with covcal.")(demo)
@@ -181,7 +175,7 @@ class Shell(StrEnum):
 
 
 def _completion() -> Any:
-    """Return typer's module for completion, with `Shell` as its shells."""
+    """Return typer's module for completion, ready for use."""
     completion: Any = import_module("typer.completion")
     completion.completion_init()
     return completion
@@ -247,10 +241,9 @@ def covcal(
 
 
 def run(arguments: Sequence[str], was_interrupted: Callable[[], bool] = lambda: False) -> int:
-    """Run a command line and return its exit code; never raises.
+    """Run a command line and return its exit code. Every error is caught.
 
-    `was_interrupted` returns whether Ctrl-C was pressed, which compiled code may turn into any
-    other error.
+    `was_interrupted` returns whether Ctrl-C was pressed.
     """
     prepare_streams()
     if _COMPLETE in os.environ:
@@ -272,7 +265,8 @@ def _ended(error: BaseException) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # Nobody reads stdout any more. Without this line, Python would report that again at exit.
+        # The program that read stdout has ended. Without the next line, Python would report this
+        # error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)
@@ -313,10 +307,10 @@ def _ended(error: BaseException) -> int:
 
 
 def _suggesting(text: str) -> str:
-    """Return a message about an option in plain words, with the nearest choice."""
+    """Return an error about an option in plain words. Add the choice that the user may mean."""
     text = text.removeprefix("Value error, ")
     if text.startswith("Input should be a valid number"):
-        return "give a number, and a share as a fraction such as 0.05"
+        return "give a number; write a share as a fraction such as 0.05"
     if text.startswith("Input should be a valid integer"):
         return "give a whole number"
     match = re.fullmatch("'(.*)' is not one of (.*)", text)

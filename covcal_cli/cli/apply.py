@@ -1,4 +1,4 @@
-"""``covcal apply``: calibrated probabilities of every row, to a file or to stdout."""
+"""``covcal apply``: write the calibrated probabilities of every row."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
-_SHOWN = 6  # most labels that one line names
+_SHOWN = 6  # largest number of labels that one line names
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
 
 
@@ -60,7 +60,7 @@ def apply(
 ) -> None:
     """Write the calibrated confidence and probabilities of every row.
 
-    Reads no true labels. The columns are id, label, label_index, confidence, and a column
+    No true label is read. The columns are id, label, label_index, confidence, and a column
     prob_NAME for each class. label is the class that the classifier predicted, and label_index is
     its number. Calibration never changes them. confidence is the calibrated probability of label,
     and prob_NAME is the calibrated probability of class NAME.
@@ -100,7 +100,7 @@ def apply(
         picked = not calibration
         return file_to_judge(file, [fitted], documents, purpose="apply", picked=picked)
 
-    # all calibrations are applied to the file that the first one chooses
+    # The calibration of the first label chooses the file for all labels.
     labels = labels_of(file, documents)
     path, notes = for_first_label(labels, judged)
     if file is None:
@@ -152,14 +152,10 @@ def apply(
 
 def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
     """Return the warning that the most probable class is not always the label."""
-    share = f"{applied.label_is_not_top:,} of {applied.rows:,} rows"
+    advice = "use the columns label and confidence, not the largest prob_NAME"
     if confidence_only:
-        return (
-            f"in {share}, another class has a higher probability than the label: see "
-            "prob_NAME of those rows"
-        )
+        advice = "leave out --confidence-only to see the probabilities in prob_NAME"
     return (
-        f"in {share}, another class has a higher probability than the label, because calibration "
-        "never changes the label: use the columns label and confidence, not the largest "
-        "prob_NAME"
+        f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, another class has a higher "
+        f"probability than the label, because calibration never changes the label: {advice}"
     )

@@ -1,4 +1,4 @@
-"""``covcal calibrate``: fit the temperatures."""
+"""``covcal calibrate``: fit a temperature, by default without target labels."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # width of the column of names
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # a smaller difference between confidence and accuracy is called about right
+_CLOSE = 0.01  # if confidence and accuracy differ by less, the confidence is "about right"
 
 
 def calibrate(
@@ -57,11 +57,11 @@ def calibrate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Fit a temperature so that the confidence fits the target.
+    """Fit a temperature, so that the confidence on the target is as high as the accuracy.
 
-    No target label is read, except those of rows you labelled (covcal label) or asked for with
-    --labels. With labels, the fit also adds an offset to the confidence. covcal evaluate leaves the
-    labelled rows out.
+    The only target labels that are read are those you added with covcal label or asked for with
+    --labels. With labels, the fit also adds an offset to the log odds of the confidence. covcal
+    evaluate then leaves out these rows.
 
     \b
     Methods for most uses:
@@ -125,12 +125,11 @@ def calibrate(
         screen = answer(calibration)
         screen = f"{screen}\n\n{details(calibration)}" if verbose else screen
         warnings, notes = list(calibration.warnings), list(calibration.notes)
-        # An adapted file must have been made from another file.
         if calibration.networks_sha256 is not None:
             from covcal_cli.formats.lineage import notes_on_named
 
             notes = [*notes_on_named(file), *notes]
-    # this reads the input file, so it must come before anything is written
+    # `_next` reads the input file, so an error in it must come before anything is written.
     hint = _next(path, output)
     if to_stdout:
         console.result(document_text(content, Path("cal.json")))
@@ -207,9 +206,9 @@ def details(calibration: "Calibration") -> str:
     if calibration.weights is not None:
         facts |= _weights(calibration.weights)
     if calibration.bound is not None:
-        minimised = "which T minimises" if calibration.loss == "brier" else "at T"
+        at = "at the T that minimises it" if calibration.loss == "brier" else "at this T"
         error = calibration.bound["weighted_error"]
-        facts["Theorem 1"] = f"weighted error {error:.4f}, {minimised}, in half Brier scores"
+        facts["Theorem 1"] = f"weighted error (half of a Brier score) {error:.4f} {at}"
     parts = [tables.aligned(facts)]
     if calibration.candidates:
         parts.append(_candidates(calibration.candidates))

@@ -27,10 +27,10 @@ def compare(
         int, typer.Option(min=1, metavar="N", help="Runs of adapt and calibrate per file.")
     ] = 5,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="Metric of evaluate that ranks the methods.")
+        str, typer.Option(metavar="NAME", help="Metric of covcal evaluate to rank methods by.")
     ] = "ece",
     preset: Annotated[
-        PresetName, typer.Option(help="Settings of adapt: those of covcal, or those of the paper.")
+        PresetName, typer.Option(help="Run adapt with the settings of covcal or of the paper.")
     ] = PresetName.default,
     no_adapt: Annotated[
         bool,
@@ -53,7 +53,7 @@ def compare(
     number of shifts on which a method makes the metric worse. A second table shows the choice of
     auto, its estimated accuracy beside the true accuracy, and the checks that failed. If
     interrupted, the same command continues with the first unfinished run. Target labels are used
-    only to measure; no method reads target labels.
+    only for the metrics; no method reads target labels.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ _ALARMS = re.compile(r"\bFAILED\b")
 # A line such as "Reason  text": the name at its start, and the gap after the name.
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
 _SECONDS = 30.0  # without a terminal: seconds between two lines of progress
-_BAR, _BESIDE = 20, 38  # columns of the progress bar, and of the text beside it
+_BAR, _BESIDE = 20, 38  # widths of the progress bar and of the text beside it, in characters
 
 
 class Console:
@@ -74,7 +74,7 @@ class Console:
             say("warning", text if count == 1 else f"{text} ({count} times)")
 
     def wrote(self, path: Path, hint: str | None = None, *, about: str = "") -> None:
-        """Print the file that was written, how to see more of it, and the next command."""
+        """Print the name of a written file, a remark about the file, and the next command."""
         if not self.quiet:
             _to_stderr(f"wrote {message(str(path))}{f'    {message(about)}' if about else ''}")
             if hint:
@@ -99,7 +99,7 @@ class Console:
 
 @contextmanager
 def _bars() -> Iterator[ProgressCallback]:
-    """Yield a callback that shows one bar per stage, with its share, its time and some numbers."""
+    """Yield a callback that shows a bar for each stage, with the remaining time and numbers."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -145,7 +145,7 @@ class _Lines:
 
 
 def _numbers(step: Progress, room: int) -> str:
-    """Return the first numbers of the step that fit on the line."""
+    """Return as many numbers of the step as fit into `room` characters."""
     text = ""
     for name, value in step.losses.items():
         number = value if isinstance(value, str) else f"{value:.3f}"
@@ -166,7 +166,7 @@ def say(kind: str, text: str) -> None:
 
 
 def _wrapped(line: str, stream: TextIO) -> str:
-    """Wrap a line at `WIDTH` columns. If it begins with a name, its further lines are indented."""
+    """Wrap a line at `WIDTH` columns. If it begins with a name, indent the rest below the text."""
     if len(line) <= WIDTH or not stream.isatty():
         return line
     named = _NAMED.match(line)
@@ -195,7 +195,7 @@ def prepare_streams() -> None:
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters by ASCII: the rules of tables by hyphens, others by JSON escapes."""
+    """Replace characters that a stream cannot encode: "─" by "-", others by JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -210,13 +210,7 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def file_to_read(file: Path | None, console: Console) -> Path:
-    """Return the file that the user named, else the file of this folder, with a note.
-
-    Raises
-    ------
-    CovcalError
-        As `file_here` does.
-    """
+    """Return the file that the user named, else the file of this folder, and print its name."""
     if file is None:
         from covcal_cli.formats.lineage import file_here
 
@@ -240,9 +234,9 @@ def _to_stderr(text: str) -> None:
 
 
 def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
-    """Return how many checks passed, and a warning for each failed check that says what follows.
+    """Return how many checks passed, and each failed check with what follows from its failure.
 
-    A failed check that has its own warning is only named.
+    If one of the `warnings` already says what follows, only the name of the check is given.
     """
     if not guards:
         return ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import CurvePoint, Decision
 
-_FEW = 20  # if fewer rows of a group are accepted, its error is mostly noise
+_FEW = 20  # if fewer rows of a group are accepted, the error of the group is mostly noise
 
 LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
@@ -64,8 +64,8 @@ def decide(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Certainty of a promise. Default: 0.9. With --set, the promise has no certainty "
-            "unless you give one: the coverage is then a mean over repeated draws.",
+            help="Certainty of a promise. Default: 0.9; with --set, none: then only the mean "
+            "coverage over repeated draws of labelled rows is promised.",
         ),
     ] = None,
     these_rows: Annotated[
@@ -86,8 +86,8 @@ def decide(
         str | None,
         typer.Option(
             metavar="COLUMN|predicted",
-            help="Show the share accepted and the expected error of each group: by a column of "
-            "the file, or by predicted class.",
+            help="Show the share of accepted rows and the expected error for each value of this "
+            "column, or for each predicted class.",
         ),
     ] = None,
     networks: NetworksOfFeatures = None,
@@ -195,7 +195,8 @@ def decide(
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
     """Return the estimated accuracy, or None if no estimate is possible.
 
-    It uses labels only if the calibration does, because probabilities and estimate must agree.
+    The estimate uses labels only if the calibration does: otherwise the estimate could contradict
+    the calibrated probabilities.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and fitted.design == "random":
@@ -287,7 +288,7 @@ def _answer(decision: "Decision", output: str) -> str:
 
 
 def _groups(decision: "Decision") -> str:
-    """Return a table of the groups, if they were asked for."""
+    """Return a table of the groups as text; empty if the decision has no groups."""
     from covcal_cli.cli.tables import text
     from covcal_cli.report.tables import Table
 

@@ -1,4 +1,4 @@
-"""``covcal demo``: the main steps on the embedded example, as a user would type them."""
+"""``covcal demo``: run the main steps on the embedded example."""
 
 from contextlib import chdir
 from pathlib import Path

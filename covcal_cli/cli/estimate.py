@@ -1,4 +1,4 @@
-"""``covcal estimate``: the accuracy on the target, without labels or with a few labels."""
+"""``covcal estimate``: estimate the accuracy on the target, without labels or with a few."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -48,7 +48,8 @@ def estimate(
     context: typer.Context,
     file: InputFile = None,
     calibration: Annotated[
-        list[Path] | None, calibrations("A calibration to compare with the estimate; repeats.")
+        list[Path] | None,
+        calibrations("Calibration to compare with the estimate. May be repeated."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -76,8 +77,8 @@ def estimate(
         list[str] | None,
         typer.Option(
             metavar="METRIC[:CLASS]=LEAST",
-            help="Exit with 3 if a metric is estimated below this, such as accuracy=0.8 or "
-            "recall:fraud=0.7. Repeats.",
+            help="Exit with 3 if an estimated metric is below a limit, such as accuracy=0.8 or "
+            "recall:fraud=0.7. May be repeated.",
         ),
     ] = None,
     fail_above: CostGate = None,
@@ -93,19 +94,19 @@ def estimate(
 ) -> None:
     """Estimate accuracy on the target, without labels or with a few.
 
-    No target label is read, except those of rows you labelled (covcal label). The printed range is
-    a rule of thumb: the further the estimate is below the source accuracy, the wider it is. Without
-    labels, no number can show that the right label of the same input has changed. With -v, the
-    command shows every estimator with its assumption.
+    The only target labels that are read are those you added with covcal label. The printed range is
+    a rule of thumb: the further the estimate is below the source accuracy, the wider the range.
+    Without labels, no number can show that the right label of the same input has changed. With -v,
+    the command shows every estimator with its assumption.
 
-    With -c, --max-weight, --seed and --target-prior are by default those of the calibrations. If
+    With -c, the defaults of --max-weight, --seed and --target-prior come from the calibrations. If
     the estimate is right, the ECE of a calibration is at least the distance between its mean
-    confidence and the estimated accuracy. If you labelled rows, the ECE measured on them is shown
-    too.
+    confidence and the estimated accuracy. If you labelled rows, the ECE measured on these rows is
+    shown too.
 
-    --metrics estimates precision, recall and other metrics of each class, from the class
-    probabilities after they are calibrated to the estimated accuracy. Their ranges are wide,
-    because classes may have become rarer or more frequent.
+    --metrics estimates precision, recall and other metrics of each class. It uses the class
+    probabilities, calibrated to the estimated accuracy. The ranges of the metrics are wide, because
+    classes may have become rarer or more frequent.
 
     \b
     Examples:
@@ -226,7 +227,7 @@ def estimate(
 
 
 def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
-    """Return whether a limit is kept, with the failed checks of the estimate."""
+    """Return whether a metric keeps its limit. The sentence names the failed checks, too."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate
@@ -315,12 +316,12 @@ def _answer(estimation: "Estimation") -> str:
 
 
 def _details(estimation: "Estimation", estimates: "Table") -> str:
-    """Return the table of estimators, and below it the assumption of each."""
+    """Return the table of estimators, their assumptions, and their checks as text."""
     from covcal_cli.cli import tables
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
-    # The column of assumptions is too long for a table on a terminal.
+    # On a terminal, assumptions are too long for a column: they follow below the table.
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(
@@ -360,7 +361,7 @@ def _estimates(estimation: "Estimation") -> "Table":
 
 
 def _trust(estimate: "Estimate") -> str:
-    """Return ``yes``, the failed checks, or a text that no check is available."""
+    """Return a cell for the column ``trusted``: yes, or the failed checks, if it has any check."""
     if not estimate.checked:
         return "no check available"
     return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"

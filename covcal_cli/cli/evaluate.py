@@ -1,4 +1,4 @@
-"""``covcal evaluate``: metrics and reliability on labelled target rows, and gates for CI."""
+"""``covcal evaluate``: measure calibration on labelled target rows, and check gates for CI."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,14 +28,14 @@ from covcal_cli.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from covcal_cli.evaluate.gates import Assessment
     from covcal_cli.evaluate.result import Evaluation
     from covcal_cli.report.tables import Table
 
 
-_MOST_ANSWERED = 3  # the most calibrations that have a line above the tables
+_MOST_ANSWERED = 3  # largest number of calibrations that have a line above the tables
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
@@ -54,8 +54,8 @@ def evaluate(
     calibration: Annotated[
         list[Path] | None,
         calibrations(
-            "A calibration, with a name if you like (NAME=FILE). Repeat it to compare several. "
-            "Without FILE and -c: cal.json."
+            "A calibration; NAME=FILE gives it a name. Repeat the option to compare several. "
+            "Default without FILE: cal.json."
         ),
     ] = None,
     output: Annotated[
@@ -67,12 +67,13 @@ def evaluate(
     predictions: Annotated[
         PredictionsName,
         typer.Option(
-            help="The labels whose confidence is measured: the classifier's own, or those of the "
-            "calibrated forecaster."
+            help="The labels whose confidence is measured: original (of the classifier) or own "
+            "(of the calibrated forecaster)."
         ),
     ] = PredictionsName.original,
     metrics: Annotated[
-        MetricsName, typer.Option(help="Show the usual metrics, or all. The JSON has all.")
+        MetricsName,
+        typer.Option(help="Show the main metrics, or all metrics. The JSON has all metrics."),
     ] = MetricsName.main,
     by: Annotated[
         str | None,
@@ -87,8 +88,8 @@ def evaluate(
         typer.Option(
             min=0,
             max=100_000,
-            help="Number of resamples for intervals and differences; 1000 is usual. With 0, "
-            "gates use 1000.",
+            help="Number of bootstrap resamples for intervals and differences; 1000 is usual. "
+            "With 0, no intervals are shown, and gates use 1000 resamples.",
         ),
     ] = 0,
     confidence: Annotated[
@@ -97,8 +98,8 @@ def evaluate(
             min=0,
             max=0.9999,
             help="Confidence level of the intervals. A gate fails only if the whole interval is "
-            "beyond the limit. With 0, the metric itself is compared. All gates of a command "
-            "together have this confidence level.",
+            "beyond the limit. The level applies to all gates of a command together. With 0, a "
+            "gate compares the metric with the limit and uses no interval.",
         ),
     ] = 0.95,
     seed: Seed = 0,
@@ -110,7 +111,7 @@ def evaluate(
         typer.Option(
             metavar="METRIC[:GROUPS]=LIMIT",
             help="Exit with 3 if a metric (a fraction) is above a limit, such as ece=0.05. With "
-            "groups, such as ece:predicted=0.1, the limit applies to each group. Repeats.",
+            "groups, such as ece:predicted=0.1, the limit applies to each group. May be repeated.",
         ),
     ] = None,
     fail_below: Annotated[
@@ -118,7 +119,7 @@ def evaluate(
         typer.Option(
             metavar="METRIC[:GROUPS]=LIMIT",
             help="Exit with 3 if a metric is below a limit, such as accuracy=0.9, "
-            "accuracy:class=0.7 or correctness_auroc=0.8. Repeats.",
+            "accuracy:class=0.7 or correctness_auroc=0.8. May be repeated.",
         ),
     ] = None,
     baseline: Annotated[
@@ -132,8 +133,8 @@ def evaluate(
         typer.Option(
             metavar="METRIC=CHANGE",
             help="Exit with 3 if a metric is worse than in the baseline by more than this, and by "
-            "more than chance explains. If both used the same rows, they are compared row by "
-            "row. Repeats.",
+            "more than chance explains. If both evaluations used the same rows, they are "
+            "compared row by row. May be repeated.",
         ),
     ] = None,
     junit: Junit = None,
@@ -150,9 +151,9 @@ def evaluate(
 ) -> None:
     """Measure whether the confidence is right, where target labels are known.
 
-    Groups are a column of the file, class (the true one) or predicted. If the interval of a metric
-    contains the limit, the gate does not fail: it is "not proved", and its sentence says how many
-    rows would decide.
+    Rows can be grouped by a column of the file, by class (the true class) or by predicted (the
+    predicted class). If the interval of a metric contains the limit, the gate does not fail. It is
+    "not proved", and its message says how many rows would probably be enough.
 
     \b
     Examples:
@@ -196,7 +197,7 @@ def evaluate(
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    # Metrics that are not shown would take most of the time.
+    # To save time, metrics that nobody sees are not computed.
     every_metric = metrics is MetricsName.all
     to_json = report.document is not None or report.prints_json or format is TexFormatName.json
     settings = EvaluateSettings(
@@ -304,11 +305,10 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 
 @dataclass(frozen=True)
 class _Extras:
-    """The parts of the result that are shown besides the usual metrics."""
+    """The parts of the result to show besides the main metrics."""
 
-    every_metric: bool = False  # whether to show all metrics, not only the main metrics
-    # a table of intervals; without it, only the gates' sentences have intervals
-    intervals: bool = True
+    every_metric: bool = False  # all other metrics
+    intervals: bool = True  # the tables of intervals and differences
     diagram: bool = False  # the reliability diagram as text
 
 
@@ -319,24 +319,15 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
     from covcal_cli.evaluate.diagram import text_diagram
     from covcal_cli.evaluate.result import metrics_document
     from covcal_cli.records import document_text
-    from covcal_cli.report.tables import latex
 
     evaluation = assessment.evaluation
     if kind == "json":
         document = metrics_document(evaluation, assessment.verdicts, assessment.changes)
         return document_text(document, Path("metrics.json"))
+    numbers = tables.titled(_parts(evaluation, extras), kind)
     if kind == "latex":
-        return "\n".join(
-            (f"% {title}\n" if title else "") + latex(table)
-            for title, table in _parts(evaluation, extras)
-        )
-    draw, gap = (tables.text, "\n") if kind == "table" else (tables.markdown, "\n\n")
-    parts = [
-        f"{title}{gap}{draw(table)}" if title else draw(table)
-        for title, table in _parts(evaluation, extras)
-    ]
-    answer = _answer(evaluation)
-    parts.insert(0, tables.aligned(answer) if kind == "table" else _listed(answer))
+        return numbers
+    parts = [tables.listed(_answer(evaluation), kind), numbers]
     if extras.diagram and kind == "table":
         last = list(evaluation.metrics)[-1]
         title = f"reliability of {printable(last)}, target {evaluation.split} rows"
@@ -345,10 +336,10 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return what the rows prove about the confidence: sentences by subject.
+    """Return what the rows prove about the confidence, as a sentence for each subject.
 
-    A single calibration has a verdict and a line on classes. Several calibrations have one line
-    each.
+    A single calibration gets a verdict and a sentence about its classes. If there are several
+    calibrations, each gets one sentence.
     """
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.claims import ClassGaps, percent
@@ -391,7 +382,7 @@ def _of_files(evaluation: "Evaluation") -> str:
 
 
 def _decided(evaluation: "Evaluation") -> dict[str, str]:
-    """Return sentences on the rows that a decision accepts, and on its sets."""
+    """Return sentences about the rows that a decision accepts, and about its sets."""
     metrics, answer = evaluation.decision, dict[str, str]()
     if metrics is None:
         return answer
@@ -447,15 +438,6 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
         if proved:
             text += f"; proved {word} by {', '.join(proved)}"
     return text
-
-
-def _listed(answer: "Mapping[str, str]") -> str:
-    from covcal_cli.cli import tables
-
-    return "\n".join(
-        f"- **{tables.in_markdown(subject)}**: {tables.in_markdown(text)}"
-        for subject, text in answer.items()
-    )
 
 
 def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
@@ -570,7 +552,7 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
         ]
         for name, groups in evaluation.groups.items()
         for group in groups
-        if group.n  # without rows, as for a class that is never predicted, there is nothing to show
+        if group.n  # a class that is never predicted has no rows
     ]
     return Table(columns, rows, texts=(0, 1))
 

@@ -56,9 +56,9 @@ def export(
 ) -> None:
     """Write the model with three more outputs: probabilities, label and confidence.
 
-    The label is the model's own. The confidence is the calibrated probability of
-    that label. The new model is compared with the old one before it is written. If rows can have
-    several labels, one output follows: the calibrated probability of every label.
+    The label is the class that the model predicts. The confidence is the calibrated probability of
+    this label. The new model is compared with the original before it is written. If rows can have
+    several labels, only one output is added: the calibrated probability of every label.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``covcal extract``: run a classifier on source and target, and keep features and logits."""
+"""``covcal extract``: run a classifier on source and target, and write features and logits."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +57,7 @@ def extract(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a classifier on source and target, and keep features, logits and labels.
+    """Run a classifier on source and target, and write its features and logits, and the labels.
 
     \b
     Examples:
@@ -130,8 +130,7 @@ def extract(
         try:
             require_accuracy(report.source_accuracy, expect_accuracy, output)
         except LimitExceededError:
-            # the next command is not printed here, because the error below says what to do
-            console.wrote(output)
+            console.wrote(output)  # no next command, because the error below says what to do
             raise
     console.wrote(output, f"covcal {_following(report, options.shard)}")
 
@@ -147,7 +146,7 @@ def _show(report: "ExtractReport", console: Console) -> None:
 
 
 def _skipped(domain: "DomainReport") -> str | None:
-    """Return a warning that names the first few files that could not be read."""
+    """Return a warning that names the first files that could not be read, or None."""
     if not domain.skipped:
         return None
     named = "; ".join(f"{name} ({reason})" for name, reason in domain.skipped[:_SHOWN_FILES])
@@ -194,7 +193,7 @@ def _dry_run_summary(plan: "DryRun") -> str:
             "model": plan.reading,
             **images,
             "classes": class_list(plan.classes),
-            "needs": f"{seconds} and {_size(plan.size)} of disk space, twice that while it runs",
+            "needs": f"{seconds} and {_size(plan.size)} of disk space, twice as much while it runs",
         }
     )
 

@@ -38,7 +38,7 @@ ResampleName = StrEnum(
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
 _TABLES = "Table options"
-# The options under each heading of ``--help``. All other options come first.
+# The options under each heading of ``--help``. Options without a heading come first.
 _HEADINGS = {
     "Model options": (
         *("weights", "trust_model", "model_output", "phi", "providers", "classes"),
@@ -52,7 +52,7 @@ _HEADINGS = {
     "Row options": ("fractions", "sample", "limit", "shard", "seed"),
 }
 
-# The arguments. There is no MODEL if the data are tables of outputs.
+# The arguments. If the data are tables of outputs, the user gives no MODEL.
 
 Model = Annotated[
     str | None,
@@ -66,8 +66,8 @@ Source = Annotated[
     Path | None,
     typer.Argument(
         metavar="SOURCE",
-        help="Labelled data that the classifier was not trained on, but like its training "
-        f"data: an image folder, {', '.join(SUFFIXES)} or .tar.",
+        help="Labelled data that are like the training data, but were not used for training: an "
+        f"image folder, {', '.join(SUFFIXES)} or .tar.",
         show_default=False,
     ),
 ]
@@ -80,9 +80,9 @@ Logits = Annotated[
     typer.Option(
         "--logits",
         rich_help_panel=_TABLES,
-        help="SOURCE and TARGET are tables of logits, and there is no MODEL. Without this option, "
-        "--probabilities or --confidence, the column names tell what a table holds. One "
-        "table with a column named domain may hold both SOURCE and TARGET.",
+        help="SOURCE and TARGET are tables of logits, and there is no MODEL. If you give none of "
+        "--logits, --probabilities and --confidence, the column names decide. One table with a "
+        "column named domain may hold both SOURCE and TARGET.",
     ),
 ]
 Probabilities = Annotated[
@@ -106,12 +106,12 @@ Confidence = Annotated[
 
 @dataclass(frozen=True)
 class Inputs:
-    """The model and the data as the user typed them."""
+    """The model and the data that the user named."""
 
     model: str | None  # None if the data are tables of outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # what the tables hold, if the user says it
+    outputs: "OutputKind | None" = None  # the outputs in the tables; None: column names decide
 
     @classmethod
     def read(
@@ -125,7 +125,7 @@ class Inputs:
         probabilities: bool,
         confidence: bool,
     ) -> "Inputs":
-        """Return the arguments in their roles. Without a model, the first argument is a table."""
+        """Return which argument is the model, the source and the target."""
         kinds: dict[OutputKind, bool] = {
             "logits": logits,
             "probabilities": probabilities,
@@ -135,8 +135,8 @@ class Inputs:
         if len(asked) > 1:
             hint = " / ".join(f"--{kind}" for kind in asked)
             raise typer.BadParameter(
-                "--logits, --probabilities and --confidence exclude each other: give only one of "
-                "them",
+                "a table holds either logits, probabilities or one confidence per row: give only "
+                "one of these options",
                 param_hint=hint,
             )
         tables = [Path(path) for path in (model, source, target) if path is not None]
@@ -190,7 +190,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """The options of an extraction as the user typed them."""
+    """The options of an extraction that the user gave."""
 
     weights: Annotated[
         Path | None,
@@ -245,9 +245,9 @@ class ExtractOptions:
         str | None,
         typer.Option(
             metavar="FILE|NAME",
-            help="How images become inputs: a preprocessor_config.json, a timm config.json, a "
-            "torchvision preset, ultralytics, module:function or none. The other image options "
-            "override it.",
+            help="How images are prepared for the model: a preprocessor_config.json, a timm "
+            "config.json, a torchvision preset, ultralytics, module:function or none. The other "
+            "image options override this option.",
         ),
     ] = None
     size: Annotated[str | None, typer.Option(metavar="N|HxW", help="Image size in pixels.")] = None
@@ -308,9 +308,9 @@ class ExtractOptions:
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column of a table to keep for covcal pick and --by; repeats. Columns that are "
-            "not features are kept without this option; with a MODEL, only if their texts "
-            "have at most 256 characters.",
+            help="Column of a table to keep for covcal pick and --by. May be repeated. Columns "
+            "that are not features are kept without this option; with a MODEL, only if their "
+            "texts have at most 256 characters.",
         ),
     ] = None
     seed: Seed = 0
@@ -334,7 +334,7 @@ class ExtractOptions:
 
     @classmethod
     def of(cls, options: Sequence[str]) -> "ExtractOptions":
-        """Read options that a features file stores. Raises ValueError for an unknown option."""
+        """Read the options that a features file stores. An unknown option raises ValueError."""
         hints = get_type_hints(cls)
         values: dict[str, Any] = {}
         for option in options:
@@ -350,12 +350,13 @@ class ExtractOptions:
         return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Return the settings. `outputs` is what the tables hold, if the user says it."""
+        """Return the settings. `outputs` is the kind of outputs that the user named, if any."""
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
             raise typer.BadParameter(
-                "both options choose rows: give only one of them", param_hint="--sample / --limit"
+                "--sample and --limit both choose rows: give only one of them",
+                param_hint="--sample / --limit",
             )
         try:
             shard = None if self.shard is None else Shard.parse(self.shard)
@@ -422,8 +423,8 @@ class ExtractOptions:
 def takes_extract_options(*without: str) -> Callable[[Command], Command]:
     """Replace a command's parameter ``options`` by one parameter per field of `ExtractOptions`.
 
-    typer reads a command's options from its signature, so the signature gets one parameter per
-    field. Fields named in `without` are left out.
+    The signature needs these parameters, because typer reads the options of a command from it.
+    Fields named in `without` are left out.
     """
     hints = get_type_hints(ExtractOptions, include_extras=True)
     shared = [
@@ -455,7 +456,7 @@ def takes_extract_options(*without: str) -> Callable[[Command], Command]:
 
 
 def _under_heading(name: str, annotation: Any) -> Any:
-    """Return the annotation of an option with the heading under which --help shows it."""
+    """Return the annotation of an option. --help then shows the option under its heading."""
     kind, information = get_args(annotation)
     information = copy(information)
     headings = (heading for heading, names in _HEADINGS.items() if name in names)
@@ -491,7 +492,7 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...]:
 
 
 def _above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:
-    """Return the values; refuse values that are not finite and above 0."""
+    """Return the values. Every value must be finite and above 0."""
     if not all(0 < value < math.inf for value in values):
         raise typer.BadParameter("give numbers above 0", param_hint=option)
     return values

@@ -1,8 +1,8 @@
-"""The parts that all commands with gates share: options, output formats, and the exit code.
+"""Print results and gates, and write reports of gates, for all commands that have gates.
 
 A gate is a limit that a result must keep. A command computes its result, and a `GateResult` for
 each gate. `GatedOutput` checks the options, writes the files and prints the result. If a gate
-failed, it ends the command with exit code 3.
+failed, the command ends with exit code 3.
 """
 
 import os
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# The XML element of JUnit for each outcome, and the attribute that holds the number of such
-# elements. The outcome "not proved" is neither a pass nor a failure, so JUnit gets it as skipped.
+# The XML element of JUnit for each outcome. The outcome "not proved" is neither a pass nor a
+# failure, so JUnit gets it as skipped.
 _ELEMENTS = {
     "failed": "failure",
     "not proved": "skipped",
     "skipped": "skipped",
     "error": "error",
 }
+# The XML attribute that counts the elements of a name.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -46,10 +47,7 @@ def parsed(texts: Sequence[str] | None, parse: Callable[[str], T], option: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedOutput:
-    """The files that a command writes, and the format in which it prints its result and gates.
-
-    Options that contradict each other raise `typer.BadParameter`.
-    """
+    """The files that a command writes, and the format in which it prints its result and gates."""
 
     command: str
     output: Path | None  # the file of -o; "-" prints JSON to stdout instead
@@ -57,16 +55,16 @@ class GatedOutput:
     junit: Path | None
     force: bool
     has_gates: bool  # whether the user set a gate
-    gate_options: str  # such as "--fail-on": the message "--junit needs a gate" names these options
-    more: Mapping[str, Path | None] = field(default_factory=dict)  # files that other options name
-    # Files to append to, by the option that names them.
+    gate_options: str  # the options that set a gate, for error messages; such as "--fail-on"
+    # Other files to write, and files to append to. The key is the option that names the file.
+    more: Mapping[str, Path | None] = field(default_factory=dict)
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
         if self.prints_json and self.format not in ("table", "json"):
             raise typer.BadParameter(
-                "-o - prints JSON: leave out this option", param_hint="--format"
+                "-o - always prints JSON: leave out --format", param_hint="--format"
             )
         if self.junit is not None and not self.has_gates:
             raise typer.BadParameter(f"needs {self.gate_options}", param_hint="--junit")
@@ -107,8 +105,8 @@ class GatedOutput:
     def errors_in_report(self) -> Iterator[None]:
         """If the block raises a `CovcalError`, write the error into the JUnit report.
 
-        Otherwise an earlier report of success would remain. An existing file is replaced only if
-        `force` allows it and it starts like a JUnit report of covcal. Any other file might be an
+        Otherwise an earlier report of success would remain. A file that exists is replaced only if
+        `force` is set and the file starts like a JUnit report of covcal. Any other file might be an
         input, because an error may come before covcal knows its inputs.
         """
         from covcal_cli.errors import CovcalError
@@ -158,7 +156,7 @@ class GatedOutput:
 
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
-    """Put one sentence per gate above the result. JSON already contains the gates."""
+    """Add the sentences of the gates to a result, unless it is JSON, which already has them."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
 
@@ -185,7 +183,7 @@ def _annotations(gates: "Iterable[GateResult]") -> list[str]:
 
 
 def _append_to_step_summary(text: str) -> None:
-    """In a GitHub job, append Markdown to the job's summary."""
+    """Append Markdown to the summary of the GitHub job, if covcal runs in one."""
     from covcal_cli.errors import CovcalError
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -201,8 +199,8 @@ def _append_to_step_summary(text: str) -> None:
         ) from error
 
 
-# The JUnit report, which GitLab, Jenkins and other CI systems show. It contains no times and no
-# host name, so equal results give equal files.
+# The JUnit report, which GitLab, Jenkins and other CI systems show. Equal results give equal files,
+# because the report contains no times and no host name.
 
 
 def junit_report(gates: "Sequence[GateResult]", command: str = "evaluate") -> str:

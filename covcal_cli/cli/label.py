@@ -40,8 +40,8 @@ def label(
     resolve: Annotated[
         ResolveName | None,
         typer.Option(
-            help="Which label to use if two people disagree; drop uses neither. Without this "
-            "option, a disagreement is an error.",
+            help="The label to use if people disagree about a row; drop uses none of their labels. "
+            "Without this option, a disagreement is an error.",
             show_default=False,
         ),
     ] = None,
@@ -54,15 +54,15 @@ def label(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Add the labels of picked rows to their file. No model runs again.
+    """Add the labels of picked rows to the features file. The model is not run again.
 
-    Either all labels are added, or none. They are for calibrate, estimate and watch; evaluate does
-    not read them. Adapted files and calibrations that were made earlier stay valid.
+    Either all labels are added, or none. calibrate, estimate, decide and watch use these labels;
+    evaluate does not read them. Adapted files and calibrations that were made earlier stay valid.
 
     Several CSV files may hold labels of different rows, or of the same rows by different people.
-    The command prints how far people agree (Cohen's kappa, or Fleiss' for more than two). If they
-    label a row differently, it names the row, and --resolve decides. If rows can have several
-    labels, this is done for each label.
+    The command prints how far people agree: Cohen's kappa for two people, Fleiss' kappa for more.
+    If people label a row differently, the command names the row, and --resolve decides. If rows can
+    have several labels, people are compared on each label.
 
     \b
     Examples:
@@ -99,9 +99,8 @@ def label(
         console.warn(
             [
                 f"{labelling.empty} {cells}{' has' if is_single else 's have'} no "
-                f"{'value' if labelling.of_label else 'label'} yet. Until "
-                "then the labelled rows are assumed to be a random part of their batch, but "
-                "nothing checks this"
+                f"{'value' if labelling.of_label else 'label'} yet. The labelled rows are "
+                "therefore assumed to be a random part of their batch, but nothing checks this"
             ]
         )
     written = output or path
@@ -110,7 +109,7 @@ def label(
     following = f"covcal calibrate {as_word(written)}{replace}"
     if not labelling.has_source:  # without a source, the file is a period of covcal watch
         following = f"covcal watch {as_word(written)} -c cal.json, with the --history as before"
-    # a calibration that used these labels could not make a promise with them
+    # Labels that a calibration used cannot prove a promise about this calibration.
     if labelling.for_decision:
         following = f"covcal decide {as_word(written)} --force, with the --error as before"
     console.wrote(written, following)

@@ -15,7 +15,8 @@ def merge(
         list[Path],
         typer.Argument(
             metavar="PART...",
-            help="Features files: all shards of a run, or one of the source and one of the target.",
+            help="Features files: all shards of a run, or the file of the source and the file of "
+            "the target.",
             show_default=False,
         ),
     ],

@@ -1,4 +1,4 @@
-"""Screens for files whose rows can have several labels."""
+"""Print the results of the commands if rows can have several labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -107,7 +107,6 @@ def _rendered(
 ) -> str:
     from covcal_cli.cli import tables
     from covcal_cli.records import document_text
-    from covcal_cli.report.tables import latex
 
     if kind == "json":
         path = Path("metrics.json")
@@ -120,17 +119,12 @@ def _rendered(
             (f"{label}{title and f', {title}'}", table)
             for title, table in more(assessment.evaluation)
         ]
-    if kind == "latex":
-        return "\n".join((f"% {t}\n" if t else "") + latex(table) for t, table in parts)
-    draw, gap = (tables.text, "\n") if kind == "table" else (tables.markdown, "\n\n")
-    texts = [f"{t}{gap}{draw(table)}" if t else draw(table) for t, table in parts]
-    answer = _answer(result)
-    lines = [f"- **{name}**: {tables.in_markdown(text)}" for name, text in answer.items()]
-    return "\n\n".join([tables.aligned(answer) if kind == "table" else "\n".join(lines), *texts])
+    numbers = tables.titled(parts, kind)
+    return numbers if kind == "latex" else f"{tables.listed(_answer(result), kind)}\n\n{numbers}"
 
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
-    """Return which labels can be trusted, and the calibration errors before and after."""
+    """Return for which labels to trust the confidence, and the ECE of each calibration."""
     from covcal_cli.errors import percent
     from covcal_cli.report.verdict import measured_action
 
@@ -159,7 +153,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
 
 
 def run_summary(report: "RunReport", *, verbose: bool) -> str:
-    """Return the advice for all labels, measured if there are labels, and the next step."""
+    """Return the verdict on all labels and the next step; measured if target rows have labels."""
     from covcal_cli.cli import tables
 
     result, before = report.assessments, f" before you use {report.model}" if report.model else ""
@@ -279,7 +273,6 @@ def publish_expectations(
     from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
     from covcal_cli.records import document_text, of_labels, sentences_of_failed, write_document
-    from covcal_cli.report.tables import latex
 
     def content(path: Path) -> dict[str, Any]:
         documents = {name: expectation_document(one, path) for name, one in expectations.items()}
@@ -290,10 +283,7 @@ def publish_expectations(
             return document_text(content(Path("estimate.json")), Path("estimate.json"))
         parts = [("", _estimates(expectations))]
         parts += [(label, table) for label, one in expectations.items() for table in more(one)]
-        if kind == "latex":
-            return "\n".join((f"% {t}\n" if t else "") + latex(table) for t, table in parts)
-        draw, gap = (tables.text, "\n") if kind == "table" else (tables.markdown, "\n\n")
-        return "\n\n".join(f"{t}{gap}{draw(table)}" if t else draw(table) for t, table in parts)
+        return tables.titled(parts, kind)
 
     def write() -> None:
         if report.document is not None:
@@ -336,7 +326,7 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
 
 
 def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:
-    """For each label with an alarm, accept the changed rows as normal. Return what had changed."""
+    """Accept the changed rows as normal, for each label with an alarm. Return the changes."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.multilabel import one_label
 

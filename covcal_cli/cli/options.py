@@ -1,4 +1,4 @@
-"""Define the options that several commands share. typer reads the annotations."""
+"""Define the options that several commands share."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ from covcal_cli.calibrate.methods import AUTO, METHODS
 def output(text: str, *, printed: bool = False) -> Any:
     """Return the option ``-o/--output`` with the help text of a command.
 
-    With `printed`, ``-o -`` prints the result; without it, ``-o -`` is refused.
+    If `printed` is true, ``-o -`` prints the result; otherwise ``-o -`` is refused.
     """
     return typer.Option("--output", "-o", help=text, callback=None if printed else _named)
 
@@ -40,9 +40,7 @@ def decision(text: str) -> Any:
 
 def interval_end(default: str) -> Any:
     """Return the option ``--end`` with the default of a command."""
-    return typer.Option(
-        help=f"The end of the interval that gates compare with the limit. {default}"
-    )
+    return typer.Option(help=f"End of the interval that a gate compares with its limit. {default}")
 
 
 # Options that name input files.
@@ -67,7 +65,7 @@ Networks = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="For an fl method whose adapted file has moved: the adapted file with its networks.",
+        help="The adapted file with the networks of an fl method, if the file has moved.",
     ),
 ]
 NetworksOfFeatures = Annotated[
@@ -75,15 +73,15 @@ NetworksOfFeatures = Annotated[
     typer.Option(
         "--networks",
         metavar="ADAPTED.H5",
-        help="For an fl method on a features file: the adapted file with the networks, if it "
-        "is not where the calibration says.",
+        help="The adapted file with the networks of an fl method, if FILE is a features file and "
+        "the adapted file has moved.",
     ),
 ]
 AllowOtherPreprocessing = Annotated[
     bool,
     typer.Option(
         "--allow-other-preprocessing",
-        help="Accept a file whose images were preprocessed differently.",
+        help="Accept a file whose images were not preprocessed as those of the calibration.",
     ),
 ]
 ModelOutput = Annotated[
@@ -125,8 +123,8 @@ Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
 JudgedSplit = Annotated[
     SplitName,
     typer.Option(
-        help="Target rows to measure on: those of one split, or all. Rows whose labels calibrate "
-        "--labels used are always left out."
+        help="Split of the target rows to measure on, or all. Rows whose labels a calibration used "
+        "are always left out."
     ),
 ]
 MaxWeight = Annotated[
@@ -148,7 +146,7 @@ ExpectedAccuracy = Annotated[
         max=1.0,
         metavar="SHARE",
         help="The accuracy that you expect on labelled source rows, such as 0.96. Exit with 3 if "
-        "it is lower by more than sampling noise explains.",
+        "the measured accuracy is lower by more than sampling noise explains.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
@@ -157,16 +155,16 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random num
 # Options of the result and its output.
 
 FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
-# For results that papers print, also LaTeX.
+# The formats of tables that people may want to print in a paper.
 TexFormatName = StrEnum("TexFormatName", ["table", "json", "markdown", "github", "latex"])
 TexFormat = Annotated[TexFormatName, typer.Option("--format", help="Format of the result.")]
 EstimatedMetrics = Annotated[
     str | None,
     typer.Option(
         metavar="METRIC[:CLASS],...",
-        help="More metrics, for every class or for one, such as f1,recall:fraud. Metrics: "
-        "precision, recall, f1, specificity, auroc, balanced_accuracy, accuracy, or "
-        "all. The class macro is the mean over classes.",
+        help="More metrics, for every class or for the named class, such as f1,recall:fraud. "
+        "Metrics: precision, recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. "
+        "Instead of a class, macro means the mean over all classes.",
     ),
 ]
 RowCosts = Annotated[
@@ -183,7 +181,7 @@ CostGate = Annotated[
     typer.Option(
         "--fail-above",
         metavar="cost=MOST",
-        help="Exit with 3 if the cost is estimated above this. Needs --cost.",
+        help="Exit with 3 if the estimated cost is above this limit. Needs --cost.",
     ),
 ]
 EndName = StrEnum("EndName", ["low", "middle", "high"])

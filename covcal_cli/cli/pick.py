@@ -36,7 +36,7 @@ def pick(
     calibration: Annotated[
         Path | None,
         calibration(
-            "Calibration whose confidence tells which rows are doubtful. Default: a temperature "
+            "Calibration whose confidence decides how often a row is drawn. Default: a temperature "
             "fitted to the source."
         ),
     ] = None,
@@ -45,7 +45,7 @@ def pick(
         typer.Option(
             metavar="CSV",
             help="An earlier CSV from covcal pick whose labels are not in FILE yet: its rows are "
-            "not drawn again; repeats.",
+            "not drawn again. May be repeated.",
         ),
     ] = None,
     page: Annotated[
@@ -66,8 +66,8 @@ def pick(
     split: Annotated[
         list[SplitName] | None,
         typer.Option(
-            help="Split to draw from; repeats. Default: train and validation, because the test "
-            "rows are for evaluate.",
+            help="Split to draw from. May be repeated. Default: train and validation, because the "
+            "test rows are for evaluate.",
             show_default=False,
         ),
     ] = None,
@@ -103,8 +103,8 @@ def pick(
         bool,
         typer.Option(
             "--predictions",
-            help="Show the classifier's answer in the CSV. The page shows it only when the reader "
-            "asks.",
+            help="Show the classifier's answer in the CSV, and on the page when a person asks for "
+            "it.",
         ),
     ] = False,
     networks: NetworksOfFeatures = None,
@@ -115,11 +115,11 @@ def pick(
 ) -> None:
     """Pick the target rows whose labels are most useful. No target label is read.
 
-    Rows are drawn at random; the less sure the classifier is of a row, the more often the row is
-    drawn. The CSV also holds the probabilities of the draw, which make estimates from the labels
-    unbiased, and the texts and columns that extract kept. Fill in the column "label", and run
-    covcal label. Rows of earlier draws are not drawn again. If rows can have several labels, the
-    CSV has a column label_NAME for each: write 1 or 0.
+    Rows are drawn at random. A row is more likely to be drawn if the classifier is less sure of it.
+    The CSV also holds the probability with which each row was drawn, which makes estimates from the
+    labels unbiased, and the texts and columns that extract kept. Fill in the column "label", and
+    run covcal label. Rows of earlier draws are not drawn again. If rows can have several labels,
+    the CSV has a column label_NAME for each label: write 1 or 0.
 
     The page works offline and on a phone: open it in any browser, label the rows, save the CSV.
     The CSV and the page do not show the classifier's answer unless you ask for it, because people
@@ -188,7 +188,8 @@ def pick(
         files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
         console.screen(_summary(picked, " and ".join(files)))
         console.detail(
-            f"the probabilities of the draw follow the {picked.sheet.batch.score}; seed {seed}"
+            f"a row is drawn with a probability that follows its {picked.sheet.batch.score}; seed "
+            f"{seed}"
         )
     console.warn(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
@@ -231,7 +232,7 @@ def pick(
 
 
 def _summary(picked: "PickReport", where: str) -> str:
-    """Return the next step, and how precisely these labels will tell the accuracy."""
+    """Return the rows to label, and how precisely their labels will tell the accuracy."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import printable
     from covcal_cli.labels.score import region_of

@@ -21,7 +21,7 @@ from covcal_cli.cli.options import (
     output,
 )
 
-_SENTENCES = 5  # most sentences that the screen shows without --verbose
+_SENTENCES = 5  # largest number of sentences on the screen without --verbose
 
 
 def report(
@@ -29,7 +29,7 @@ def report(
     calibration: Annotated[
         list[Path] | None,
         calibrations(
-            "A calibration, with a name if you like (NAME=FILE). The verdict is about the first. "
+            "A calibration; NAME=FILE gives it a name. The verdict is about the first calibration. "
             "Default: cal.json."
         ),
     ] = None,
@@ -42,7 +42,7 @@ def report(
     decision: Annotated[
         Path | None,
         decision(
-            "Draw how the error grows with the share of accepted rows, with this decision marked."
+            "Draw how the error grows with the share of accepted rows, and mark this decision."
         ),
     ] = None,
     networks: Networks = None,
@@ -84,7 +84,7 @@ def report(
             picked=not calibration,
         )
 
-    # all labels are read from the same file, which the first label's calibration chooses
+    # The calibration of the first label chooses the file for all labels.
     labels = labels_of(file, documents)
     path, notes = for_first_label(labels, judged)
     if file is None:

@@ -1,4 +1,4 @@
-"""``covcal run``: take every step in one command, and keep results that are still valid."""
+"""``covcal run``: run every step in one command, and keep results that are still valid."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -82,7 +82,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="With --from: the history file of covcal watch. This period is appended to it.",
+            help="With --from: the history file of covcal watch, to which this period is added.",
         ),
     ] = None,
     replace_unproved: Annotated[
@@ -113,10 +113,10 @@ def run(
     A result is made again only if its settings or inputs have changed. So the same command
     continues an interrupted run. Without target labels there is no metrics.json, and the report
     shows estimates. For tables of outputs, probs.csv holds the calibrated probabilities, since
-    there is no model to export. With --multilabel, every result is about all labels.
+    there is no model to export. With --multilabel, every result covers all labels.
 
-    With --from, a new calibration is fitted to the new data and compared with that of the folder.
-    The new calibration is used only if labels prove it better, or with --replace.
+    With --from, a new calibration is fitted to the new data and compared with the calibration in
+    the folder. The new calibration is used only if labels prove it better, or with --replace.
 
     \b
     Examples:
@@ -212,18 +212,18 @@ def run(
 
 @dataclass
 class _ProgressLines:
-    """The lines on stderr that say which step runs."""
+    """The lines on stderr that tell which step is running."""
 
     console: Console
     steps: int  # number of all steps
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
-    warnings: set[str] = field(default_factory=set)  # those that were printed
+    warnings: set[str] = field(default_factory=set)  # the warnings that were printed
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        # For extract, the line waits for the first row, so that bad input prints only the error.
+        # For extract, print the line at the first row, so that bad input prints only the error.
         if step != "extract":
             self.print_begun()
 
@@ -260,12 +260,12 @@ class _Request:
     adapt: bool = False
 
 
-# Options that do not change the rows, so runs do not record them.
+# Options that do not change the rows. A run does not record them, so the user may give them again.
 _RENEWING = ("batch", "threads", "trust_model")
 
 
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
-    """Refuse options that the earlier run has set."""
+    """Refuse options that the earlier run set, except the `allowed` options."""
     decided = {entry.name for entry in fields(ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities", "confidence"}):
         source = context.get_parameter_source(name)
@@ -277,7 +277,7 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
 
 
 def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
-    """Return the request of an earlier run, with the options that the user may set anew."""
+    """Return the request of an earlier run, with the options that the user gave again."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.run.renewal import earlier_run
 
@@ -303,7 +303,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
 
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
-    """Return which calibration is now used, the reason, and the numbers."""
+    """Return which calibration is now used, the reason, and the numbers as text."""
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
@@ -351,7 +351,7 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:
-    """Return the estimate, the measurement if there are labels, and the next step."""
+    """Return the verdict, the estimate, the measurement (if any) and the next step as text."""
     from covcal_cli.cli.calibrate import answer, details
     from covcal_cli.errors import printable
     from covcal_cli.report.verdict import class_order_action, measured_action, unmeasured_action

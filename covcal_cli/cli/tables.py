@@ -27,12 +27,33 @@ def aligned(facts: Mapping[str, str]) -> str:
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
+def listed(facts: Mapping[str, str], kind: str) -> str:
+    """Return facts as aligned lines for the format ``table``, else as a Markdown list."""
+    if kind == "table":
+        return aligned(facts)
+    return "\n".join(
+        f"- **{in_markdown(name)}**: {in_markdown(text)}" for name, text in facts.items()
+    )
+
+
+def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
+    """Return tables with their titles in the format ``table``, ``latex``, or else Markdown."""
+    if kind == "latex":
+        from covcal_cli.report.tables import latex
+
+        return "\n".join((f"% {title}\n" if title else "") + latex(part) for title, part in parts)
+    draw, gap = (text, "\n") if kind == "table" else (markdown, "\n\n")
+    return "\n\n".join(
+        f"{title}{gap}{draw(part)}" if title else draw(part) for title, part in parts
+    )
+
+
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
     If the table is wider, its headings are broken between words, and the longest column of text is
-    narrowed. If it is still too wide, it becomes several tables. Each repeats the first columns of
-    text.
+    narrowed. A table that is still too wide is split into several tables, and each of these repeats
+    the leading columns of text.
     """
     lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
@@ -55,7 +76,7 @@ def text(table: "Table") -> str:
 
 
 def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
-    """Return columns with headings broken between words, and with narrower text if needed."""
+    """Break the headings of columns between words. If needed, also narrow the longest text."""
     narrowed = []
     for heading, *cells in columns:
         widest = max(map(len, [*heading.split(), *cells]))
@@ -115,6 +136,6 @@ def markdown(table: "Table") -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape a text for a Markdown cell, so that it is neither markup nor HTML nor a new cell."""
+    """Escape a text for a cell in Markdown, so that nothing in it acts as markup or HTML."""
     escaped = _MARKS.sub(r"\\\g<0>", printable(text))
     return _TAG.sub("&lt;", _ENTITY.sub("&amp;", escaped))

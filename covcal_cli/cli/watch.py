@@ -58,8 +58,8 @@ def watch(
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="Append new periods to this file. Its earlier periods count too, for the alarm "
-            "and for the labels.",
+            help="Append new periods to this file. The alarm and the verdict also use the earlier "
+            "periods in this file.",
         ),
     ] = None,
     by: Annotated[
@@ -91,9 +91,9 @@ def watch(
         Path | None,
         typer.Option(
             metavar="LABELS.CSV",
-            help="CSV with labels that came after their period: the columns id and label (or "
-            "label_NAME for each of several), and period if ids are repeated. Without NEW.H5, the "
-            "labels are added to the periods of the history.",
+            help="CSV with labels that came after their period. Its columns are id, label (or "
+            "label_NAME for each of several labels), and period if ids are repeated. Without "
+            "NEW.H5, the labels are added to the periods of the history.",
         ),
     ] = None,
     target_labels: Annotated[
@@ -156,8 +156,8 @@ def watch(
         list[str] | None,
         typer.Option(
             metavar="METRIC[:CLASS]=LEAST",
-            help="Exit with 3 if a metric of a period is below this, such as recall:fraud=0.8. "
-            "Repeats.",
+            help="Exit with 3 if a metric of a period is below a limit, such as recall:fraud=0.8. "
+            "May be repeated.",
         ),
     ] = None,
     fail_above: CostGate = None,
@@ -196,10 +196,11 @@ def watch(
     """Tell whether the confidence is still right on later rows, even without labels.
 
     The verdict compares the mean confidence with the accuracy. The accuracy is estimated, or comes
-    from labels: those of this period, and those of earlier periods since the rows last changed. The
-    verdict is "holds" if the two differ by at most --tolerance points. It is "off" if they differ
-    by more. It is "not known" if the interval of the accuracy allows both: then label some rows.
-    Without labels this is the middle half of the estimated range: expect one wrong verdict in ten.
+    from labels of this period and of earlier periods since the rows last changed. The verdict is
+    "holds" if confidence and accuracy differ by at most --tolerance points, and "off" if they
+    differ by more. It is "not known" if the interval of the accuracy allows both: then label some
+    rows. Without labels, the interval is the middle half of the estimated range: expect one wrong
+    verdict in ten.
 
     A separate alarm tells whether the rows themselves changed, since when, and what changed most.
     Most changes leave the confidence right. On average there are at most --false-alarms false
@@ -216,8 +217,8 @@ def watch(
     A file may grow: watch adds its new periods, and leaves earlier periods with the same rows
     unchanged.
 
-    The first watch writes the calibration's reference data beside it (cal.reference.json), from the
-    features file that it was fitted on. Later watches do not need the features file.
+    The first watch needs the features file on which the calibration was fitted. It writes reference
+    data beside the calibration (cal.reference.json), which later watches use instead.
 
     \b
     Examples:
@@ -307,7 +308,7 @@ def watch(
         settings = WatchSettings(
             by=by,
             every=every,
-            # the allowed number of false alarms is for all labels together
+            # The user allows this number of false alarms for all labels together.
             false_alarms=false_alarms / max(1, len(names)),
             tolerance=tolerance / 100,
             stable=stable,

@@ -216,9 +216,3 @@ def test_labels_without_sense_are_refused(path: Path, options: tuple[str, ...]) 
     assert done.code == 2
     assert "label" in done.err
     assert not path.with_name("x.json").exists()
-
-
-def test_the_old_name_names_the_new_one() -> None:
-    done = covcal("calibrate-labelled", "f.h5", "--rows", 30)
-    assert done.code == 2
-    assert "covcal calibrate --labels N" in done.err

@@ -167,7 +167,6 @@ class TestExitCodes:
             ("estimate", "a", "b"),
             ("estimate", "-o", "-", "--format", "github"),
             ("estimate", "--max-weight", "nan"),
-            ("calibrate-labelled",),
             ("calibrate", "--labels", "0"),
             ("evaluate", "--bins", "0"),
             ("evaluate", "--split", "some"),
