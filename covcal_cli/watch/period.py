@@ -1,7 +1,7 @@
-"""The records of a watch: a period with its numbers and verdict, and the result of a run.
+"""The records of `covcal watch`: a period with its numbers and verdict, and the result of a run.
 
-The record of a period is one line of the history. Its numbers use no labels except labels that you
-give: rows you labelled (`covcal label`), ``--labels`` or ``--target-labels``.
+The record of a period is one line of the history. Its numbers use no labels, except those that you
+give by `covcal label`, by ``--labels`` or by ``--target-labels``.
 """
 
 import math
@@ -30,9 +30,9 @@ Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
 UNCHANGED = "no change was found since the calibration"
-_LARGE_DRIFT = 0.1  # a larger PSI, or difference of shares, is usually called a moderate change
+_LARGE_DRIFT = 0.1  # a PSI above this limit is usually called a moderate change
 _LARGE_SHARE = 0.01  # a smaller share of missing or new values does not matter
-_LARGEST = 1e15  # larger than the evidence of any shift of 10 million rows
+_LARGEST = 1e15  # larger than the log evidence that any shift of 10 million rows can give
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class WatchedCalibration:
 
     path: Path
     sha256: str
-    method: str  # the method that was used; with auto, the method that auto chose
+    method: str  # the method that was used; for auto, the method that auto chose
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class PeriodAccuracy:
     accuracy: Share
     low: Share
     high: Share
-    of: str  # in words, the rows or labels that the accuracy comes from
-    contradicted: bool = False  # whether the estimators disagreed
+    of: str  # the rows or labels that the accuracy comes from, in words
+    contradicted: bool = False  # whether the estimators of the accuracy disagreed
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, high=self.high)
@@ -60,7 +60,7 @@ class PeriodAccuracy:
 
 @dataclass(frozen=True)
 class PeriodLabels:
-    """The accuracy of one period from its labels, with the probabilities of their draw."""
+    """The accuracy of one period, computed from its labelled rows."""
 
     rows: Number  # number of labelled rows
     accuracy: Share
@@ -91,18 +91,16 @@ class ColumnDrift:
 
     name: str
     rows: Number
-    # population stability index, over ten parts of the numbers or over the categories
-    psi: NonNegative
-    # for numbers, the largest difference of the distribution functions (KS); for categories, of
-    # their shares
+    psi: NonNegative  # population stability index of ten parts of the numbers, or of categories
+    # Numbers: largest difference of the distribution functions (KS).
+    # Categories: largest difference of their shares.
     statistic: Share
-    # p-value of these tests, corrected for all columns of the period
-    p: Share
+    p: Share  # p-value of the drift, corrected for the number of columns in the period
     missing: Share
     missing_before: Share
-    new: Share  # among the rows with a value, the share whose category the reference does not have
-    new_categories: tuple[str, ...]  # the most frequent of these categories
-    measure: str  # in words, the number that changed most, such as "median"
+    new: Share  # share of the rows with a value whose category the reference does not have
+    new_categories: tuple[str, ...]  # the most frequent categories that the reference does not have
+    measure: str  # name of the number that changed most, such as "median"
     now: str
     before: str
 
@@ -112,7 +110,7 @@ class ColumnDrift:
         return max(self.psi, self.statistic, abs(self.missing - self.missing_before))
 
     def is_drift(self, level: float) -> bool:
-        """Return whether the change is certain at this level, and large enough to matter."""
+        """Return whether the p-value is at most `level`, and the change is large enough."""
         return self.p <= level and (
             max(self.psi, self.statistic) >= _LARGE_DRIFT or self._is_missing or self._has_new
         )
@@ -143,13 +141,13 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class RaisedAlarm:
-    """The evidence for a change so far, and the evidence that raises the alarm, as logarithms."""
+    """The evidence that the rows changed, and the threshold of the alarm, both as logarithms."""
 
     log_evidence: Annotated[float, Within(-_LARGEST, _LARGEST)]
     log_threshold: Annotated[float, Within(0, 100)]
     raised: bool
-    since: str  # the period with which the change most likely began
-    signal: str  # the signal for which the evidence is strongest
+    since: str  # the period in which the change most likely began
+    signal: str  # the signal with the strongest evidence for a change
     change: str = ""  # the change in words; empty without an alarm
 
     def __post_init__(self) -> None:
@@ -170,7 +168,7 @@ class Accepted:
     """The rows of a period that a decision accepts."""
 
     decision: str  # sha256 of decide.json
-    error: Share  # the largest share of accepted rows that may be wrong
+    error: Share  # the decision promises that at most this share of accepted rows is wrong
     rows: Count  # number of accepted rows
     expected: CurvePoint | None  # the expected error of the accepted rows, estimated without labels
     labels: PeriodLabels | None  # the accuracy of the accepted rows, from labels
@@ -178,30 +176,28 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Promise:
-    """Whether the accepted rows are wrong no more often than a decision promised."""
+    """The verdict on a decision's promise: at most a promised share of accepted rows is wrong."""
 
     verdict: PromiseVerdict
     labels: Count  # number of labelled accepted rows, in this and earlier periods
-    error: Gap | None  # the share of accepted rows that are wrong, from these labels
-    # about how many more labels are needed to decide; None if the labels decide already, or if too
-    # many would be needed
+    error: Gap | None  # the share of labelled accepted rows that are wrong
+    # About how many more labels are needed for a verdict. None if there is one, or if too many are.
     needed: Count | None
 
 
 @dataclass(frozen=True)
 class SegmentVerdict:
-    """The verdict on the rows of a period that have one value of a column."""
+    """The verdict on the rows of a period that have the same value in a column."""
 
     period: str
     segment: str
     rows: Number
     confidence: Share  # mean calibrated confidence
-    # the accuracy, from labels of the period if there are any, else estimated
-    accuracy: PeriodAccuracy | None
+    accuracy: PeriodAccuracy | None  # from labels of the period; without labels, estimated
     gap: Gap | None
     verdict: Verdict
     why: str
-    drifts: tuple[ColumnDrift, ...]  # compared with the calibration's rows that have the same value
+    drifts: tuple[ColumnDrift, ...]  # drift from the calibration's rows in the same segment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,30 +208,27 @@ class Measured:
     file: Path
     by: str | None  # the column of dates by which the file was cut; None if it was not cut
     every: str  # the length of a period, such as "week"
-    # One sha256 of the rows per file of the period. This hash shows whether rows are equal.
-    rows_sha256: tuple[str, ...]
-    rows: Count  # without rows, the numbers below mean nothing
-    read: Count  # number of rows that were read: all, or a random sample
+    rows_sha256: tuple[str, ...]  # for each file of the period, a sha256 of the period's rows in it
+    rows: Count  # if this is 0, the numbers below mean nothing
+    read: Count  # number of rows that were read: all rows, or a random sample
     confidence_before: Share  # mean confidence before calibration
     confidence: Share  # mean confidence after calibration
     predicted: tuple[Share, ...]  # for each class, how often it is predicted
     estimate: PeriodAccuracy | None  # the accuracy, estimated without labels
     labels: PeriodLabels | None  # the accuracy from labels of the period's rows
     auc_target: Share | None  # AUC of a classifier between the period and the calibration's target
-    auc_source: Share | None
-    # effective sample size of the source rows after weighting them towards the period
+    auc_source: Share | None  # AUC of a classifier between the period and the calibration's source
+    # Effective sample size of the source rows, after weighting them to look like the period's rows.
     effective_rows: NonNegative | None
-    # by signal: mean rank of the rows among the reference rows, minus the reference rows' own mean
-    # rank
+    # For each signal: mean rank of the period's rows, minus mean rank of the reference rows.
     signals: Mapping[str, Difference]
-    variances: Mapping[str, Share]  # variance of the ranks, by signal
-    signal_rows: Count  # number of rows behind the signals and distances
-    # how each kept column drifted; empty if the period comes from several files
-    columns: tuple[ColumnDrift, ...] = ()
+    variances: Mapping[str, Share]  # for each signal, the variance of the ranks
+    signal_rows: Count  # number of rows from which signals and distances were computed
+    # Columns, metrics and segments are empty if the period comes from several files.
+    columns: tuple[ColumnDrift, ...] = ()  # the drift of each kept column
     accepted: Accepted | None = None  # the rows that the watched decision accepts
-    # The metrics that the user asked for; empty if the period comes from several files.
-    metrics: tuple[MetricEstimate, ...] = ()
-    segments: tuple[SegmentVerdict, ...] = ()  # if the user asked; empty for joined periods
+    metrics: tuple[MetricEstimate, ...] = ()  # the metrics that the user asked for
+    segments: tuple[SegmentVerdict, ...] = ()  # the segments, if the user asked for them
 
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
@@ -250,20 +243,19 @@ class Period(Document):
     version: str  # the version of covcal
     calibration: WatchedCalibration
     measured: Measured
-    # the accuracy from the labels of this period and earlier periods; None without labels
-    by_labels: PeriodAccuracy | None
+    by_labels: PeriodAccuracy | None  # accuracy from labels of this period and earlier periods
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
     segment: Segment | None  # None if the alarm compares with the calibration's rows
     verdict: Verdict
     why: str
-    supersedes: bool = False  # whether the history has an earlier line of this period
+    supersedes: bool = False  # whether this line replaces an earlier line about the same period
     promise: Promise | None = None  # None if no decision is watched
 
     @property
     def accuracy(self) -> PeriodAccuracy | None:
-        """The accuracy that the verdict uses: from labels if there are any, else estimated."""
+        """The accuracy from labels if there are any, else the estimated accuracy."""
         return self.by_labels or self.measured.estimate
 
     @property
@@ -275,7 +267,7 @@ class Period(Document):
 
     @property
     def change(self) -> str:
-        """In words: whether the rows changed, since when, and what changed."""
+        """A sentence on whether the rows changed, since when, and what changed."""
         if self.alarm.raised:
             return f"changed since {self.alarm.since}: {self.alarm.change}"
         if self.segment is None:
@@ -287,7 +279,7 @@ class Period(Document):
 
     @property
     def accepted(self) -> str:
-        """In words: how many rows the decision accepts, and their expected error."""
+        """The share of rows that the decision accepts and their expected error, in words."""
         accepted = self.measured.accepted
         if accepted is None:
             return ""
@@ -302,7 +294,7 @@ class Period(Document):
 
     @property
     def promise_answer(self) -> str:
-        """In words: whether the decision keeps its promise."""
+        """A sentence on whether the decision keeps its promise."""
         promise, accepted = self.promise, self.measured.accepted
         if promise is None or accepted is None:
             return ""
@@ -324,10 +316,8 @@ class Period(Document):
 
     @property
     def drifts(self) -> list[ColumnDrift]:
-        """The kept columns that drifted, the largest change first.
-
-        The probability that chance alone makes a column drift is that of a false alarm.
-        """
+        """The kept columns that drifted, sorted by the size of the change, largest first."""
+        # The probability of a false drift in a period is the inverse of the alarm's threshold.
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]
         return sorted(drifted, key=lambda column: -column.size)
@@ -340,14 +330,14 @@ class Period(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Document):
-    """A line of the history by which somebody accepted changed rows, which ended the alarm."""
+    """A line of the history which says that somebody accepted changed rows and ended the alarm."""
 
     schema: ClassVar[str] = "covcal.acknowledgement/1"
 
     version: str  # the version of covcal
     calibration: str  # sha256 of the calibration
-    since: str  # the period in which the change began, which is the first of the new segment
-    after: str  # the period that was last when somebody accepted; later periods use the new segment
+    since: str  # the period in which the change began; it is the first period of the new segment
+    after: str  # the last period at the time of the acceptance; later periods use the new segment
     reason: str
 
 
@@ -362,7 +352,7 @@ class Watched(Document):
     every: str
     false_alarms: Positive
     tolerance: Share
-    earlier: Count  # number of earlier periods of the history that the alarm used
+    earlier: Count  # number of periods that were in the history before this run
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     segments: tuple[SegmentVerdict, ...] = ()

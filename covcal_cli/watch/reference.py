@@ -2,8 +2,8 @@
 
 The data contain quantiles, means and covariances, but no rows. They are in a file of less than 200
 kB beside the calibration, such as cal.reference.json beside cal.json. The first ``covcal watch``
-makes this file from the features file of the calibration. When the file is read, every record
-checks its lengths and ranges.
+makes this file from the features file of the calibration. Every record checks its lengths and
+ranges when the file is read.
 """
 
 import base64
@@ -28,12 +28,11 @@ from covcal_cli.records import Document, Share, read_document
 Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
 CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # the names of two signals
-_ROUNDING = 1e-3  # rounding error of sums and norms of 32-bit numbers
-# the largest possible variance of a coordinate; d features usually give about d
-_LARGEST_VARIANCE = 1e12
-_LARGEST_RANK_VARIANCE = 0.25  # no numbers from 0 to 1 have a larger variance
+_ROUNDING = 1e-3  # allowed rounding error of sums and norms of 32-bit numbers
+_LARGEST_VARIANCE = 1e12  # far above the variance of a coordinate, which is about d for d features
+_LARGEST_RANK_VARIANCE = 0.25  # numbers from 0 to 1 cannot have a larger variance
 _QUANTILES = 257
-_LEAST_TEMPERATURE = 1e-100  # T must be between this number and its inverse
+_LEAST_TEMPERATURE = 1e-100  # the temperature must be between this number and its inverse
 
 
 def reference_path(document: Path) -> Path:
@@ -44,7 +43,7 @@ def reference_path(document: Path) -> Path:
     label = current_label()
     if label is None:
         return document.with_name(f"{document.stem}.reference.json")
-    # Some disks do not distinguish upper and lower case, or the two forms of an accented letter.
+    # On some disks, names that differ only in case or in the form of an accent are one file.
     is_plain = re.fullmatch(r"[a-z0-9_ -]{1,80}", label) is not None
     name = label if is_plain else hashlib.sha256(label.encode()).hexdigest()[:12]
     return document.with_name(f"{document.stem}.{name}.reference.json")
@@ -58,17 +57,14 @@ def identity_of(document: Path) -> str:
     return hashlib.sha256(f"{sha256} {label}".encode()).hexdigest()
 
 
-def _require(condition: object, fault: str) -> None:
+def _require(condition: object, what: str) -> None:
     if not condition:
-        raise ValueError(fault)
+        raise ValueError(f"{what} cannot be right")
 
 
 @dataclass(frozen=True)
 class Packed:
-    """An array of finite float32 numbers, as text.
-
-    Raises ValueError if the number of values does not fit the shape, or if a value is not finite.
-    """
+    """An array of finite float32 numbers, as text."""
 
     shape: tuple[int, ...]
     float32: str  # base64 of the numbers in little-endian order, row by row
@@ -80,7 +76,7 @@ class Packed:
             raise ValueError("a reference array is not base64") from error
         if min(self.shape, default=0) < 0 or count != math.prod(self.shape):
             raise ValueError(f"a reference array has {count:g} numbers, not {list(self.shape)}")
-        _require(np.isfinite(self.values).all(), "a reference array is not finite")
+        _require(np.isfinite(self.values).all(), "an infinite number in a reference array")
 
     @classmethod
     def of(cls, values: Floats) -> "Packed":
@@ -102,13 +98,13 @@ class Packed:
         return bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < _ROUNDING
 
     def require_quantiles(self, rows: int, name: str) -> None:
-        """Raise ValueError if these cannot be the quantiles of this number of values."""
-        one_dimension = self.values.ndim == 1
+        """Raise ValueError if the values cannot be the quantiles of this number of rows."""
         _require(
-            one_dimension and len(self.values) <= rows, f"the quantiles of {name} are too many"
+            self.values.ndim == 1
+            and min(rows, 1) <= len(self.values) <= rows
+            and (np.diff(self.values) >= 0).all(),
+            f"the quantiles of {name}",
         )
-        _require(rows == 0 or len(self.values) > 0, f"the quantiles of {name} are missing")
-        _require((np.diff(self.values) >= 0).all(), f"the quantiles of {name} do not ascend")
 
 
 @dataclass(frozen=True)
@@ -118,20 +114,16 @@ class Signal:
     name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER"
     rows: int  # number of reference rows
     quantiles: Packed  # (m,), the quantiles at the probabilities (i + 1/2) / m
-    # mean and variance of the ranks of the reference rows themselves (see `ranks`); 1/2 and 1/12 if
-    # all values differ
-    mean: float
-    variance: float
+    mean: float  # mean rank of the reference rows; 1/2 if all values differ
+    variance: float  # variance of the ranks of the reference rows; 1/12 if all values differ
     class_number: int | None = None  # the number of the class, if the signal is about a class
     axis: int | None = None  # the number of the coordinate, if the signal is about a coordinate
 
     def __post_init__(self) -> None:
-        _require(self.rows >= 1, f"the signal {self.name} has no rows")
         self.quantiles.require_quantiles(self.rows, f"the signal {self.name}")
-        _require(0 <= self.mean <= 1, f"the signal {self.name} has a mean rank of {self.mean:g}")
         _require(
-            0 <= self.variance <= _LARGEST_RANK_VARIANCE,
-            f"the signal {self.name} has a rank variance of {self.variance:g}",
+            self.rows >= 1 and 0 <= self.mean <= 1 and 0 <= self.variance <= _LARGEST_RANK_VARIANCE,
+            f"the signal {self.name}",
         )
 
     def ranks(self, values: Floats) -> Float64s:
@@ -146,17 +138,17 @@ class ColumnSketch:
     name: str
     rows: int
     missing: Share
-    # quantiles of the numbers, as in `Signal`; None if the values are categories
-    quantiles: Packed | None
+    quantiles: Packed | None  # (m,), quantiles of numbers; None if the values are categories
     categories: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()  # each category's share of the rows with a value
 
     def __post_init__(self) -> None:
-        _require(self.valued >= 1, f"the column {self.name} has no rows")
         if self.quantiles is not None:
             self.quantiles.require_quantiles(self.rows, f"the column {self.name}")
-        same = len(self.categories) == len(self.shares)
-        _require(same, f"the categories of the column {self.name} differ in number")
+        _require(
+            self.valued >= 1 and len(self.categories) == len(self.shares),
+            f"the column {self.name}",
+        )
 
     @property
     def valued(self) -> int:
@@ -166,7 +158,7 @@ class ColumnSketch:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and covariance of one domain's rows, in coordinates."""
+    """Mean and covariance of the coordinates of one domain's rows."""
 
     rows: int
     mean: Packed  # (p,)
@@ -174,37 +166,44 @@ class Moments:
 
     def __post_init__(self) -> None:
         mean, covariance = self.mean.values, self.covariance.values.astype(np.float64)
-        _require(self.rows >= 1, "a domain's moments have no rows")
-        _require(mean.ndim == 1 and len(mean) > 0, "a domain's mean is not a vector")
-        _require(covariance.shape == mean.shape * 2, "a domain's covariance has the wrong size")
-        _require((mean.astype(np.float64) ** 2 <= _LARGEST_VARIANCE).all(), "a mean is too large")
+        _require(
+            self.rows >= 1
+            and mean.ndim == 1
+            and len(mean) > 0
+            and (mean.astype(np.float64) ** 2 <= _LARGEST_VARIANCE).all(),
+            "the mean of a domain",
+        )
+        _require(covariance.shape == mean.shape * 2, "the covariance of a domain")
         variances = np.linalg.eigvalsh(covariance)
         asymmetry = np.abs(covariance - covariance.T).max()
-        _require(asymmetry <= _ROUNDING * variances[-1], "a covariance is not symmetric")
-        _require(variances[-1] <= _LARGEST_VARIANCE, "a variance is too large")
-        _require(variances[0] >= -_ROUNDING * variances[-1], "a variance is negative")
+        _require(
+            asymmetry <= _ROUNDING * variances[-1]
+            and variances[-1] <= _LARGEST_VARIANCE
+            and variances[0] >= -_ROUNDING * variances[-1],
+            "the covariance of a domain",
+        )
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The directions in which coordinates of rows (their features or logits) are measured."""
+    """The directions along which the coordinates of features or logits are measured."""
 
     mean: Packed  # (d,)
     scale: Packed  # (d,)
-    components: Packed  # (p, d), each of length 1
+    components: Packed  # (p, d), p directions of length 1
 
     def __post_init__(self) -> None:
         mean, scale = self.mean.values, self.scale.values
         components = self.components.values.astype(np.float64)
-        _require(mean.ndim == 1 and components.ndim == 2, "the axes are not a matrix")
         _require(
-            mean.shape == scale.shape == components.shape[1:],
-            "the mean, the scale and the axes differ in length",
+            mean.ndim == 1
+            and components.ndim == 2
+            and mean.shape == scale.shape == components.shape[1:]
+            and len(components) > 0
+            and (scale > 0).all()
+            and np.abs(np.linalg.norm(components, axis=1) - 1).max() < _ROUNDING,
+            "the axes",
         )
-        _require(len(components) > 0, "there are no axes")
-        _require((scale > 0).all(), "a scale of the axes is not above 0")
-        lengths = np.linalg.norm(components, axis=1)
-        _require(np.abs(lengths - 1).max() < _ROUNDING, "an axis does not have length 1")
 
     def located(self, points: Floats) -> Float64s:
         """Return the coordinates of points (n, d), shape (n, p)."""
@@ -220,15 +219,14 @@ class Coordinates:
     axes: Axes
     source: Moments
     target: Moments | None
-    # (p,): the direction in which the log density ratio of target to source grows. None unless both
-    # domains have training rows to fit it.
-    density: Packed | None
+    # (p,): direction in which the log density ratio of target to source grows fastest.
+    density: Packed | None  # None if the target has no training rows
 
     def __post_init__(self) -> None:
         lengths = [self.source.mean.shape, self.axes.components.shape[:1]]
         lengths += [] if self.target is None else [self.target.mean.shape]
         lengths += [] if self.density is None else [self.density.shape]
-        _require(len(set(lengths)) == 1, "the source, target and axes have different dimensions")
+        _require(len(set(lengths)) == 1, "the number of coordinates")
 
 
 @dataclass(frozen=True)
@@ -237,22 +235,21 @@ class Clusters:
 
     centres: Packed  # (L, K), the centre of each class that has rows
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows
-    shares: Packed  # (K,), the shares of all classes
-    strays: float  # share of rows that, after clustering, are not in the cluster of their label
-    held_strays: float  # the same share after clustering with fixed class shares
+    shares: Packed  # (K,), the share of each class
+    strays: float  # share of rows that clustering moves out of the cluster of their predicted class
+    held_strays: float  # share of such rows if clustering has fixed class shares
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
         _require(
-            self.centres.shape == shape and len(shape) == 2,
-            "the clusters' centres and shares do not fit together",
+            self.centres.shape == shape
+            and len(shape) == 2
+            and _are_ascending_classes(self.classes, shape[1])
+            and self.shares.are_shares
+            and 0 <= self.strays <= 1
+            and 0 <= self.held_strays <= 1,
+            "the clusters",
         )
-        numbers = range(shape[1])
-        is_sorted = list(self.classes) == sorted(set(self.classes))
-        _require(is_sorted and set(self.classes) <= set(numbers), "the clusters' classes are wrong")
-        _require(self.shares.are_shares, "the clusters' shares do not sum to 1")
-        for name, share in (("strays", self.strays), ("held_strays", self.held_strays)):
-            _require(0 <= share <= 1, f"the clusters' {name} is {share:g}, which is not a share")
 
 
 @dataclass(frozen=True)
@@ -260,51 +257,45 @@ class ClassPlaces:
     """Mean and spread of the source rows' logits, for each predicted class."""
 
     classes: tuple[int, ...]  # (m,), the classes that are predicted for enough rows
-    counts: tuple[int, ...]  # (m,), the number of rows of each class
+    counts: tuple[int, ...]  # (m,), the number of rows for which each class is predicted
     means: Packed  # (m, K), mean of each logit, after the mean of its row is subtracted
-    spreads: Packed  # (m, K), standard deviation of each logit after this subtraction
+    spreads: Packed  # (m, K), standard deviation of each logit, after the same subtraction
 
     def __post_init__(self) -> None:
         shape = self.means.shape
         _require(
-            len(shape) == 2 and self.spreads.shape == shape,
-            "the means and spreads of the classes' logits differ in shape",
+            len(shape) == 2
+            and self.spreads.shape == shape
+            and len(self.classes) == len(self.counts) == shape[0]
+            and _are_ascending_classes(self.classes, shape[1])
+            and min(self.counts, default=1) >= 1
+            and (self.spreads.values >= 0).all(),
+            "the mean logits of predicted classes",
         )
-        lengths = {len(self.classes), len(self.counts), shape[0]}
-        _require(len(lengths) == 1, "the numbers of classes, counts and mean logits differ")
-        is_sorted = list(self.classes) == sorted(set(self.classes))
-        _require(
-            is_sorted and set(self.classes) <= set(range(shape[1])),
-            "the classes with mean logits are wrong",
-        )
-        _require(min(self.counts, default=1) >= 1, "a class with mean logits has no rows")
-        _require((self.spreads.values >= 0).all(), "a spread of logits is negative")
 
 
 @dataclass(frozen=True)
 class SourceSketch:
-    """A sketch of the labelled source validation rows: log odds and class frequencies."""
+    """A summary of the labelled source validation rows: log odds and class frequencies."""
 
-    right: int
+    right: int  # number of rows that the classifier predicts correctly
     wrong: int
-    right_odds: Packed  # (m,), quantiles of the log odds of right rows, as in `Signal`
+    right_odds: Packed  # (m,), quantiles of the log odds of the correct rows
     wrong_odds: Packed
     predicted: Packed  # (K,), how often each class is predicted
     clusters: Clusters | None  # None if there are too many classes
-    places: ClassPlaces | None = None  # None if there are too many classes, or two
+    places: ClassPlaces | None = None  # None if there are two classes, or too many
 
     def __post_init__(self) -> None:
-        _require(min(self.right, self.wrong) >= 0, "a number of source rows is negative")
         self.right_odds.require_quantiles(self.right, "the right rows")
         self.wrong_odds.require_quantiles(self.wrong, "the wrong rows")
-        _require(self.predicted.values.ndim == 1, "the predicted classes are not a vector")
-        _require(self.predicted.are_shares, "the shares of predicted classes do not sum to 1")
-        clusters = self.clusters
-        same = clusters is None or clusters.shares.shape == self.predicted.shape
-        _require(same, "the clusters have the wrong number of classes")
-        places = self.places
-        wide = places is None or places.means.shape[1:] == self.predicted.shape
-        _require(wide, "the mean logits have the wrong number of classes")
+        shape = self.predicted.shape
+        _require(len(shape) == 1 and self.predicted.are_shares, "the shares of predicted classes")
+        _require(
+            (self.clusters is None or self.clusters.shares.shape == shape)
+            and (self.places is None or self.places.means.shape[1:] == shape),
+            "the number of classes",
+        )
 
 
 @dataclass(frozen=True)
@@ -317,52 +308,45 @@ class Reference(Document):
     temperature: float  # T_s, the temperature of temperature scaling on the source
     baseline: Baseline  # the domain whose rows are the reference of the signals
     signals: tuple[Signal, ...]  # the signals about coordinates ("axes") come last
-    # (p, p), a matrix that makes the ranks on p axes, divided by their standard deviations,
-    # uncorrelated
-    joint: Packed | None
+    joint: (
+        Packed | None
+    )  # (p, p), a matrix that makes the standardised ranks on p axes uncorrelated
     coordinates: Coordinates
     source: SourceSketch
-    # whether the data come from an earlier calibration, because the rows of this one raised an
-    # alarm
-    is_carried_over: bool = False
+    is_carried_over: bool = False  # whether an earlier calibration's data replace own data
     columns: tuple[ColumnSketch, ...] = ()  # the kept columns whose values can be compared
 
     def __post_init__(self) -> None:
-        _require(
-            _LEAST_TEMPERATURE < self.temperature < 1 / _LEAST_TEMPERATURE,
-            f"temperature is {self.temperature:g}",
-        )
+        least = _LEAST_TEMPERATURE
+        _require(least < self.temperature < 1 / least, f"the temperature {self.temperature:g}")
         is_digest = re.fullmatch("[0-9a-f]{64}", self.calibration_sha256) is not None
-        _require(is_digest, "calibration_sha256 is no sha256")
+        _require(is_digest, "calibration_sha256")
         is_target = self.baseline == "target"
-        _require(is_target == (self.coordinates.target is not None), "the baseline has no moments")
+        _require(is_target == (self.coordinates.target is not None), "the baseline")
         names = [signal.name for signal in self.signals]
-        _require(len(set(names)) == len(names), "two signals have one name")
-        numbers = [
-            signal.class_number for signal in self.signals if signal.class_number is not None
-        ]
-        _require(_are_below(self.n_classes, numbers), "a signal has an unknown class")
+        classes = [signal.class_number or 0 for signal in self.signals]
+        _require(
+            len(set(names)) == len(names) and _are_below(self.n_classes, classes), "the signals"
+        )
         axes = [signal for signal in self.signals if signal.axis is not None]
-        _require(axes == list(self.signals[len(names) - len(axes) :]), "the axes do not come last")
-        places = [signal.axis for signal in axes if signal.axis is not None]
+        numbers = [signal.axis or 0 for signal in axes]
         _require(
-            _are_below(self.coordinates.axes.components.shape[0], places), "an axis is unknown"
+            axes == list(self.signals[len(names) - len(axes) :])
+            and _are_below(self.coordinates.axes.components.shape[0], numbers)
+            and all(signal.variance > 0 for signal in axes)
+            and len({signal.rows for signal in axes}) <= 1,
+            "the signals of the axes",
         )
-        _require(all(signal.variance > 0 for signal in axes), "an axis has the variance 0")
-        _require(len({signal.rows for signal in axes}) <= 1, "the axes have different row counts")
         shape = None if self.joint is None else self.joint.shape
-        _require(
-            shape == ((len(axes), len(axes)) if axes else None),
-            "the matrix of the axes has the wrong size",
-        )
+        _require(shape == ((len(axes), len(axes)) if axes else None), "the matrix of the axes")
         width = len(self.coordinates.axes.mean.values)
         is_wide = self.coordinates.of == "features" or width == self.n_classes
-        _require(is_wide, "the coordinates of logits have the wrong number of classes")
+        _require(is_wide, "the number of classes")
 
     def carried_over(self, calibration_sha256: str) -> "Reference":
-        """Return these data for another calibration of the same classifier.
+        """Return the reference data for another calibration of the same classifier.
 
-        The signal of the confidence is left out, because that calibration changes the confidence.
+        The signal "confidence" is left out, because the other calibration changes the confidence.
         """
         signals = tuple(signal for signal in self.signals if signal.name != CONFIDENCE)
         return replace(
@@ -379,18 +363,22 @@ def _are_below(limit: int, numbers: Sequence[int]) -> bool:
     return all(0 <= number < limit for number in numbers)
 
 
+def _are_ascending_classes(classes: Sequence[int], n_classes: int) -> bool:
+    return list(classes) == sorted(set(classes)) and _are_below(n_classes, classes)
+
+
 def read_reference(document: Path, calibration: Calibration, sha256: str) -> Reference | None:
     """Read the reference data of a calibration; None if they belong to another calibration.
 
     Parameters
     ----------
     document, calibration, sha256
-        The calibration's file, what it contains, and its hash.
+        The calibration's file, the calibration that this file contains, and the file's hash.
 
     Raises
     ------
     CovcalError
-        If the file is missing, damaged, or something else.
+        If the file with the reference data is missing, damaged, or of another kind.
     """
     path, fitted = reference_path(document), calibration.inputs[0].path
     remedy = f"remove it. covcal watch makes it again from {fitted}"
@@ -403,20 +391,20 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
 
 
 def ranks(quantiles: Float32s, values: Floats) -> Float64s:
-    """Return the share of the distribution below each value; equal values count half.
+    """Return each value's rank: the share of a distribution below this value, from 0 to 1.
 
-    `quantiles`, (m,), ascend. Quantile i is at the probability (i + 1/2) / m. Between two
-    quantiles, the share is interpolated. Below the first quantile it is a quarter of a step above
-    0, and above the last one a quarter of a step below 1.
+    The distribution is given by `quantiles`, ascending, (m,). Quantile i is at the probability
+    (i + 1/2) / m. Ranks between two quantiles are interpolated. A value below the first quantile
+    has the rank 1 / (4 m), and a value above the last quantile has 1 - 1 / (4 m). A value that is
+    equal to quantiles counts as the middle of these quantiles.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
     m = len(quantiles)
-    # `left` is the place of a value; `right` ends a run of quantiles equal to it.
     left = np.searchsorted(quantiles, values, side="left")
     inside = np.minimum(np.maximum(left, 1), m - 1)
     above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # equal quantiles; these values are ties
+    with np.errstate(divide="ignore", invalid="ignore"):  # values equal to quantiles: see below
         shares = (left - 0.5 + (values - below) / (above - below)) / m
     shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m
     ties = np.flatnonzero(quantiles.take(left, mode="clip") == values)
@@ -426,15 +414,15 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
 
 
 def quantiles(values: Floats) -> Packed:
-    """Return the quantiles at (i + 1/2) / m of values (n,), for `ranks`; none without values."""
+    """Return the quantiles of values (n,) at the probabilities (i + 1/2) / m, for `ranks`."""
     m = min(len(values), _QUANTILES)
     limit = np.finfo(np.float32).max
     ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
-    # Hazen's quantiles. If there are at most as many rows as quantiles, every row is a quantile.
+    # Hazen's quantiles: with at most 257 values, every value is a quantile.
     places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
     lower = np.floor(np.maximum(places, 0)).astype(np.int64)
     upper = np.minimum(lower + 1, len(ordered) - 1)
     share = (places - lower).clip(0, 1).astype(np.float32)
     values = np.asarray(ordered[lower] * (1 - share) + ordered[upper] * share)
-    # rounding may put equal values in the wrong order
+    # Rounding may make a quantile smaller than the quantile before it.
     return Packed.of(np.maximum.accumulate(values))

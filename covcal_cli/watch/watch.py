@@ -55,11 +55,11 @@ class WatchSettings:
 
     by: str | None = None  # a column of dates
     every: str = "week"  # a unit of time, or a number of rows, as text
-    false_alarms: float = 0.05  # the most false alarms per year
-    # if confidence and accuracy differ by more than this, the verdict is "off"
+    false_alarms: float = 0.05  # the largest allowed number of false alarms per year
+    # If confidence and accuracy differ by more than this tolerance, the verdict is "off".
     tolerance: float = 0.05
     stable: int = 8  # an alarm ends after this many periods without another change; 0 for never
-    # a kept column, or "predicted": each of its values gets a verdict too
+    # A kept column, or "predicted". Each value of this column gets a verdict of its own.
     segment: str | None = None
     target_labels: bool = False  # whether target labels in the files are used
     metrics: tuple[Wanted, ...] = ()  # metrics to estimate for every period
@@ -78,11 +78,11 @@ class WatchSettings:
 
     @property
     def threshold(self) -> float:
-        """The evidence that raises the alarm: c in `alarm`."""
+        """How much evidence raises the alarm: the c of `covcal_cli.watch.verdict`."""
         return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
 
 
-_LEAST_THRESHOLD = 1.01  # c must be above 1
+_LEAST_THRESHOLD = 1.01  # the logarithm of the threshold must be above 0
 DEFAULTS = WatchSettings()
 
 
@@ -105,36 +105,37 @@ def watch(
     Parameters
     ----------
     files : sequence of Path
-        Features or adapted files with a target. Each file is one period, or is cut into several by
-        `settings.by` or `settings.every`. ``NAME=FILE`` gives a period a name; by default it is the
-        name of the file. Without files, `labels` are joined to the periods of the history.
+        Features or adapted files with a target. A file is one period, unless `settings.by` or
+        `settings.every` cuts it into several. ``NAME=FILE`` gives a period a name; by default it is
+        the name of the file. Without files, `labels` are joined to the periods of the history.
     document : Path
         The calibration.
     settings : WatchSettings
-        How files are cut into periods, and how these are judged.
+        How files are cut into periods, and how the periods are judged.
     history : Path, optional
-        A file of JSON lines. Its periods count for the alarm and the labels, and new periods are
-        appended.
+        A file of JSON lines. The alarm and the labels also use the periods in this file. New
+        periods are appended to it.
     networks : Path, optional
-        The adapted file with the networks of an fl method, if it has moved.
+        The adapted file with the networks of an fl method, if this file has moved.
     labels : Path, optional
-        A CSV with labels that arrived late: columns id and label.
+        A CSV with labels that arrived late, in the columns id and label.
     decide : Path, optional
-        A decide.json made with this calibration, whose promise is tested too.
+        A decide.json that was made with this calibration. Its promise is tested on the rows that it
+        accepts.
     costs : Path, optional
-        A costs.json as `decide` reads it. With it, every period has the mean cost of a row if every
-        row is accepted.
+        A costs.json in the format of `covcal decide`. Every period then has the mean cost per row,
+        supposing that every row is accepted.
     join : bool
         Whether to add further rows to a period that is in the history already.
     force : bool
         Whether to replace a period that is in the history already.
     wrote : callable
-        Called with the path of the reference data, if this watch writes them.
+        Called with the path of the reference data, if they are written to a file.
 
     Raises
     ------
     OutputExistsError
-        If the history has a period with other rows.
+        If the history has a period of the same name with other rows.
     CovcalError
         If a file does not fit the calibration, or two periods have the same name.
     UnusedOptionError
@@ -189,19 +190,20 @@ def watch(
         join=join,
         force=force,
     )
-    # written only after everything that may be refused was accepted
+    # The reference data are written last: nothing can be refused any more.
     standard = with_written_reference(standard, wrote)
     empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
     notes += [
-        f"{decide} was made on rows of {path}, so labels of this file cannot test its promise"
+        f"{decide} was made on rows of {path}, so labels of {path} cannot test the promise"
         for path in of_decision
     ]
     has_labels = late is not None or settings.target_labels
     if decide is None and has_labels and any(period.promise is not None for period in reported):
         notes.append(
-            "the promise does not count these labels yet: run watch on the files with --decide"
+            "the promise does not count these labels yet: run covcal watch with --decide on the "
+            "files"
         )
     sequence = periods_in_time(now, used.sha256)
     return Watched(
@@ -235,7 +237,7 @@ def extended(
 ) -> tuple[list[Period], list[str], History]:
     """Judge measured periods. Return the periods to report, notes, and the new history.
 
-    With `on_disk`, they are also appended to the file of the `earlier` history.
+    With `on_disk`, the periods are also appended to the file of the `earlier` history.
     """
     rule = Rule(settings.tolerance, settings.threshold, settings.stable)
     lines: list[Period] = []
@@ -262,7 +264,7 @@ def extended(
 
 
 def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
-    """Return the files of periods, and a warning for each file that must not or cannot be opened.
+    """Return the files that recorded periods came from, and a warning for each other file.
 
     A file outside the history's folder is opened only if the command names it.
     """
@@ -277,7 +279,7 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
         if leaves_folder_of(source.path, history):
             warnings.append(
                 f"{source.path} is outside the folder of {history}, so labels are not joined to "
-                f"its rows: give {source.path} to watch too"
+                f"its rows: give {source.path} to covcal watch too"
             )
         elif not source.path.is_file():
             warnings.append(
@@ -291,15 +293,7 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
 def _fresh(
     measured: Sequence[Measurement], history: History, sha256: str, *, join: bool, force: bool
 ) -> tuple[dict[str, Measured], list[str]]:
-    """Return the periods that are new or changed, by name, with notes.
-
-    Raises
-    ------
-    OutputExistsError
-        If the history has a period with other rows.
-    CovcalError
-        If two files have a period of the same name.
-    """
+    """Return the new and changed periods in a dictionary by name, and notes."""
     recorded = {period.measured.period: period.measured for period in history.of(sha256)}
     fresh: dict[str, Measured] = {}
     notes = []
@@ -343,7 +337,7 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the periods to report (new periods, else the last period), and whether any is new."""
+    """Return the new periods, or the last period if none is new; and whether any is new."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:
@@ -366,7 +360,7 @@ def _repeats(entry: Measured, others: Mapping[str, Measured]) -> list[str]:
 
 
 def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
-    """Return a note that names the empty periods just before a reported period, if any."""
+    """Return a note that names periods without rows just before a reported period."""
     asked = {period.measured.period for period in reported}
     missing = [
         name
@@ -382,7 +376,7 @@ def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
 
 
 def acknowledge(document: Path, history: Path, reason: str) -> str:
-    """Accept the changed rows of the last period, which ends its alarm. Return what changed.
+    """Accept the changed rows of the last period, so its alarm ends. Return the change in words.
 
     Raises
     ------
