@@ -1,10 +1,9 @@
-"""Estimate the accuracy of a period, with the calibration's source rows or with a sketch of them.
+"""Estimate the accuracy of a period, with the calibration's source rows or with a summary of them.
 
 If the features file of the calibration exists unchanged, the estimators read its labelled source
-rows. If not, a sketch in the reference data replaces these rows. The sketch contains the log odds
-of the predicted class, separately for right and wrong rows. The estimators ATC and DoC need nothing
-else. The sketch also contains the centre of each class, with which the estimators by clustering
-begin.
+rows. If not, a summary in the reference data (`SourceSketch`) replaces these rows. It contains the
+log odds of the predicted class, separately for right and wrong rows, as the estimators ATC and DoC
+need. It also contains the centre of each class, which the estimators by clustering need.
 """
 
 import math
@@ -59,20 +58,20 @@ from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
 
-_LEAST_ROWS = 16  # With fewer rows, half of all accuracies may be possible.
+_LEAST_ROWS = 16  # a range from fewer rows would be too wide to tell anything
 _LEAST_SOURCE = 2
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The source rows that an estimate needs: real rows, or artificial rows made from a sketch."""
+    """The source rows that an estimate needs: real rows, or artificial rows from a summary."""
 
     logits: Floats  # (n_v, K)
     labels: Labels  # (n_v,)
-    sketch: Reference | None  # the reference data, if the rows were made from their sketch
-    temperature: float  # T_s
-    prior: Float64s | None  # the class frequencies on the target that the user gave, (K,)
-    has_all_classes: bool  # as in `EstimatorInputs`, whether every class has a logit
+    sketch: Reference | None  # the reference data from which artificial rows were made
+    temperature: float  # T_s, the temperature of temperature scaling on the source
+    prior: Float64s | None  # (K,), the class frequencies on the target, if the user gave them
+    has_all_classes: bool  # whether the logits of every class are known
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def metrics(
@@ -83,47 +82,43 @@ class SourceRows:
         classes: Sequence[str],
         costs: Float64s | None,
     ) -> Iterator[MetricEstimate]:
-        """Estimate metrics on rows with these logits, (n, K), at the estimated accuracy."""
+        """Estimate metrics on rows with logits (n, K) whose estimated accuracy is `accuracy`."""
         if accuracy is None:
             yield from unknown_metrics(wanted, classes, len(logits))
             if costs is not None:
                 yield cost_estimate(None, len(logits))
             return
-        inputs = EstimatorInputs(
-            self.logits,
-            self.labels,
-            logits,
-            self.temperature,
-            has_all_classes=self.has_all_classes and self.sketch is None,
-            of_source=self.of_source,
-        )
+        inputs = self._inputs(logits, self.has_all_classes and self.sketch is None)
         offsets = None
-        if self.prior is not None and self.sketch is None:  # artificial rows have no labels
+        if self.prior is not None and self.sketch is None:  # labels of artificial rows mean nothing
             offsets = prior_offsets(self.prior, self.labels)
         ends = accuracy.accuracy, accuracy.low, accuracy.high
         estimate = Estimate("combined", *ends, ASSUMPTION)
         yield from expected_metrics(inputs, estimate, wanted, classes, offsets, costs=costs)
 
     def estimate(self, logits: Floats) -> PeriodAccuracy | None:
-        """Estimate the accuracy on rows with these logits, (n, K); None if there are too few."""
+        """Estimate the accuracy on rows with logits (n, K); None if there are too few rows."""
         if len(logits) < _LEAST_ROWS or len(self.logits) < _LEAST_SOURCE:
             return None
         if self.sketch is None:
-            inputs = EstimatorInputs(
-                self.logits,
-                self.labels,
-                logits,
-                self.temperature,
-                has_all_classes=self.has_all_classes,
-                of_source=self.of_source,
-            )
+            inputs = self._inputs(logits, self.has_all_classes)
             estimate = Estimates(inputs, self.prior).combined
             of = "the calibration's source rows"
         else:
             estimate = self._from_sketch(self.sketch, logits)
-            of = "the sketch of the calibration's source rows"
+            of = "the summary of the calibration's source rows"
         contradicted = DISAGREE in estimate.failed
         return PeriodAccuracy(estimate.accuracy, estimate.low, estimate.high, of, contradicted)
+
+    def _inputs(self, logits: Floats, has_all_classes: bool) -> EstimatorInputs:
+        return EstimatorInputs(
+            self.logits,
+            self.labels,
+            logits,
+            self.temperature,
+            has_all_classes=has_all_classes,
+            of_source=self.of_source,
+        )
 
     def _from_sketch(self, sketch: Reference, logits: Floats) -> Estimate:
         n_classes = logits.shape[1]
@@ -155,7 +150,7 @@ class SourceRows:
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return the source rows of a calibration, or artificial rows from its reference data."""
+    """Return a calibration's source rows; without its file, artificial rows from the summary."""
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -176,7 +171,7 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
 def source_rows_of(
     file: FeatureFile, calibration: Calibration, reference: Reference, rows: Rows | None = None
 ) -> SourceRows:
-    """Return the labelled source rows of an open features file: all, or only `rows`."""
+    """Return the labelled source validation rows of an open features file, or only its `rows`."""
     source = file.require_source()
     rows = source.require_rows("validation") if rows is None else rows
     rows = thinned(
@@ -218,9 +213,9 @@ def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
-    """Yield the estimates by both clusterings, if the sketch contains clusters."""
+    """Yield the estimates by clustering and by clustering with fixed class shares."""
     source, clusters = sketch.source, sketch.source.clusters
-    # With two classes, a row is only one number, and clusters need more.
+    # With two classes, the logits of a row differ by one number only, too little for clustering.
     if clusters is None or logits.shape[1] == 2:
         return
     centres = Centres(np.array(clusters.classes), clusters.centres.values)
@@ -238,16 +233,16 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:
-    """Return `count` values whose distribution has these quantiles."""
+    """Return this number of values whose distribution has the given quantiles."""
     if count == 0 or len(quantiles) == 0:
         return quantiles[:0]
     return quantiles[((np.arange(count) + 0.5) / count * len(quantiles)).astype(np.int64)]
 
 
 def _top_against_rest(odds: Floats, n_classes: int, temperature: float) -> Float64s:
-    """Return logits (n, K) whose first class has these log odds at T; all others are equal.
+    """Return logits (n, K) that give class 0 these log odds at T. All other logits are equal.
 
-    The first class has a probability of at least 1 / K, so it is always the predicted one.
+    The probability of class 0 is at least 1 / K, so class 0 is always the predicted class.
     """
     logits = np.zeros((len(odds), n_classes))
     logits[:, 0] = temperature * np.maximum(odds + math.log(max(1, n_classes - 1)), 0.0)

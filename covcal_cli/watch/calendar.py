@@ -1,9 +1,9 @@
 """Cut files into periods, name the periods, and put them in the order of time.
 
-A period is a whole file or a part of it: a day, week, month, quarter or year by a column of dates,
-or a number of rows. If all names are of one kind, they are sorted by time. The kinds are
-2026-11-28, 2026-W48, 2026-11, 2026-Q4, 2026, and "row 2501" (the rows from 2501 on). A time with an
-offset is converted to UTC.
+A period is a whole file or a part of it. A part is a day, week, month, quarter or year by a column
+of dates, or a number of rows. Names of periods have the form 2026-11-28, 2026-W48, 2026-11,
+2026-Q4, 2026, or "row 2501" (the rows from 2501 on). If all names have the same form, periods are
+sorted by time. A time with an offset is converted to UTC.
 """
 
 import re
@@ -29,9 +29,9 @@ _NAMES: dict[str, re.Pattern[str]] = {
     "year": re.compile(r"(\d{4})", re.ASCII),
     "row": re.compile(r"row (\d{1,15})", re.ASCII),
 }
-_DATE = 10  # characters of 2026-11-28
-_LONGEST = 35  # characters of a date with a time and an offset
-_MOST_MISSING = 1000  # the most missing periods that are named
+_DATE = 10  # number of characters of 2026-11-28
+_LONGEST = 35  # number of characters of a date with a time and an offset
+_MOST_MISSING = 1000  # a note names at most this many missing periods
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Cut:
 
 
 def require_every(text: str) -> None:
-    """Refuse a text that is neither a unit of time nor a number of rows above 1."""
+    """Raise a CovcalError unless the text is a unit of time or a number of rows."""
     if text not in UNITS and rows_of(text) is None:
         raise CovcalError(
             f"--every {shown(text)} is not a period: use {', '.join(UNITS)}, or a number of rows "
@@ -52,26 +52,26 @@ def require_every(text: str) -> None:
 
 
 def rows_of(every: str) -> int | None:
-    """Return the number of rows of a period; None if periods are units of time."""
+    """Return the number of rows of a period, or None if periods are units of time."""
     return int(every) if re.fullmatch(r"[1-9]\d{0,11}", every, re.ASCII) else None
 
 
 def per_year(every: str) -> float:
-    """Return the number of periods in a year. A period of N rows counts as a week."""
+    """Return the number of periods in a year. A number of rows counts as a week."""
     return 1.0 if every == "year" else _PER_YEAR.get(every, _PER_YEAR["week"])
 
 
 def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]:
-    """Yield the periods of a file's target, in order.
+    """Yield the periods of the target rows of a file.
 
     Without `by`, the file is one period, or is cut into blocks of `every` rows in the order of the
-    file. With `by`, periods are units of time in that column, or blocks of rows in the order of its
-    dates. A file without rows is one period without `by`, and no period with `by`.
+    file. With `by`, a column of dates, periods are units of time, or blocks of rows in the order of
+    the dates. A file without rows is one period without `by`, and no period with `by`.
 
     Raises
     ------
     CovcalError
-        If there is no such column, or one of its values is not a date.
+        If the column `by` is missing, or one of its values is not a date.
     """
     rows = target.rows(ALL)
     size = rows_of(every)
@@ -98,7 +98,7 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
 
 
 def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
-    """Return the date of each row as an ordinal, shape (n,)."""
+    """Return the date of each row as a number of days (`date.toordinal`), shape (n,)."""
     if by not in target.columns:
         columns = ", ".join(target.columns) or "none"
         raise CovcalError(
@@ -107,7 +107,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
-    # rows of one date mostly follow each other, so only the first text of each run is sorted
+    # Sort only the first text of each run of equal texts: most rows of a date follow each other.
     is_first = np.append(True, texts[1:] != texts[:-1])
     values, places = np.unique(texts[is_first], return_inverse=True)
     days = []
@@ -125,7 +125,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
 
 
 def _day(text: str) -> date:
-    """Return the date of a text, in UTC if the text has a time with an offset."""
+    """Parse a text as a date. If the text has a time with an offset, the date is in UTC."""
     if len(text) > _DATE:
         try:
             moment = datetime.fromisoformat(text)
@@ -149,7 +149,10 @@ def _named(day: date, every: str) -> str:
 
 
 def place_in_time(name: str) -> tuple[str, int] | None:
-    """Return the kind of a name, and its number in the order of time; None for other names."""
+    """Return the kind of a period's name, such as "week", and its number in the order of time.
+
+    Return None if the name has no date or row number.
+    """
     for kind, pattern in _NAMES.items():
         if (parts := pattern.fullmatch(name)) is not None:
             numbers = [int(part) for part in parts.groups()]
@@ -172,7 +175,7 @@ def _number(kind: str, numbers: Sequence[int]) -> int:
 
 
 def missing_between(before: str, after: str) -> list[str]:
-    """Return the names of periods without rows between two periods; at most 1000."""
+    """Return the names of all periods between two periods; at most 1000 names."""
     first, last = place_in_time(before), place_in_time(after)
     if first is None or last is None or first[0] != last[0] or first[0] == "row":
         return []
@@ -181,10 +184,10 @@ def missing_between(before: str, after: str) -> list[str]:
 
 
 def _of_number(kind: str, number: int) -> str:
-    """Return the name of this kind and number, as the inverse of `place_in_time`."""
+    """Return the name of the period of this kind and number, the inverse of `place_in_time`."""
     if kind == "day":
         return date.fromordinal(number).isoformat()
-    if kind == "week":  # the date with ordinal 1 was a Monday
+    if kind == "week":  # day number 1 was a Monday
         return _named(date.fromordinal(7 * number + 1), "week")
     if kind == "month":
         return f"{number // 12:04d}-{number % 12 + 1:02d}"

@@ -1,13 +1,13 @@
 """Measure how the values of kept columns differ from the values in the calibration's rows.
 
-Numbers are compared by the Kolmogorov-Smirnov test, and by the population stability index (PSI):
-the reference's values are divided into ten equal parts, and the PSI measures how the shares of
-these parts changed. Categories are compared by the PSI of their shares, and by the chi-square test.
-The share of missing values has a chi-square test of its own. The p-values are corrected for the
-number of tests in a period (Bonferroni).
+Numbers are compared by the Kolmogorov-Smirnov test, and by the population stability index (PSI).
+For the PSI, the numbers are divided into ten parts that are equally frequent in the reference data.
+The PSI measures how the shares of these parts changed. Categories are compared by the PSI of their
+shares, and by the chi-square test. The share of missing values has a chi-square test of its own.
+The p-values are corrected for the number of tests in a period (Bonferroni).
 
-Columns that cannot be compared are left out: dates, texts that are nearly all different, and
-identifiers, because a new row has a new one.
+Some columns are left out: dates, texts that are nearly all different, and identifiers, because
+every new row has a new identifier.
 """
 
 import math
@@ -22,29 +22,29 @@ from covcal_cli.formats.features import Domain
 from covcal_cli.watch.period import ColumnDrift
 from covcal_cli.watch.reference import ColumnSketch, quantiles
 
-_MOST_COLUMNS = 20  # the most columns that are compared
+_MOST_COLUMNS = 20  # at most this many columns are compared
 _MOST_CATEGORIES = 30  # a column of texts with more different values is not compared
 _MOST_NUMBERS = 10  # a column with at most this many different numbers is compared as categories
-_LONGEST = 60  # the most characters of a category's name
-_LEAST_ROWS = 30  # both sides of a comparison need this many rows with a value
-_LEAST_SHARE = 1e-4  # in the PSI, this share replaces a share of 0
+_LONGEST = 60  # longer names of categories are cut to this number of characters
+_LEAST_ROWS = 30  # the period and the reference both need this many rows with a value
+_LEAST_SHARE = 1e-4  # in the PSI, smaller shares are raised to this share
 _LEAST_EXPECTED = 5.0  # categories with a smaller expected count are joined in the chi-square test
 _TENTHS = np.arange(1, 10) / 10
 _TERMS = 100  # number of terms of the series of the Kolmogorov distribution
-_NEW = 3  # the most new categories that are named
+_NEW = 3  # at most this many new categories are named
 # a name such as id, image_id, userID or uuid
 _IDENTIFIER = re.compile(r"(.*[\W_])?(id|ids|uuid|guid|ID|Id|IDS|UUID|GUID)|.*[a-z](Id|ID)")
 _DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
 
 
 def sketches_of(domain: Domain, rows: Rows) -> tuple[ColumnSketch, ...]:
-    """Return a sketch of every column that can be compared."""
+    """Summarise every column that can be compared."""
     sketches = (sketch(name, domain.column(name, rows)) for name in domain.columns)
     return tuple(column for column in sketches if column is not None)[:_MOST_COLUMNS]
 
 
 def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
-    """Return the sketch of a column; None if its values cannot be compared."""
+    """Summarise the values of a column. Return None if these values cannot be compared."""
     present = _present(values)
     if len(present) < _LEAST_ROWS:
         return None
@@ -64,9 +64,9 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def _identifies(name: str, values: AnyArray) -> bool:
-    """Return whether a column of numbers is an identifier, by its name or as a counter.
+    """Return whether a column of numbers identifies rows: many whole numbers, and a sign of ids.
 
-    An identifier has many different whole numbers. The numbers of a counter rise from row to row.
+    The sign is a name such as "id", or that the numbers rise from row to row.
     """
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())
@@ -76,9 +76,10 @@ def _identifies(name: str, values: AnyArray) -> bool:
 
 
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
-    """Return the drift of every column with a sketch, if there are enough rows.
+    """Return the drift of every summarised column, if there are enough rows.
 
-    A missing column counts as a column without values, unless all columns are missing.
+    A column that the period lacks counts as a column without values. If the period lacks all
+    columns, nothing is returned.
     """
     names = set(domain.columns)
     if not any(column.name in names for column in sketches):
@@ -95,12 +96,12 @@ def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tupl
 
 
 def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, ...]:
-    """Correct the p-values for this number of comparisons."""
+    """Correct the p-values for this number of tests (Bonferroni)."""
     return tuple(replace(column, p=min(1.0, column.p * tests)) for column in columns)
 
 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
-    """Yield the drift of a column, unless there are too few rows.
+    """Yield the drift of one column; nothing if there are too few rows.
 
     A text in a column of numbers counts as a missing value. If nearly all values are missing, only
     the share of missing values is compared.
@@ -154,10 +155,8 @@ def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
 
 
 def _present(values: AnyArray) -> AnyArray:
-    """Return the values that are not missing: texts as bytes, numbers as float32.
-
-    The quantiles of the reference are float32 too, so equal numbers compare as equal.
-    """
+    """Return the values that are not missing: texts as bytes, numbers as float32."""
+    # The quantiles in the reference data are float32 too, so equal numbers stay equal.
     if values.dtype.kind == "S":
         stripped: AnyArray = np.char.strip(values)
         return np.asarray(stripped[stripped != b""])
@@ -167,14 +166,17 @@ def _present(values: AnyArray) -> AnyArray:
 
 
 def _texts(values: AnyArray) -> list[str]:
-    """Return the names of categories, cut to `_LONGEST` characters."""
+    """Return the names of categories, cut to 60 characters."""
     if values.dtype.kind != "S":
         return [f"{value:.7g}" for value in values.tolist()]
     return [value.decode("utf-8", "replace")[:_LONGEST] for value in values.tolist()]
 
 
 def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
-    """Return the period's and the usual median as text; if they are equal, the middle halves."""
+    """Return "median", and the medians of the period and of the reference, as texts.
+
+    If both medians have the same text, return "middle half" and the two quartiles of each.
+    """
     medians = [f"{float(np.median(part)):.3g}" for part in (present, usual)]
     if medians[0] != medians[1]:
         return "median", medians[0], medians[1]
@@ -186,7 +188,7 @@ def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
 
 
 def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the share of the category that changed most, among those of the reference."""
+    """Return the name of the reference's category whose share changed most, and both shares."""
     name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
     now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
     return f"share of {name}", now, before
@@ -202,7 +204,7 @@ def psi(before: Floats, now: Floats) -> float:
 
 
 def _parts(values: Floats, edges: Floats) -> Float64s:
-    """Return the share of values in each part; a value on an edge belongs to the part below."""
+    """Return the share of values between neighbouring edges; a value on an edge counts below it."""
     places = np.searchsorted(edges, values, side="left")
     return np.asarray(np.bincount(places, minlength=len(edges) + 1) / len(values))
 
@@ -224,7 +226,7 @@ def ks_p(statistic: float, n: int, m: int) -> float:
     """
     root = math.sqrt(n * m / (n + m))
     size = (root + 0.12 + 0.11 / root) * statistic
-    if size < 0.2:  # here the series converges slowly, but the p-value is 1 to ten digits
+    if size < 0.2:  # the series would converge slowly, but the p-value is 1 to ten digits
         return 1.0
     terms = ((-1) ** (j - 1) * math.exp(-2 * j * j * size * size) for j in range(1, _TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))
@@ -233,8 +235,8 @@ def ks_p(statistic: float, n: int, m: int) -> float:
 def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
     """Return the p-value of Pearson's chi-square test that two lists of counts have equal shares.
 
-    Categories with a small expected count are joined. If two categories remain, Yates's correction
-    is used.
+    Categories with an expected count below 5 are joined. If two categories remain, Yates's
+    correction is used.
     """
     table = np.array([before, now], dtype=np.float64)
     table = table[:, table.sum(axis=0) > 0]
@@ -253,7 +255,7 @@ def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) 
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """Return the probability that a chi-square variable with whole degrees of freedom is larger."""
+    """Return the probability that a chi-square variable is above `value`."""
     half, odd = value / 2, freedom % 2
     tail = math.erfc(math.sqrt(half)) if odd else 0.0
     if half <= 0:

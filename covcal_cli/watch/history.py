@@ -1,19 +1,19 @@
 """Read and write the history of a watch, and judge its periods in the order of time.
 
-The history is a file of JSON lines, to which lines are only added. A run writes all its new lines
-at once, while the file is locked, and waits until they are on the disk. If a process is killed,
-earlier lines are unchanged. A line holds one period and its hash. A line that was cut off or
-changed is ignored with a warning; the next line starts below it. A file in which no line begins
-like a period is refused, and not changed.
+The history is a file of JSON lines. Lines are added to it, and never changed. A run writes all its
+new lines at once, while the file is locked, and waits until these lines are on the disk. If a
+process is killed, earlier lines are unchanged. A line holds one period and its hash. A line that
+was cut off or changed is ignored with a warning. A file without any line of a period is refused,
+and not changed.
 
 A period that arrives late changes the verdicts of later periods. So periods are put in the order of
-time, and judged again from the first new one on.
+time, and the new period and all later periods are judged again.
 
-The alarm first compares the rows with the calibration's rows. An alarm ends when the changed rows
-become the new reference, which begins a new "segment" of the history. This happens if somebody
-accepts the changed rows (``--acknowledge``), or if the rows do not change again for a number of
-periods. From then on the alarm compares with the first periods of the segment. The verdict always
-compares with the calibration.
+At first, the alarm compares the rows with the calibration's rows. An alarm ends when the changed
+rows become the new reference. This happens if somebody accepts the changed rows
+(``--acknowledge``), or if the rows do not change again for a number of periods. Then a new
+"segment" of the history begins, and the alarm compares rows with the first periods of the segment.
+The verdict always compares with the calibration.
 """
 
 import os
@@ -46,7 +46,7 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-# each line begins with one of these
+# Every line begins with the schema of its kind.
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
 _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
@@ -54,13 +54,13 @@ _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
 
 @dataclass(frozen=True)
 class History:
-    """The content of a history. If lines repeat a period, the last one counts."""
+    """The content of a history. If several lines hold the same period, the last line counts."""
 
     path: Path
     periods: tuple[Period, ...] = ()
     acknowledgements: tuple[Acknowledgement, ...] = ()
     damaged: tuple[str, ...] = ()  # one sentence for each damaged line
-    size: int = 0  # number of bytes that were read, in complete lines
+    size: int = 0  # number of bytes of the complete lines
     lines: int = 0  # number of complete lines
 
     def of(self, calibration_sha256: str) -> list[Period]:
@@ -70,7 +70,7 @@ class History:
         ]
 
     def change_of(self, period: Period) -> str:
-        """Return what changed in the rows of a period, and why somebody accepted it, if so."""
+        """Return in words what changed in a period, and the reason if somebody accepted it."""
         key = period.calibration.sha256, period.measured.period
         reasons = [
             acceptance.reason
@@ -100,10 +100,9 @@ def read_history(path: Path) -> History:
 
 
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
-    """Append lines to a history: `lines` makes them from the history as it is now.
+    """Append the lines that `lines` makes from the history in the file.
 
-    Nothing is appended if `lines` raises. Only the part of the file after the `earlier` history is
-    read.
+    Nothing is appended if `lines` raises. Lines that `earlier` already has are not read again.
 
     Raises
     ------
@@ -143,14 +142,14 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the file for appending. Without locks on some network file systems, writing goes on."""
+    """Lock the file for appending. A file system without locks is no error."""
     if sys.platform != "win32":
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _extended(earlier: History, content: bytes) -> History:
-    """Return a history with the further lines of its file."""
+    """Return the earlier history with the lines that were added to its file since then."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)
@@ -174,8 +173,8 @@ def _extended(earlier: History, content: bytes) -> History:
             reason = "it was cut off" if is_cut_off else error
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
-        periods[period.key] = period  # the last line of a period counts
-    if damaged and not is_history:  # the file is something else, such as a calibration
+        periods[period.key] = period
+    if damaged and not is_history:  # the file is of another kind, such as a calibration
         raise CovcalError(
             f"{path} is not a history of watch, because no line holds a period: pass another "
             "--history"
@@ -206,12 +205,12 @@ class Rule:
     """The settings by which periods are judged."""
 
     tolerance: float
-    threshold: float  # the evidence at which the alarm is raised
+    threshold: float  # how much evidence raises the alarm
     stable: int  # an alarm ends after this many periods without another change; 0 for never
 
 
 def in_time(names: Sequence[str]) -> list[int]:
-    """Return names in the order of time if all are of one kind, else unchanged."""
+    """Return the positions of names, sorted by time if all names have the same form."""
     keys = [place_in_time(name) for name in names]
     if any(key is None for key in keys) or len({key[0] for key in keys if key}) > 1:
         return list(range(len(names)))
@@ -231,14 +230,9 @@ def judged(
     standard: Standard,
     rule: Rule,
 ) -> list[Period]:
-    """Return the lines to append for new periods, and for periods whose verdict they change.
+    """Return lines to append: for the `fresh` periods, and for periods whose verdict these change.
 
-    Parameters
-    ----------
-    fresh : mapping
-        The periods to add by name, in the order of their files: new, longer, joined or replaced.
-    history, used, standard, rule
-        The history so far, the calibration with its reference data, and the settings.
+    `fresh` has new, longer, joined and replaced periods by name.
     """
     recorded = {period.measured.period: period for period in history.of(used.sha256)}
     entries = {name: period.measured for name, period in recorded.items()} | dict(fresh)
@@ -281,7 +275,7 @@ def _judged(
     standard: Standard,
     rule: Rule,
 ) -> Period:
-    """Return the last of these periods with its alarm and its verdict."""
+    """Judge the last period, with all periods before it as evidence."""
     entry = so_far[-1]
 
     def alarm_since(segment: Segment | None) -> RaisedAlarm:
@@ -300,7 +294,7 @@ def _judged(
         again = alarm_since(following)
         if not again.raised:
             segment, alarm = following, again
-    # Labels from before the rows changed are not evidence on later rows.
+    # Labels of rows before the change tell nothing about rows after it.
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
@@ -324,9 +318,9 @@ def _judged(
 def acknowledgement(
     history: History, used: WatchedCalibration, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return a line that accepts the rows of the last period, and that period.
+    """Return the line that accepts the rows of the last period, and the last period.
 
-    Return None if the period has no alarm.
+    Return None if the last period has no alarm.
     """
     periods = periods_in_time(history, used.sha256)
     if not periods or not periods[-1].alarm.raised:

@@ -1,20 +1,20 @@
 """Compute accuracy and gap from the labels of one period, or of several periods together.
 
-The labels of a period give an accuracy A, and an effective size n*: they are as precise as n*
-labels of random rows. So n* A labels count as right, and n* (1 - A) as wrong. These counts are
-added over the periods of a "pool". The result is the gap (mean confidence minus accuracy), because
-the accuracy itself may change from period to period. You may look at its interval after every
-period; it still has the stated error probability (`maths.odds.anytime_interval`).
+The labels of a period give an accuracy A and an effective size n*. The labels are as precise as n*
+labels of random rows. So n* A labels count as right, and n* (1 - A) labels as wrong. These counts
+are added over the periods of a "pool". The result is the gap (mean confidence minus accuracy),
+because the accuracy itself may change from period to period. You may look at the interval of the
+gap after every period: its error probability still holds (`maths.odds.anytime_interval`).
 
-A pool contains the labelled periods from some period on. The pool that begins with period k = 0, 1,
-... gets the error probability e / ((k + 1) (k + 2)). These sum to e. So all intervals are right
-together with probability 1 - e, and the labels themselves may decide which pool is used. It is the
-longest pool whose interval overlaps the intervals of all shorter pools. So if the gap has changed,
-the pool that is used begins after the change.
+A pool contains all labelled periods from some period on. The pool that begins with period k = 0, 1,
+... gets the error probability e / ((k + 1) (k + 2)). These probabilities sum to e. So the intervals
+of all pools are right together with probability 1 - e, and the labels may decide which pool is
+used. The longest pool is used whose interval overlaps the intervals of all shorter pools. So if the
+gap has changed, the pool begins after the change.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. The labels are joined by id to the
 rows of periods. If an id occurs in several periods, the CSV needs a third column, ``period``. If
-rows can have several labels, the CSV has a column ``label_NAME`` for each instead of ``label``.
+rows can have several labels, the CSV has a column ``label_NAME`` for each label instead.
 """
 
 from collections import Counter
@@ -48,21 +48,22 @@ from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
 ERROR = 0.05  # the probability that any interval in a history is ever wrong
-_MOST_ROWS = 20_000  # the most rows of one file whose labels are read
-_MOST_STARTS = 100  # the most labelled periods in a pool; the latest periods count
+_MOST_ROWS = 20_000  # the labels of at most this many rows of a file are read
+_MOST_STARTS = 100  # a pool has at most this many labelled periods: the latest periods
 
 
 @dataclass(frozen=True)
 class FileLabels:
-    """The labelled rows of a file, with their scores and the scores of the rows they represent."""
+    """The labelled rows of a file, with their scores and the scores of the rows they represent.
 
-    # the n labelled rows; with the design "random", they count as random rows of their period
-    draw: Draw
-    right: Float64s  # (n,), 1 if the classifier is right
-    # (n,), the scores of these rows, which estimate the probability that the classifier is right
-    scores: Float64s
-    frame_scores: Float64s  # (m,), scores of rows that stand for all rows that could be drawn
-    drawable: Booleans  # (N,), for each target row whether it could have been drawn
+    A score is an estimate of the probability that the classifier is right on a row.
+    """
+
+    draw: Draw  # the n labelled rows
+    right: Float64s  # (n,), 1 if the classifier is right on a labelled row, else 0
+    scores: Float64s  # (n,), scores of the labelled rows
+    frame_scores: Float64s  # (m,), scores of a sample of all rows that could be drawn
+    drawable: Booleans  # (N,), whether each target row could have been drawn
 
     @property
     def is_random(self) -> bool:
@@ -70,7 +71,7 @@ class FileLabels:
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Return accuracy and effective size from the labels of some rows; None without labels."""
+        """Return accuracy and effective size from the labels among these rows; None without any."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -87,11 +88,10 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def weighted(self, rows: Rows) -> PeriodLabels | None:
-        """Return accuracy and effective size from the labels of some rows and their weights only.
+        """Return the weighted accuracy of the labelled rows among these rows; None without any.
 
-        A row with the largest weight in the file counts as one random row. Rows with smaller
-        weights count less. The interval at any time is valid only if no row counts as more than one
-        row.
+        A row with the largest weight in the file counts as one row, and other rows count less. An
+        interval that is valid after every period needs this: no row may count as more than one row.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
@@ -111,7 +111,7 @@ class FileLabels:
         classes: Sequence[str],
         costs: Float64s | None,
     ) -> tuple[MetricEstimate, ...]:
-        """Estimate metrics on some rows, of which at least one has a label."""
+        """Estimate metrics on these rows. At least one of them must have a label."""
         draw = self.draw
         inside, frame = np.isin(draw.rows, rows), np.isin(draw.frame, rows)
         population, labelled = int(self.drawable[rows].sum()), int(inside.sum())
@@ -142,7 +142,7 @@ class FileLabels:
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the rows of a file that covcal pick drew and a person labelled, or None."""
+    """Return the rows of a file that `covcal pick` drew and a person labelled, or None."""
     return _of_draw(file, labelled_draw(file), seed)
 
 
@@ -158,8 +158,8 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
     """Return rows of a file, ascending, with late labels.
 
-    If ``covcal pick`` drew all these rows, the probabilities of the draw are used, together with
-    other labels of drawn rows. Otherwise the rows count as random rows of their period.
+    If ``covcal pick`` drew all these rows, the probabilities of the draw are used, and labels that
+    other drawn rows have count too. Otherwise the rows count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
@@ -206,7 +206,7 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
 
 
 def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabels | None:
-    """Add the labels of two parts of the rows, as labels of random rows of both parts."""
+    """Add the labels of two parts of a period, as if all labelled rows were random rows of it."""
     if first is None or second is None:
         return first or second
     size = first.size + second.size
@@ -217,8 +217,8 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
     """Return the accuracy and effective size of a period that consists of several parts.
 
-    Each part has a number of rows, and an accuracy and effective size. It counts in proportion to
-    its rows. A part without labels is left out.
+    `parts` has the number of rows and the labels of each part. A part counts in proportion to its
+    number of rows. Parts without labels are left out.
     """
     labelled = [(rows, labels) for rows, labels in parts if labels is not None]
     if not labelled:
@@ -226,7 +226,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
     shares = np.array([rows for rows, _ in labelled]) / sum(rows for rows, _ in labelled)
     accuracies = np.array([labels.accuracy for _, labels in labelled])
     sizes = np.array([labels.size for _, labels in labelled])
-    # The variance of a share, with one right and one wrong label added, so that it is never 0.
+    # One right and one wrong label are added, because the variance of a share of 0 or 1 is 0.
     smoothed = (accuracies * sizes + 1) / (sizes + 2)
     variance = float(shares**2 @ (smoothed * (1 - smoothed) / sizes))
     accuracy = float(shares @ accuracies)
@@ -240,12 +240,12 @@ class Pool:
     """The gap from the labels of several periods together."""
 
     gap: Gap
-    labels: int
-    first: str  # the first and the last labelled period
+    labels: int  # number of labels
+    first: str  # name of the first labelled period
     last: str
 
     def accuracy(self, confidence: float) -> PeriodAccuracy:
-        """Return the accuracy of a period that has this mean confidence."""
+        """Return the mean confidence of a period minus the gap, which is its accuracy."""
         value, low, high = (
             float(np.clip(confidence - gap, 0, 1))
             for gap in (self.gap.value, self.gap.high, self.gap.low)
@@ -256,7 +256,7 @@ class Pool:
 
 
 def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) -> Pool | None:
-    """Return the gap from the labels of the periods from `start` on, or None."""
+    """Return the gap from the labels of the periods from `start` on; None without labels."""
     labelled = [
         (entry, entry.labels, place)
         for place, entry in enumerate(entries)
@@ -282,12 +282,11 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
 
 @dataclass(frozen=True)
 class Pools:
-    """The gap from the labels from each start on. All intervals are right together."""
+    """Several pools, with one gap per pool. All intervals are right together."""
 
-    starts: Sequence[int]  # indexes of the labelled periods at which a pool begins
+    starts: Sequence[int]  # for each pool, the index of the labelled period at which it begins
     gaps: Sequence[Gap]
-    # index of the longest pool whose interval overlaps the intervals of all shorter pools
-    chosen: int
+    chosen: int  # the longest pool whose interval overlaps the intervals of all shorter pools
 
 
 def spent(k: Integers, error: float = ERROR) -> Float64s:
@@ -304,12 +303,12 @@ def pools(
     expected: float | None = None,
     error: float = ERROR,
 ) -> Pools | None:
-    """Return the gap from the labels of periods, for every start of a pool; None without any.
+    """Return a pool for each of the `starts`, with the gap from its labels; None without starts.
 
-    - `sizes`, `accuracies`, `confidences`, (n,): n*, A and mean confidence of the labelled periods,
-      in the order of time.
-    - `starts`: indexes of labelled periods; if there are too many, only the last are used.
-    - `expected`: the accuracy that was expected before any label was known. Default: the mean
+    - `sizes`, `accuracies`, `confidences`, (n,): effective size n*, accuracy A and mean confidence
+      of each labelled period, in the order of time.
+    - `starts`: indexes of labelled periods; only the last 100 are used.
+    - `expected`: the accuracy that was expected before any label was known; by default the mean
       confidence.
     - `error`: the probability that any interval is ever wrong.
     """
@@ -329,7 +328,7 @@ def pools(
     )
     ends = confidence - accuracy, confidence - highs, confidence - lows
     gaps = [Gap(*gap) for gap in zip(*(end.tolist() for end in ends), strict=True)]
-    # the first start whose interval overlaps the intervals of all later starts
+    # Choose the first start whose interval overlaps the intervals of all later starts.
     highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
     lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
     chosen = next(
@@ -343,17 +342,16 @@ _REMEDY = "give a CSV with the columns id and label"
 
 @dataclass
 class LateLabels:
-    """The lines of a CSV with labels, and the periods to which they were joined."""
+    """The lines of a CSV with labels, and the periods to which these labels were joined."""
 
     path: Path
     ids: AnyArray  # (m,), UTF-8 bytes
-    texts: AnyArray  # (m,), class names or numbers
+    texts: AnyArray  # (m,), names or numbers of classes
     periods: AnyArray | None  # (m,), the column ``period``, or None
-    # the period of each line that was joined
-    joined: dict[int, str] = field(default_factory=dict)
+    joined: dict[int, str] = field(default_factory=dict)  # the period of each line, by line number
 
     def of_rows(self, file: FeatureFile, period: str, rows: Rows) -> tuple[Rows, Labels]:
-        """Return the rows of a period whose label is here, ascending, and their labels.
+        """Return the rows of a period, ascending, that have a label in the CSV, and their labels.
 
         Raises
         ------
@@ -383,7 +381,7 @@ class LateLabels:
 
     @property
     def notes(self) -> list[str]:
-        """Return a note if some lines belong to no period."""
+        """Return a note if some lines of the CSV belong to no watched period."""
         missing = sorted(set(range(len(self.ids))) - set(self.joined))
         if not missing:
             return []
@@ -393,12 +391,12 @@ class LateLabels:
         ]
 
     def require_any(self) -> None:
-        """Refuse a CSV of which no line belongs to a period."""
+        """Raise a CovcalError if no line of the CSV belongs to a watched period."""
         if not self.joined:
             raise CovcalError(
                 f"{self.path}: none of its ids is in a watched period (the first is "
-                f"{self._id(0)}): write the ids that covcal extract wrote, or give the files of "
-                "those periods to watch"
+                f"{self._id(0)}): use the ids in the files that covcal extract wrote, and give "
+                "these files to covcal watch"
             )
 
     def _id(self, line: int) -> str:

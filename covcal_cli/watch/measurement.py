@@ -11,9 +11,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError
-from covcal_cli.estimators.inputs import (
-    MAX_VALUES,
-)
+from covcal_cli.estimators.inputs import MAX_VALUES
 from covcal_cli.estimators.metrics import COST, MetricEstimate, Wanted, has_metrics, wanted_again
 from covcal_cli.files import as_word
 from covcal_cli.forecast import ScaledLogits, scaled_logits
@@ -58,15 +56,15 @@ from covcal_cli.watch.sketches import (
     squared_distance,
 )
 
-# The most rows of a period that are read. More would hardly help, because the calibration's own
-# rows then cause most of the noise.
+# At most this many rows of a period are read.
+# More rows would hardly help, because most noise comes from the calibration's own rows.
 _MOST_ROWS = 20_000
 _LEAST_ROWS = 2  # with fewer rows, means and covariances are not computed
 
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration, and all data that periods are compared with."""
+    """A calibration, and all data with which periods are compared."""
 
     calibration: Calibration
     document: Path
@@ -76,11 +74,11 @@ class Standard:
     networks: Path | None
     allow_other_preprocessing: bool
     notes: tuple[str, ...] = ()
-    is_new: bool = False  # whether the reference data are not in a file yet
+    is_new: bool = False  # whether the reference data must still be written to a file
     segments: Segments | None = None  # the segments of periods, if the user asked for them
     decision: WatchedDecision | None = None
     metrics: Sequence[Wanted] = ()  # metrics to estimate for every period
-    costs: Float64s | None = None  # (K, K), by true and predicted class, for the cost of periods
+    costs: Float64s | None = None  # (K, K), cost of a row by its true and its predicted class
 
 
 def standard_of(
@@ -93,8 +91,8 @@ def standard_of(
 ) -> Standard:
     """Return a calibration with its reference data, which are made if they are missing.
 
-    The features file of the calibration is opened only if it is in the calibration's folder, or if
-    the user `named` it.
+    The features file of the calibration is opened only if it is in the folder of the calibration,
+    or is one of the files that the user `named`.
 
     Raises
     ------
@@ -123,7 +121,7 @@ def standard_of(
 def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) -> Standard:
     """Write new reference data to their file, and call `wrote` with its path.
 
-    If this fails, only this watch can use them; a note says so.
+    If this fails, a note says that the reference data are not saved.
     """
     if not standard.is_new:
         return standard
@@ -148,7 +146,7 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
     CovcalError
         If the file is missing or has changed.
     TooFewRowsError
-        If it has too few labelled source validation rows.
+        If the features file has fewer than 2 labelled source validation rows.
     """
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
@@ -181,7 +179,7 @@ class Source:
     path: Path
     name: str  # the name of the period, if the file is a single period
     by: str | None  # the column of dates by which the file is cut
-    every: str
+    every: str  # length of a period
     uses_labels: bool = False  # whether labels in the file are used
 
     @property
@@ -192,11 +190,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A period that was measured, and the period of this name in the history, if there is one."""
+    """A measured period, and how it differs from the period of the same name in the history."""
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
-    is_of_decision: bool = False  # whether the watched decision was made on the file of this period
+    is_of_decision: bool = False  # whether the decision was made on the file of this period
 
 
 def measurements(
@@ -204,8 +202,8 @@ def measurements(
 ) -> Iterator[Measurement]:
     """Measure and yield every period of a file.
 
-    If the history already has a period with the same rows, only its labels are read. A period has
-    "grown" if its first rows are the rows in the history.
+    If the history already has the period with the same rows, only labels are read. The state of a
+    period is "grown" if its first rows are the rows of this period in the history.
 
     Raises
     ------
@@ -278,7 +276,7 @@ def _with_accepted(
     standard: Standard,
     labels: FileLabels | None,
 ) -> Measured:
-    """Add to a period the numbers of the rows that the watched decision accepts."""
+    """Add to a period the number and the error of the rows that the watched decision accepts."""
     decision = standard.decision
     if decision is None:
         return entry
@@ -289,8 +287,7 @@ def _with_accepted(
     if is_recorded and of_rows is None:
         return entry
     accepted = accepted_rows(target, cut.rows, scaled, decision)
-    # An earlier watch without this decision may have read some of these labels, so all are counted
-    # again.
+    # Count all labels again: an earlier watch without this decision may have read some of them.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
@@ -303,10 +300,10 @@ def _with_accepted(
 def _with_metrics(
     entry: Measured, target: Domain, cut: Cut, standard: Standard, labels: FileLabels | None
 ) -> Measured:
-    """Add metrics to a period: from `labels` if there are new labels, else estimated.
+    """Add metrics to a period: from `labels` if there are any, else estimated.
 
-    Metrics that the history already has are not estimated again, except the cost, because the
-    costs may have changed.
+    Metrics that the history already has are not estimated again. The cost is estimated again,
+    because the user may have changed the costs.
     """
     classes, costs = standard.calibration.classes, standard.costs
     wanted = tuple(dict.fromkeys([*standard.metrics, *wanted_again(entry.metrics, classes)]))
@@ -332,16 +329,16 @@ def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
 
 
 def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
-    """Return the calibration with the segments of a column.
+    """Return the standard with the segments of a column.
 
-    A note says if the calibration's features file is missing, or lacks the column.
+    A note tells the user if the calibration's features file is missing, or lacks the column.
     """
     calibration, notes = standard.calibration, standard.notes
     segments = segments_by(column, tolerance, level, calibration, standard.reference)
     if not segments.sketches:
         notes += (
-            "segments are judged by labels only, and their drift is not shown. Drift needs the "
-            f"file of the calibration, {calibration.inputs[0].path}, with the column {column}",
+            "segments are judged by labels only, and their drift is not shown. Drift needs "
+            f"{calibration.inputs[0].path}, the file of the calibration, with the column {column}",
         )
     return replace(standard, notes=notes, segments=segments)
 
@@ -413,10 +410,9 @@ def _mean(shares_of_rows: Float64s) -> float:
 
 
 def joined(first: Measured, second: Measured) -> Measured:
-    """Return one period from two parts that are in two files.
+    """Join two parts of a period that are in two files.
 
-    Means and signals are computed over all rows. The estimate and the distances between domains are
-    means of both parts.
+    Numbers of the period are means over the two parts, which count in proportion to their rows.
     """
     rows = np.array([first.rows, second.rows], dtype=np.float64)
 
@@ -461,7 +457,7 @@ def joined(first: Measured, second: Measured) -> Measured:
             if name in second.variances
         },
         signal_rows=first.signal_rows + second.signal_rows,
-        # a column's distribution over all rows cannot be computed from its distributions in parts
+        # Drift, metrics and segments of all rows cannot be computed from those of the parts.
         columns=(),
         metrics=(),
         segments=(),
@@ -470,7 +466,7 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Add the accepted rows of two parts; None unless the same decision accepted them."""
+    """Add the accepted rows of two parts. Return None if two decisions accepted them."""
     one, other = first.accepted, second.accepted
     if one is None or other is None or one.decision != other.decision:
         return None
@@ -495,7 +491,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the rows' coordinates, shape (m, p); None if the file has no features."""
+    """Return the coordinates of rows, shape (m, p); None if they need features and have none."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
@@ -505,11 +501,11 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 def distances(
     reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return how far a period is from source and target: two AUCs, and the effective source rows.
+    """Return the AUC from source to period, the AUC from target to period, and effective rows.
 
-    An AUC belongs to the best classifier between two domains. For normal domains with equal
-    covariance and squared Mahalanobis distance d2, the AUC is Phi(sqrt(d2 / 2)). The share of
-    effective rows after importance weighting is exp(-d2).
+    The AUC is that of the best classifier which separates the two domains. For normal domains with
+    equal covariance and squared Mahalanobis distance d2, the AUC is Phi(sqrt(d2 / 2)). After
+    importance weighting, the effective share of the source rows is exp(-d2).
     """
     if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None
@@ -527,10 +523,9 @@ def _auc(squared: float) -> float:
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield the position of the rows among the reference rows, signal by signal.
+    """Yield the name of each signal, the difference of mean ranks, and the variance of the ranks.
 
-    The position is the mean rank of the rows minus the mean rank of the reference rows. The
-    variance of the ranks is returned too.
+    The difference is the mean rank of the given rows minus the mean rank of the reference rows.
 
     Parameters
     ----------
@@ -541,7 +536,7 @@ def signals_of(
     confidence : ndarray of shape (n,)
         The calibrated confidence in the predicted classes.
     compared : ndarray of shape (n, p), optional
-        The coordinates of the rows, if there are any.
+        The coordinates of the rows. Without them, signals about coordinates are left out.
     """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}
@@ -554,6 +549,6 @@ def signals_of(
         if signal.axis is not None and compared is not None:
             values[signal.name] = compared[:, signal.axis]
         if signal.name in values:
-            # the order of rows does not matter here, and sorted values are found much faster
+            # Sorted values are ranked much faster, and the order of rows does not matter here.
             ranks = signal.ranks(np.sort(values[signal.name]))
             yield signal.name, float(ranks.mean()) - signal.mean, float(ranks.var())

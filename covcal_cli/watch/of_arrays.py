@@ -1,7 +1,7 @@
 """Watch periods whose logits are in memory, with ``covcal.Watch``.
 
-Each period becomes a features file in memory, which the functions of ``covcal watch`` measure and
-judge. So numbers and verdicts are the same as with the command.
+Each period becomes a features file in memory. The functions of ``covcal watch`` measure and judge
+this file, so numbers and verdicts are the same as with the command.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from covcal_cli.watch.segments import segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
-# stands for the file that a period or calibration in memory does not have
+# This path stands in places where a period or calibration from a file has its file.
 _IN_MEMORY = Path("the arrays")
 
 
@@ -51,31 +51,32 @@ class Watch:
     calibration : path or Calibrator
         A cal.json, with its reference data or its features file beside it; or a fitted calibrator.
     source_logits, source_labels, target_logits : arrays, optional
-        Needed if `calibration` is a calibrator: the arrays that it was fitted on. Later rows are
-        compared with them.
+        The arrays on which the calibrator was fitted, with which later rows are compared. Leave
+        these arrays out for a cal.json.
     target_columns, source_columns : data frames or dicts of arrays, optional
-        Other columns of these rows. The columns of later rows are compared with the target's
-        columns. `segment` also needs the source's columns, to estimate the accuracy of each
-        segment.
+        Other columns of the source and target rows. The columns of later rows are compared with
+        those of the target. `segment` needs the source's columns too, to estimate the accuracy of
+        each segment.
     history : path, optional
-        A file of JSON lines, which ``covcal watch --history`` reads and writes too. Without it the
+        A file of JSON lines, which ``covcal watch --history`` reads and writes too. By default, the
         history is kept in memory.
     tolerance : float
         If the mean confidence differs from the accuracy by more than this, the verdict is "off".
     every : str
-        The length of a period: day, week, month, quarter or year. It decides how many periods a
-        year has, and so how strong evidence for an alarm must be.
+        The length of a period: day, week, month, quarter or year. With more periods per year, an
+        alarm needs more evidence.
     false_alarms : float
-        The most false alarms per year. A false alarm says that rows changed, although they did not.
+        The largest allowed number of false alarms per year. A false alarm says that rows changed,
+        although they did not.
     stable : int
         An alarm ends after this many periods without another change; 0 for never.
     segment : str, optional
-        A column, or "predicted". The rows of each of its values are judged separately.
+        A column, or "predicted". Rows with the same value in this column are judged separately.
     metrics : str, optional
-        Metrics to estimate for every period, as for ``--metrics``, such as "f1,recall:fraud".
+        Metrics to estimate for every period, such as "f1,recall:fraud".
     decide : path, optional
-        A decide.json that was made with this cal.json. `promise` of each period then says whether
-        the accepted rows are wrong no more often than promised.
+        A decide.json that was made with this cal.json. The attribute `promise` of each period then
+        says whether the decision keeps its promise about the error of accepted rows.
 
     Attributes
     ----------
@@ -125,7 +126,7 @@ class Watch:
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
         if isinstance(calibration, Calibrator):
             if decide is not None:
-                raise ArgumentError("decide needs the cal.json that the decision was made with")
+                raise ArgumentError("decide needs the cal.json with which the decision was made")
             columns = source_columns, target_columns
             self._standard = _standard_of_arrays(
                 calibration,
@@ -197,8 +198,8 @@ class Watch:
             The class names or class numbers of rows that somebody labelled; None or NaN for other
             rows. The labelled rows are assumed to be a random part of the period.
         columns : data frame or dict of arrays, optional
-            Other columns of the rows, numbers or categories, whose drift is measured. By default
-            the columns of `logits` that are not classes.
+            Other columns of the rows, numbers or categories, whose drift is measured. By default,
+            these are the columns of `logits` that are not classes.
         join : bool
             Whether to add the rows to a period that is in the history already.
         force : bool
@@ -208,12 +209,12 @@ class Watch:
         -------
         Period
             ``verdict`` is "holds", "off" or "not known"; ``answer`` and ``change`` are sentences.
-            ``drifts`` has the columns that have drifted, and ``measured.metrics`` the metrics.
+            ``drifts`` has the columns that drifted, and ``measured.metrics`` has the metrics.
 
         Raises
         ------
         CovcalError
-            If arrays do not fit the calibration, or the period is in the history with other rows.
+            If arrays do not fit the calibration, or the history has the period with other rows.
         """
         if not period.strip():
             raise ArgumentError("period must be a name, such as 2026-11-29")
@@ -252,7 +253,7 @@ class Watch:
         return next(line for line in reversed(reported) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:
-        """Return the logits, and the columns of a data frame that are not classes."""
+        """Return the logits, and the columns of a data frame that do not belong to classes."""
         names = list(self._standard.calibration.classes)
         calibrator = self._calibrator
         if calibrator is not None:
@@ -300,7 +301,7 @@ def _features(features: Any, n: int) -> AnyArray:
 
 
 def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
-    """Return the columns in the types of a features file: float64, or texts in UTF-8."""
+    """Return the columns as a features file stores them: as float64, or as texts in UTF-8."""
     if columns is None:
         return {}
     if not hasattr(columns, "keys"):
@@ -322,12 +323,12 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 
 
 def _objects(values: Any, name: str) -> AnyArray:
-    """Return an array of objects, because NumPy would turn NaN among texts into a text."""
+    """Return an array of objects. NumPy would turn NaN among texts into the text "nan"."""
     return array_of(np.array(values, dtype=object) if isinstance(values, list) else values, name)
 
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
-    """Return objects as numbers if all are numbers, else as texts. A missing value is NaN or ""."""
+    """Return objects as numbers if all are numbers, else as texts. Missing values are NaN or ""."""
     present = [not _is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)
@@ -341,7 +342,7 @@ def _is_missing(value: Any) -> bool:
     """Return whether a value is None, NaN, or pandas's NA or NaT."""
     try:
         return value is None or bool(value != value)
-    except TypeError:  # pandas's NA has no truth value
+    except TypeError:  # NA of pandas has no truth value
         return True
 
 
@@ -350,7 +351,8 @@ def _standard_of_file(document: Path) -> Standard:
     calibration = read_calibration(document)
     if calibration.scaling.reads_aligned or calibration.reading.get("tail") == ONE_CONFIDENCE:
         raise ArgumentError(
-            f"{document} needs more than logits: extract the later rows, and run covcal watch"
+            f"the calibration {document} needs more than logits: extract the later rows, and run "
+            "covcal watch"
         )
     standard = standard_of(calibration, document, None, named=[], allow_other_preprocessing=False)
     return with_written_reference(standard, lambda _: None)
@@ -365,11 +367,11 @@ def _standard_of_arrays(
     segment: str | None,
     settings: WatchSettings,
 ) -> Standard:
-    """Return a fitted calibrator with reference data from its arrays."""
+    """Return a fitted calibrator with reference data from the arrays on which it was fitted."""
     if source_logits is None or source_labels is None:
         raise ArgumentError(
             "the Calibrator keeps no arrays: give the source_logits, source_labels and "
-            "target_logits that it was fitted on"
+            "target_logits on which it was fitted"
         )
     source = calibrator.rows(source_logits)
     target = source[:0] if target_logits is None else calibrator.rows(target_logits)

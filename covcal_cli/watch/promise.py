@@ -1,16 +1,16 @@
 """Test whether at most a share A of the accepted rows is wrong, as a decision promised.
 
 The labels of accepted rows are added over periods. You may look at the intervals after every period
-(`watch.labels.pools`). A pool contains the labelled periods from some period on. The intervals of
+(`watch.labels.pools`). A pool contains all labelled periods from some period on. The intervals of
 all pools are right together with probability 95 %. The promise is called broken if the interval of
-any pool is above A. If a decision keeps its promise, it is called broken with a probability of at
-most 5 %, however long you watch. The promise holds so far if the pool that is used (the longest one
-without a change) has an interval up to A or below.
+any pool is above A. If a decision keeps its promise, the promise is called broken with a
+probability of at most 5 %, however long you watch. The promise holds so far if the interval of the
+longest pool without a change ends at A or below.
 
 A random row counts as one row. If rows have different weights w, a row counts as u = w / max w
-rows, at most one. The test is still valid, for this reason. Let L be the likelihood ratio of one
-row. L is linear in r, which is 1 if the row is wrong, else 0. Then L^u <= 1 + u (L - 1)
-(Bernoulli's inequality). If the weighted share of wrong rows is A, the right side has mean 1.
+rows, which is at most 1. The test is still valid. To see this, let L be the likelihood ratio of one
+row. L is a linear function of the row's error, which is 1 or 0. Bernoulli's inequality says that
+L^u <= 1 + u (L - 1). If the weighted share of wrong rows is A, then 1 + u (L - 1) has mean 1.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.watch.labels import FileLabels, pools, spent
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
-# the numbers of labels that may be suggested
+# The number of labels that is suggested is one of these numbers.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
-_PRIOR = 10.0  # the expected error counts like this many labels
+_PRIOR = 10.0  # the estimated error counts like this many labels
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,11 @@ def watched_decision(path: Path, document: Path) -> WatchedDecision:
     Raises
     ------
     CovcalError
-        If it cannot be read, was made with another calibration, or makes no promise.
+        If the file cannot be read, was made with another calibration, or makes no promise.
     """
     decision = read_decision(path, document)
     if decision.error is None:
-        raise CovcalError(
-            f"{path} has no limit of the error to watch: run covcal decide with --error"
-        )
+        raise CovcalError(f"{path} promises no limit of the error: run covcal decide with --error")
     if decision.threshold is None:
         raise CovcalError(
             f"{path} accepts no row, so there is no promise to watch: run covcal decide again"
@@ -86,9 +84,8 @@ def accepted_in_period(
 ) -> Accepted:
     """Measure the accepted rows of a period.
 
-    - `sample`: rows that stand for all rows of the period.
-    - `estimate`: the accuracy of all rows, estimated without labels. Without it, there is no
-      expected error.
+    - `sample`: a random sample of all rows of the period.
+    - `estimate`: the estimated accuracy of all rows. If it is None, no error is expected.
     - `labels`: the labelled rows of the file.
     """
     expected = None
@@ -107,9 +104,9 @@ def accepted_in_period(
 
 
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
-    """Return whether the promise is kept after the last period; None if no decision is watched.
+    """Judge the promise of a decision after the last period; None if no decision is watched.
 
-    Labels count from position `start` on, if they are about the same decision.
+    Only labels of periods from position `start` on count, and only for the same decision.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -150,7 +147,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return about how many more labels decide, if a share `rate` of the rows is wrong."""
+    """Return how many more labels would decide if a share `rate` of these rows is wrong."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

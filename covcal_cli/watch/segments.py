@@ -1,12 +1,12 @@
 """Judge the segments of a period: the rows that have the same value in a kept column.
 
-A segment is compared with the calibration's rows that have the same value. Its accuracy is
-estimated with the source rows of the segment, because the classes of other segments may differ. Its
-drift is measured for the confidence, the predicted class and the kept columns. Intervals from
-labels, and p-values, are corrected for the number of segments.
+A segment is compared with the calibration's rows of the same segment. The accuracy is estimated
+with the source rows of the segment, because other segments may have other class frequencies. The
+drift of the confidence, the predicted class and the kept columns is measured. Intervals from labels
+and p-values are corrected for the number of segments.
 
 If segments are predicted classes, only labels can judge them. The estimators compare how often each
-class is predicted, and within one predicted class there is nothing to compare.
+class is predicted, and all rows of such a segment have the same predicted class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ from covcal_cli.watch.verdict import verdict_on
 
 PREDICTED = "predicted"  # segments are the predicted classes, unless a column has this name
 _MOST_SEGMENTS = 30  # more segments do not fit on one page
-_MOST_ROWS = 20_000  # the most rows of a segment that are read
-_LEAST_SOURCE = 50  # the fewest source rows of a segment for an estimate
+_MOST_ROWS = 20_000  # at most this many rows of a segment are read
+_LEAST_SOURCE = 50  # an estimate needs at least this many source rows of the segment
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,16 @@ class Segments:
 
     column: str
     tolerance: float
-    level: float  # a drift is reported if its p-value is at most this
-    # For each segment, from the calibration's features file: sketches of the confidence, the
-    # predicted class and the kept columns; and the labelled source rows.
+    level: float  # a drift is reported if its p-value is at most this level
+    # For each segment, summaries of the confidence, the predicted class and the kept columns.
     sketches: Mapping[str, Sequence[ColumnSketch]]
-    sources: Mapping[str, SourceRows]
+    sources: Mapping[str, SourceRows]  # for each segment, the labelled source rows
 
 
 def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return the segments of a column, with the calibration's rows if its file is unchanged."""
+    """Return the segments of a column, without rows if the calibration's file has changed."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         return Segments(column, tolerance, level, {}, {})
@@ -68,7 +67,7 @@ def segments_in_file(
     calibration: Calibration,
     reference: Reference,
 ) -> Segments:
-    """Return the segments of a column, with rows from the calibration's open features file."""
+    """Return the segments of a column, with rows of the calibration's open features file."""
     sketches: dict[str, list[ColumnSketch]] = {}
     sources: dict[str, SourceRows] = {}
     classes = calibration.classes
@@ -97,7 +96,7 @@ def segments_of(
     entry: Measured,
     calibration: Calibration,
 ) -> Iterator[SegmentVerdict]:
-    """Yield the verdict on every segment of a period, in the order of their names."""
+    """Yield the verdict on every segment of a period, sorted by the name of the segment."""
     classes = calibration.classes
     parts = _parts(segments.column, target, rows, classes)
     for name, part in parts:
@@ -146,7 +145,7 @@ def segments_of(
 def _parts(
     column: str, domain: Domain, rows: Rows, classes: Sequence[str]
 ) -> list[tuple[str, Rows]]:
-    """Return the names of the segments that occur in some rows, and the rows of each.
+    """Return the name and the rows of each segment that occurs in these rows.
 
     Raises
     ------
@@ -176,7 +175,7 @@ def _predicted(domain: Domain, rows: Rows) -> Integers:
 def _values(
     column: str, domain: Domain, rows: Rows, scaled: ScaledLogits, classes: Sequence[str]
 ) -> dict[str, AnyArray]:
-    """Return the confidence, the predicted class and the kept columns of some rows, by name."""
+    """Return confidence, predicted class and kept columns of these rows, by the column's name."""
     kept = {name: domain.column(name, rows) for name in domain.columns if name != column}
     return kept | {
         CONFIDENCE: calibrated_confidence(domain, rows, scaled),

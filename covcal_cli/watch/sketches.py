@@ -1,13 +1,14 @@
-"""Make the reference data of a calibration, and compute the numbers that `watch` follows.
+"""Make the reference data of a calibration, and compute the numbers that `covcal watch` follows.
 
-A signal is one number per row, such as the confidence. `watch` uses the mean rank of a period's
-rows among the reference rows, minus one half, as in the Mann-Whitney test. With a few dozen rows
-this mean is nearly normally distributed.
+A signal is one number per row, such as the confidence. `covcal watch` uses the mean rank of a
+period's rows among the reference rows, minus one half, as in the Mann-Whitney test. With a few
+dozen rows, this mean rank is nearly normally distributed.
 
-The reference of signals from the classifier's outputs is the target's training and validation rows.
-Two other signals, the density ratio and the aligned logits, were learnt on the target's training
-rows. So their reference is only the target's validation rows: later rows are no training rows. The
-source's training rows are never used, because the classifier was trained on them.
+For signals from the classifier's outputs, the reference rows are the target's training and
+validation rows. The density ratio and the aligned logits were fitted to the target's training rows,
+and later rows are not training rows. So the reference of these signals is only the target's
+validation rows. The source's training rows are never used, because the classifier was trained on
+them.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,7 @@ from covcal_cli.estimators.clusters import (
     places,
     strays,
 )
-from covcal_cli.estimators.inputs import (
-    ESTIMATED,
-    MAX_ROWS,
-)
+from covcal_cli.estimators.inputs import ESTIMATED, MAX_ROWS
 from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import (
     Domain,
@@ -59,22 +57,20 @@ from covcal_cli.watch.reference import (
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data contain no clusters
 _MOST_CLASSES_PLACED = 50  # with more classes, the reference data contain no `ClassPlaces`
-_MOST_CLASSES = 10  # the most classes with a signal of their own
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # the most axes, and the most numbers in all axes together
+_MOST_CLASSES = 10  # at most this many classes have a signal
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # limits of the axes, and of the numbers in all axes
 _ROWS_PER_AXIS = 10
-_RANK_RIDGE = 0.01  # added to the diagonal of the correlations
+_RANK_RIDGE = 0.01  # added to the diagonal of the correlations, which makes the matrix invertible
 _STEPS = 8  # number of iterations that find the axes
-# the fewest rows, and the most numbers, with which domains are compared
+# Domains are compared with at most 10 million numbers, but with at least 1000 rows.
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000
-_MOST_ROWS = 5000  # the most rows from which axes are computed
-# a column counts as constant if its standard deviation is a smaller share of its mean
-_CONSTANT = 1e-7
-# added to the diagonal of a covariance, as a share of the mean variance, so that it can be inverted
-_RIDGE = 1e-3
+_MOST_ROWS = 5000  # axes are computed from at most this many rows
+_CONSTANT = 1e-7  # a column is constant if its standard deviation is below this share of its mean
+_RIDGE = 1e-3  # this share of the mean variance is added to variances, to invert the covariance
 
 
 def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | None:
-    """Return the source and its labelled validation rows; None if they are too few."""
+    """Return the source and its labelled validation rows; None if there are too few rows."""
     source = file.source
     if source is None or source.n_classes < _LEAST_CLASSES:
         return None
@@ -88,20 +84,8 @@ def reference_of(
 ) -> Reference | None:
     """Make the reference data of a calibration from its features file.
 
-    Parameters
-    ----------
-    file : FeatureFile
-    scaled : ScaledLogits
-        The logits that the calibration scales.
-    seed : int
-        Chooses rows if there are too many.
-    calibration_sha256 : str
-        The hash of the calibration's file.
-
-    Returns
-    -------
-    Reference or None
-        None if there are fewer than 2 labelled source validation rows.
+    Return None if there are fewer than 2 labelled source validation rows. If there are too many
+    rows, `seed` draws some of them. `scaled` are the logits that the calibration scales.
     """
     sketched = sketched_rows(file, seed)
     if sketched is None:
@@ -142,7 +126,7 @@ def reference_of(
 
 
 def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
-    """Return the clusters of labelled rows; None if there are too many classes."""
+    """Cluster labelled rows. Return None if there are too many classes."""
     n_classes = logits.shape[1]
     if n_classes > _MOST_CLASSES_CLUSTERED:
         return None
@@ -163,7 +147,7 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return the `ClassPlaces` of rows; None if there are too many classes, or two."""
+    """Return the mean logits of predicted classes; None if there are two classes, or too many."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = places(logits, LEAST_ROWS_OF_CLASS)
@@ -172,7 +156,7 @@ def _places(logits: Floats) -> ClassPlaces | None:
 
 
 def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
-    """Return the rows of the splits; if they are too many, a random part of them."""
+    """Return the rows of the splits, or a random sample if there are too many rows."""
     return domain.drawn(min(MAX_ROWS, most_points(domain, of)), seed, *splits)
 
 
@@ -183,7 +167,7 @@ def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
 
 
 def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Domain, Rows]:
-    """Return the domain and the rows that are the reference, in the calibration's features file."""
+    """Return the domain and the rows of the calibration's file that are the reference rows."""
     domain = file.require_target() if reference.baseline == "target" else file.require_source()
     return domain, _baseline_rows(domain, reference.coordinates.of, seed)
 
@@ -195,7 +179,7 @@ def _signals(
     coordinates: Coordinates,
     seed: int,
 ) -> tuple[tuple[Signal, ...], Packed | None]:
-    """Return all signals, and the matrix that makes the signals of the axes uncorrelated."""
+    """Return all signals, and the matrix that makes the signals about axes uncorrelated."""
     of = coordinates.of
     rows, unseen = _baseline_rows(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
@@ -212,11 +196,11 @@ def _signals(
 
 
 def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:
-    """Return coordinates, with the moments of both domains and the density ratio's direction."""
+    """Fit coordinates to the rows of both domains, with their moments and density ratio."""
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
-    # Equally many rows of both domains, so that neither decides the axes alone.
+    # The same number of rows of both domains, because a larger domain would determine the axes.
     least = min(map(len, clouds))
     equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
     axes = fit_axes(np.concatenate(equal), seed)
@@ -232,18 +216,19 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
 
 
 def watched_classes(predicted: Float64s) -> list[int]:
-    """Return the classes that have a signal: the most frequent of `predicted`, (K,), ascending.
+    """Return the most frequently predicted classes, ascending. Each of them gets a signal.
 
-    With two classes, only one has a signal, because the other margin is its negative.
+    Of two classes, only one gets a signal, because the two margins differ only in their sign.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
 
 
 def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
-    """Return each class's margin: its logit minus the highest other logit, (len(classes), n).
+    """Return the margins of classes, shape (len(classes), n).
 
-    If the logit of a class is -inf, its margin is the lowest finite number.
+    The margin of a class is its logit minus the highest other logit. If the logit of a class is
+    -inf, the margin is the lowest finite number.
     """
     predictions = logits.argmax(axis=1)
     rows = np.arange(len(logits))
@@ -267,7 +252,7 @@ def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> F
 def signal(
     name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
 ) -> Signal:
-    """Return the signal with these values, shape (n,), on the reference rows."""
+    """Summarise the values that a signal has on the n reference rows, shape (n,)."""
     sketch = quantiles(values)
     own_ranks = ranks(sketch.values, values)
     mean, variance = float(own_ranks.mean()), float(own_ranks.var())
@@ -275,9 +260,9 @@ def signal(
 
 
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
-    """Return one signal per axis of coordinates (n, p), and a matrix that decorrelates them.
+    """Return a signal for each axis of coordinates (n, p), and a matrix that decorrelates them.
 
-    The matrix is estimated from the rows, so with few rows only few axes are used. A constant
+    The matrix is estimated from the rows, so fewer axes are used if there are few rows. A constant
     coordinate has no signal.
     """
     most = min(places.shape[1], len(places) // _ROWS_PER_AXIS)
@@ -294,13 +279,13 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
 
 
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the most rows with which domains are compared: fewer if rows are wide."""
+    """Return the largest number of rows to compare domains with. It is smaller for wide rows."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 
 
 def points(domain: Domain, rows: Rows, of: Space) -> Floats:
-    """Return the points of rows, shape (n, d): features, or logits minus the mean of the row.
+    """Return the features of rows, or their logits minus the mean of each row, shape (n, d).
 
     A logit of -inf is replaced by the lowest other logit of its row.
     """
@@ -315,9 +300,9 @@ def points(domain: Domain, rows: Rows, of: Space) -> Floats:
 
 
 def fit_axes(cloud: Floats, seed: int) -> Axes:
-    """Return the leading principal axes of points (n, d), which are standardised first.
+    """Standardise points (n, d), and return their leading principal axes.
 
-    The axes are found by subspace iteration from a random start with a fixed seed.
+    The axes are found by subspace iteration. The start is random with a fixed seed.
     """
     mean, scale = cloud.mean(axis=0, dtype=np.float64), cloud.std(axis=0, dtype=np.float64)
     varies = (scale > _CONSTANT * np.abs(mean)) & (scale > np.finfo(np.float32).tiny)
@@ -349,14 +334,14 @@ def direction(first: Moments, second: Moments) -> Float64s:
 
 
 def squared_distance(first: Moments, second: Moments) -> float:
-    """Return the squared Mahalanobis distance of two domains, minus what chance adds to it."""
+    """Return the squared Mahalanobis distance of two domains, corrected for sampling noise."""
     difference = first.mean.values.astype(np.float64) - second.mean.values
     squared = float(difference @ direction(first, second))
     return max(0.0, squared - len(difference) * (1 / first.rows + 1 / second.rows))
 
 
 def _pooled(first: Moments, second: Moments) -> Float64s:
-    """Return the mean covariance of two domains, made invertible."""
+    """Return the pooled covariance of two domains, with a ridge that makes it invertible."""
     total = max(1, first.rows + second.rows - 2)
     parts = [(part.rows - 1) / total * part.covariance.values for part in (first, second)]
     both: Float64s = np.stack(parts).sum(axis=0, dtype=np.float64)

@@ -1,32 +1,32 @@
 """Judge a period: whether its confidence is right, and whether its rows changed.
 
 These are two questions, because real rows change every week, and most changes leave the confidence
-right. The verdict answers the first: it compares the interval of (mean confidence - accuracy) with
-a tolerance. The alarm answers the second.
+right. The verdict says whether the confidence is right. It compares the interval of the gap (mean
+confidence minus accuracy) with a tolerance. The alarm says whether the rows changed.
 
-**The alarm.** It finds a change at an unknown time, with a guaranteed rate of false alarms. A
-change may have begun in any period j. For every signal and every j, the rows from period j on
-("after") are compared with all rows before it ("before"): the reference, and the earlier periods.
-Let u be the rank of a row among the reference rows, and D the mean rank after minus the mean rank
-before. Let v = var(u) (1 / n_after + 1 / n_before). This includes the sampling noise of the
-reference.
-While nothing changes, D is approximately normal with mean 0 and variance v.
-Suppose that a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood
-ratio of change to no change is
+The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may
+have begun in any period j. For every signal and every j, the rows from period j on ("after") are
+compared with the reference rows and the rows of earlier periods ("before"). Let u be the rank of a
+row among the reference rows, and D the mean rank after minus the mean rank before. Let v be the
+variance of D, var(u) (1 / n_after + 1 / n_before), which includes the sampling noise of the
+reference. While nothing changes, D is approximately normal with mean 0 and variance v. Suppose that
+a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood ratio of
+change to no change is
 
     E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))).
 
-D is a difference, because the true mean of the reference is unknown. Such a test is called
-group-invariant (Perez-Ortiz et al., "E-statistics, group invariance and anytime-valid testing",
-2024). While nothing changes, the mean of E_j is 1. For p uncorrelated differences together, the
-square root becomes a power p/2, and D^2 a sum of squares; the mean is still 1. The average of E_j
-over several taus and signals has mean 1 too, even if the signals are correlated.
+Because the true mean of the reference is unknown, D is a difference of two sample means. Such a
+test is called group-invariant (Perez-Ortiz et al., "E-statistics, group invariance and
+anytime-valid testing", 2024). While nothing changes, the mean of E_j is 1. Several uncorrelated
+differences can be tested together. With p differences, the square root becomes a power of p/2, and
+D^2 becomes a sum of squares; the mean of E_j is still 1. The average of E_j over several values of
+tau and several signals has mean 1 too, even if the signals are correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024). While nothing changes, R minus the number of periods is a martingale. By
 Ville's inequality, the probability that R reaches c within n periods is at most n / c (MATHEMATICS,
 section 12). The alarm is raised if R reaches c = periods per year / allowed false alarms per year.
-Then every year has at most the allowed rate, however often you look at R.
+So the rate of false alarms is at most the allowed rate, however often you look at R.
 """
 
 import math
@@ -52,23 +52,21 @@ from covcal_cli.watch.period import (
 )
 from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
-# The sizes tau that are averaged over, in standard deviations of a row's rank.
+# E_j is averaged over these values of tau, in standard deviations of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
-# Only the latest periods can be the start of a change. This makes R smaller, never larger.
+# Only the latest 1000 periods can be the start of a change. Without this limit, R could be larger.
 _MOST_STARTS = 1000
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """The evidence for a change, after the last period."""
+    """The evidence that the rows have changed, after the last period."""
 
     log_evidence: float  # logarithm of R
     log_threshold: float  # logarithm of c
     raised: bool  # whether R is at least c
     start: int  # number of periods before the most likely start of the change
-    # The signal with the strongest evidence. For signals that are tested together, the first of
-    # them.
-    signal: int
+    signal: int  # number of the signal with the strongest evidence, or of the first one on axes
 
 
 def alarm(
@@ -84,22 +82,22 @@ def alarm(
     Parameters
     ----------
     rows, means : ndarrays of shape (t, S) float64
-        For each period and signal: the number of rows, and their mean rank minus that of the
-        reference. If a signal is missing in a period, its number of rows is 0.
+        For each period and signal: the number of rows, and the mean rank of these rows minus the
+        mean rank of the reference rows. The number of rows of a missing signal is 0.
     reference_rows, variances : ndarrays of shape (S,) float64
         For each signal: the number of reference rows, and the variance of their ranks, above 0.
     threshold : float
-        The c of the module's head, above 1.
+        The number c above 1 that R must reach.
     joint : ndarray of shape (p, p) float64, optional
-        A matrix that makes the last p signals, divided by their standard deviations, uncorrelated.
-        These signals have the same rows, and are tested together, for a change in any direction.
+        A matrix that makes the last p signals uncorrelated, after each signal is divided by its
+        standard deviation. These signals are tested together, for a change in any direction.
     """
     periods = len(rows)
     counts = np.vstack([np.zeros(rows.shape[1]), rows.cumsum(axis=0)])
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # Compare the rows after each start with those before it, where the reference has mean 0.
+    # Compare the rows after each start with the rows before it. The reference has mean 0.
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -109,7 +107,7 @@ def alarm(
     if joint is not None:
         squares = ((standard[:, single:] @ joint.T) ** 2).sum(axis=1, keepdims=True)
         bets = np.hstack([bets, _bets(squares, noise[:, single : single + 1], len(joint))])
-    # A signal without rows after a start is no evidence: its E is 1.
+    # If a signal has no rows after a start, its E is 1, which is no evidence.
     bets = np.where(after[:, : bets.shape[1]] > 0, bets, 0.0)
     by_start = log_mean(list(bets.T))
     best = int(by_start.argmax())
@@ -119,10 +117,9 @@ def alarm(
 
 
 def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
-    """Return log E of p differences, from the squared length of the standardised differences.
+    """Return log E of p standardised differences D, from `squares` = |D|^2 and `noise` = v.
 
-    E is the mean over all sizes tau of (v / (v + tau^2))^(p/2) exp(|D|^2 / 2 * tau^2 / (v (v +
-    tau^2))).
+    E is the mean of (v / (v + tau^2))^(p/2) exp(|D|^2 / 2 * tau^2 / (v (v + tau^2))) over all tau.
     """
     logs = [
         0.5 * p * np.log(noise / (noise + size**2))
@@ -141,12 +138,13 @@ def verdict_on(
 ) -> tuple[Verdict, Gap | None, str]:
     """Return the verdict on a period, the gap between confidence and accuracy, and the reason.
 
-    `pool` is the gap from labels since the rows last changed. Its interval decides. If it is too
-    wide to decide and contains the estimated gap, the estimate decides, as without labels.
+    `pool` is the gap from labels since the rows last changed. The interval of this gap decides. If
+    this interval is too wide and contains the estimated gap, the estimate decides, as without
+    labels.
 
-    Only the middle half of the estimate's range counts, because the whole range is too wide for any
-    verdict. On streams of the half *choose*, labels contradict 10 of 116 verdicts "holds" by the
-    middle half, and no verdict "off".
+    Only the middle half of the estimated range counts, because the whole range is too wide for any
+    verdict. On streams of the half *choose*, labels contradict 10 of 116 verdicts "holds" that use
+    the middle half, and no verdict "off".
     """
     if not entry.rows:
         return "not known", None, "no rows came"
@@ -175,7 +173,7 @@ def verdict_on(
 
 
 def gap_of(confidence: float, accuracy: PeriodAccuracy) -> Gap:
-    """Return the mean confidence minus an accuracy, with its interval."""
+    """Return the mean confidence minus an accuracy, with the interval of this difference."""
     low, high = confidence - accuracy.high, confidence - accuracy.low
     return Gap(min(max(confidence - accuracy.accuracy, low), high), low, high)
 
@@ -188,9 +186,9 @@ def alarm_after(
     *,
     is_own_baseline: bool,
 ) -> RaisedAlarm:
-    """Return the alarm after the last period, and in words what changed.
+    """Return the alarm after the last period, with a description of the change.
 
-    Periods are compared with the reference data; with `is_own_baseline`, with their first period.
+    Periods are compared with the reference data, or, with `is_own_baseline`, with the first period.
     """
     if is_own_baseline:
         found, signal = _alarm_within(entries, reference, threshold)
@@ -215,14 +213,7 @@ def alarm_of(
 ) -> tuple[Alarm, str]:
     """Return the alarm after the last period, and the signal with the strongest evidence.
 
-    Parameters
-    ----------
-    signals : sequence of pairs
-        For each period in order: the rows and signals that `signals_of` returns.
-    reference : Reference
-        The reference data of the calibration.
-    threshold : float
-        The evidence that raises the alarm, `WatchSettings.threshold`.
+    `signals` has, for each period, the number of rows and the difference of each signal.
     """
     # A signal whose reference values are all equal has no ranks to compare.
     moving = [signal for signal in reference.signals if signal.variance > 0]
@@ -243,7 +234,7 @@ def alarm_of(
 def _alarm_within(
     entries: Sequence[Measured], reference: Reference, threshold: float
 ) -> tuple[Alarm, str]:
-    """Return the alarm if periods are compared with the first period."""
+    """Return the alarm that compares later periods with the first period."""
     first, *following = entries
     moving = [
         signal
@@ -272,7 +263,7 @@ def _alarm_within(
 def _table(
     signals: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[Float64s, Float64s]:
-    """Return the rows and the means of signals by period. A missing signal has no rows."""
+    """Return the number of rows and the mean of each signal in each period, both (t, S)."""
     rows = np.zeros((len(signals), len(names)))
     means = np.zeros_like(rows)
     for place, (count, period) in enumerate(signals):
@@ -293,18 +284,9 @@ def _named(signal: Signal, reference: Reference) -> str:
 def change_in_words(
     entries: Sequence[Measured], reference: Reference, classes: Sequence[str], signal: str
 ) -> str:
-    """Return words on how these periods differ from the calibration's rows.
+    """Say how the periods since a change differ from the calibration's rows.
 
-    Parameters
-    ----------
-    entries : sequence of Measured
-        The periods since the change.
-    reference : Reference
-        The reference data of the calibration.
-    classes : sequence of str
-        The names of the classes.
-    signal : str
-        The signal with the strongest evidence.
+    `signal` is the name of the signal with the strongest evidence.
     """
     rows = np.array([entry.rows for entry in entries], dtype=np.float64)
     rows = rows / max(rows.sum(), 1.0)
@@ -329,7 +311,7 @@ def change_in_words(
 
 def _usual(signal: Signal) -> float:
     """Return how often the class of a signal is predicted in the reference rows."""
-    # the class is predicted where its margin is above 0
+    # A class is predicted for the rows in which its margin is above 0.
     return 1 - float(signal.ranks(np.zeros(1))[0])
 
 

@@ -94,7 +94,7 @@ class TestNumbers:
         (sketch,) = watched(folder, file)["periods"]
         one, other = full["measured"].pop("estimate"), sketch["measured"].pop("estimate")
         assert sketch["measured"] == full["measured"]
-        assert other["of"] == "the sketch of the calibration's source rows"
+        assert other["of"] == "the summary of the calibration's source rows"
         assert one["low"] <= other["accuracy"] <= one["high"]
         assert other["low"] <= other["accuracy"] <= other["high"]
 
