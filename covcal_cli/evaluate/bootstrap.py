@@ -1,66 +1,64 @@
 """Compute intervals of metrics, by resampling the rows.
 
-Rows are counted in cells first. A resample draws how many rows each cell has. So ten million rows
-take no more time than a thousand.
+Rows are counted in cells first. A resample draws a number of rows for each cell. So ten million
+rows take no more time than a thousand.
 
 The mean confidence and mean losses have percentile intervals over the resamples. The accuracy has
-Wilson's (1927) interval, because its width is above 0 even if every row is right. The AUROC is a
-share of pairs of rows. The AUROC has Wilson's interval too, with an effective number of rows
+Wilson's (1927) interval, because this interval is wider than 0 even if every row is right. The
+AUROC is a share of pairs of rows. It has Wilson's interval too, with an effective number of rows
 (`ranks_interval`).
 
-**The ECE.** Percentiles would be wrong here. The ECE is a sum of absolute values, so noise can only
-add to it. If a forecaster is calibrated, its true ECE is 0, but all resamples are above 0. So the
-interval contains every true ECE that the data do not reject:
+**The ECE.** Percentiles of resampled ECEs would be wrong. The ECE is a sum of absolute values, so
+noise makes it larger. If a forecaster is calibrated, its true ECE is 0, but all resamples are above
+0. So the interval contains every true ECE that the data do not reject:
 
-- A hypothesis is a gap d_b = confidence - accuracy for every bin. Its true ECE is sum_b n_b/n
-  |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, where n* is multinomial and e_b is
-  the noise of binomial hits.
-- For every true ECE that is tested, there are two hypotheses, which bound how much noise can add.
-  `concentrated` scales the gaps that exceed two standard errors, and sets all others to 0; then
-  noise adds the most. `even` has the same gap in every bin, in the observed direction; then noise
-  adds the least.
+- A hypothesis is a gap d_b = confidence - accuracy for every bin. The true ECE of the hypothesis is
+  sum_b n_b/n |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, where n* is
+  multinomial and e_b is the noise of binomial hits.
+- Two hypotheses are tested for every true ECE. `concentrated` scales the gaps that exceed two
+  standard errors, and sets all other gaps to 0; then noise adds the most to the ECE. `even` has the
+  same gap in every bin, in the observed direction; then noise adds the least to the ECE.
 - A hypothesis is rejected if the observed ECE is further from the median of the simulated ECE* than
-  95 % of the simulations are. A calibrated forecaster has a median simulated ECE. Before the
-  comparison, every ECE below that median is raised to it.
+  95 % of the simulations are. Before this comparison, an ECE is raised to the median simulated ECE
+  of a calibrated forecaster, if it is lower.
 
 The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
-may err with half of the error probability, so both together have the stated level:
+test may err with half of the error probability, so both together have the stated level:
 
-- If labels are drawn with the confidences as probabilities, the ECE is smaller than observed (the
-  consistency resampling of Broecker & Smith 2007).
-- The difference between mean confidence and accuracy is larger than chance explains. The ECE is at
-  least this difference, whatever the bins are (Jensen). The difference is a mean over rows, and has
-  less noise than the ECE. So the lower end of the ECE's interval is at least the lower end of the
-  difference's interval.
+- The first test draws labels with the confidences as probabilities (the consistency resampling of
+  Broecker & Smith 2007). It rejects if the observed ECE is larger than the ECE of these labels.
+- The second test rejects if mean confidence and accuracy differ by more than chance explains. The
+  ECE is at least this difference, whatever the bins are (Jensen). The difference is a mean over
+  rows, and has less noise than the ECE. So the lower end of the ECE's interval is at least the
+  lower end of the difference's interval.
 
-The observed ECE may be above its interval. Then most of the observed ECE is noise. A test checks
-how often intervals contain the true ECE.
+The observed ECE may be above its interval. Then most of the observed ECE is noise. A test of covcal
+checks how often intervals contain the true ECE.
 
 The ECE and its over- and under-confident parts have separate intervals, so a part could seem to be
-larger than the whole. Then intervals are widened until both ends of the ECE's interval are at least
-the same ends of each part's interval. Wider intervals contain the truth more often.
+larger than the ECE. Then intervals are widened until each end of the ECE's interval is at least the
+same end of each part's interval. A wider interval is still right.
 
 At a level close to 1, fewer than five resamples are outside the interval. Then the interval is
 computed at the highest level with five resamples outside, and widened as for a normal distribution.
 
-**Differences.** Two calibrations on the same rows are compared with paired resamples.
+**Differences.** Two calibrations on the same rows are compared with paired resamples. Comparing the
+two intervals is not enough, because chance affects both calibrations in the same way. So rows are
+counted in joint cells, with one cell for each pair of confidences. The time of a resample does not
+depend on the number of rows.
 
-It is not enough to compare their intervals, because chance affects both in the same way. So the two
-confidences of a row are kept together: rows are counted in joint cells: one cell for each pair of
-confidences. The time of a resample does not depend on the number of rows.
-
-- Brier score and log loss: percentiles of the mean difference of the rows' losses. Both are proper
-  scores, so the difference tells which forecast is better.
-- AUROC: a normal interval. Its variance is computed from the placements of each row in both
+- Brier score and log loss have percentiles of the mean difference of the rows' losses. Both are
+  proper scores, so the difference tells which forecast is better.
+- The AUROC has a normal interval. The variance is computed from the placements of each row in both
   rankings (DeLong, DeLong & Clarke-Pearson 1988). Placements are computed from cells of confidence
   with equal width in log odds.
-- ECE: noise adds to both values, and more to the smaller one. So the observed difference is too
-  close to 0, and resampled differences are even closer. The interval therefore contains the
-  percentiles of the resampled differences, and their mirror image at the observed difference (the
-  basic bootstrap interval, Davison & Hinkley 1997, section 5.2). If an error remains, the interval
-  contains 0 too often; a test checks this.
-- Class gap: a sum of absolute values, with the same interval as the ECE. This needs joint cells for
-  every class, so with more than a few hundred classes there is no interval.
+- Noise adds to both ECEs, and adds more to the smaller ECE. So the observed difference of ECEs is
+  too close to 0, and resampled differences are even closer to 0. The interval therefore contains
+  the percentiles of the resampled differences, and their mirror image at the observed difference
+  (the basic bootstrap interval, Davison & Hinkley 1997, section 5.2). A test of covcal checks that
+  the interval contains 0 too often rather than too rarely.
+- The class gap is a sum of absolute values, and has the same interval as the ECE. It needs joint
+  cells for every class, so with more than a few hundred classes there is no interval.
 """
 
 import math
@@ -76,18 +74,18 @@ from covcal_cli.evaluate.ranked import Auroc
 from covcal_cli.maths.odds import quantile, wilson
 
 LEVEL = 0.95
-RESAMPLES = 1000  # usual number of draws
+RESAMPLES = 1000  # usual number of resamples
 Interval = tuple[float, float]
-# Maps gaps to the parts that are summed: absolute values, or only over- or under-confident gaps.
+# Maps gaps to numbers that are summed: absolute values, or only over- or under-confident gaps.
 Part = Callable[[Float64s], Float64s]
 _SIGNIFICANT = 2.0  # a gap is significant if it exceeds this many standard errors
 _GRID = 48  # number of true ECEs that are tested
 _BEYOND = 5.0  # the tested ECEs are at most this many standard errors from the observed ECE
 _LEAST_BEYOND = 5  # at least this many resamples must be outside an interval
-# The most numbers that are drawn for the noise of bins. With many bins there are fewer resamples.
-_MAX_NOISE = 1 << 21
-MAX_DRAWS = 1 << 20  # the most numbers drawn at a time, which limits memory
-_FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000  # numbers of resamples
+_MAX_NOISE = 1 << 21  # at most this many numbers are drawn for the noise of all bins
+MAX_DRAWS = 1 << 20  # at most this many numbers are drawn at a time, which limits memory
+# Each group has at least 100 resamples, and all groups together have about 20 000.
+_FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000
 GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics with intervals for groups of rows
 # The ECE and its parts. All other sums of gaps use absolute values.
 _PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
@@ -101,15 +99,15 @@ def intervals(
     level: float = LEVEL,
     names: Collection[str] | None = None,
 ) -> dict[str, Interval]:
-    """Return the interval of every metric in `names` that has one, by default of all metrics.
+    """Return the interval of each metric in `names`, by default of each metric, if it has one.
 
     The metrics must have been counted with `keep_losses`. A thousand resamples are usual. Equal
-    seeds give equal intervals. `level` is the share of samples whose interval contains the truth.
+    seeds give equal intervals. `level` is the probability that an interval contains the truth.
     """
     if names is None:
         names = metrics.names
     elif not _PARTS.keys().isdisjoint(names):
-        # the intervals of the ECE and its parts must fit together, so all of them are needed
+        # The ECE and its parts are always computed together, so that their intervals fit.
         names = {*names, *(name for name in _PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
@@ -131,7 +129,7 @@ def intervals(
     gaps = {}
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
-        if bins is not None:  # None if there are too many classes
+        if bins is not None:  # with too many classes, there are no bins
             part = _PARTS.get(name, np.abs)
             gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
     return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in _PARTS if n in gaps})
@@ -140,7 +138,7 @@ def intervals(
 def group_interval(
     metric: str, bins: Bins, *, resamples: int, seed: int, level: float = LEVEL
 ) -> Interval:
-    """Return the interval of one of `GROUP_METRICS`, for a group that is not empty."""
+    """Return the interval of a metric in `GROUP_METRICS` for a group with rows."""
     if metric == "accuracy":
         return wilson(bins.mean_accuracy(), bins.n, level)
     part = _PARTS[metric]
@@ -148,7 +146,7 @@ def group_interval(
 
 
 def group_resamples(resamples: int, groups: int) -> int:
-    """Return the number of resamples per group; fewer for many groups, to limit the time."""
+    """Return the number of resamples for each group. It is smaller if there are many groups."""
     return min(resamples, max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups)))
 
 
@@ -157,7 +155,7 @@ def _of_kind(kind: str, names: Collection[str]) -> list[str]:
 
 
 def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
-    """Return the intervals of the ECE and its parts, widened so that no part exceeds the whole."""
+    """Widen the intervals of the ECE and its parts until no part exceeds the ECE."""
     if "ece" not in parts:
         return parts
     least = parts["ece"][0]
@@ -175,18 +173,17 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
 
 
 def resampled_level(level: float, resamples: int) -> float:
-    """Return the level, or the highest level that leaves five resamples outside."""
+    """Return the level, or the highest level at which five resamples are outside the interval."""
     return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
 
 
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return the interval of an area under the ROC curve.
 
-    It is Wilson's interval for an effective number of rows n: a share of n rows has the same
-    variance as the area. This number is at least the number of right rows or of wrong rows,
-    whichever is smaller, because no area has a larger variance than a share of this number of rows
-    (Birnbaum & Klose 1957). So the width is above 0 even if every right row ranks above every wrong
-    row.
+    This is Wilson's interval for an effective number n of rows: a share of n rows has the same
+    variance as the area. Let m be the number of right rows or of wrong rows, whichever is smaller.
+    No area has a larger variance than a share of m rows (Birnbaum & Klose 1957), so n is at least
+    m. So the interval is wider than 0 even if every right row ranks above every wrong row.
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -202,10 +199,10 @@ def mean_interval(
     rng: np.random.Generator,
     level: float = LEVEL,
 ) -> Interval:
-    """Return the percentile interval of a mean. A cell has `counts` rows, all with its value."""
+    """Return the percentile interval of a mean, given the number of rows and the value of cells."""
     n = int(counts.sum())
     counts, values = _coarser(counts, values)
-    size = max(1, MAX_DRAWS // len(counts))  # how many resamples are drawn at a time
+    size = max(1, MAX_DRAWS // len(counts))  # number of resamples that are drawn at a time
     means = [
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
         for start in range(0, resamples, size)
@@ -216,10 +213,9 @@ def mean_interval(
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
-    """Join cells whose values are close, which hardly changes the distribution.
+    """Join cells whose values differ by less than a 32nd of the standard deviation.
 
-    Values within a 32nd of the standard deviation become their mean. The variance falls by less
-    than a thousandth.
+    The value of the joined cell is their mean. The variance falls by less than a thousandth.
     """
     n = counts.sum()
     mean = counts @ values / n
@@ -243,8 +239,8 @@ def ece_interval(
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
     gaps = confidence - bins.hits[filled] / sizes
 
-    # Resample the sizes of the bins, and the noise of each: e_b = n*_b/n (acc_b - acc*_b). Add half
-    # a right and half a wrong row, so that a bin of three right rows has noise too.
+    # Resample the size and the noise of each bin: e_b = n*_b/n (acc_b - acc*_b).
+    # Half a right and half a wrong row are added, so that a bin of right rows has noise too.
     accuracy = (bins.hits[filled] + 0.5) / (sizes + 1)
     errors = np.sqrt(accuracy * (1 - accuracy) / sizes)
     rng = np.random.default_rng(seed)
@@ -252,8 +248,8 @@ def ece_interval(
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # The ECE* of a calibrated forecaster. For a part: significant gaps of the other direction
-    # remain, because noise in such bins does not add to this part.
+    # Simulate the ECE* of a calibrated forecaster.
+    # Significant gaps in the other direction remain, because noise there does not add to this part.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -261,8 +257,8 @@ def ece_interval(
     observed_part = float(part(gaps) @ shares)
     observed = max(0.0, observed_part - cut)
 
-    # Test true ECEs within some standard errors of the observed ECE. Its variance comes from the
-    # labels within bins, and from the sizes of the bins.
+    # Test true ECEs that are within five standard errors of the observed ECE.
+    # The variance of the ECE comes from labels within bins, and from the sizes of the bins.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error
@@ -271,9 +267,8 @@ def ece_interval(
     # The interval contains all hypotheses of both kinds that are not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        # the gaps of the hypothesis whose true ECE is 1
-        unit = direction / float(part(direction) @ shares)
-        size = max(1, MAX_DRAWS // noise.size)  # number of hypotheses at a time
+        unit = direction / float(part(direction) @ shares)  # the hypothesis whose true ECE is 1
+        size = max(1, MAX_DRAWS // noise.size)  # number of hypotheses that are tested at a time
         consistent = np.concatenate(
             [
                 _shares_as_far(
@@ -285,7 +280,7 @@ def ece_interval(
         bounds += _crossings(grid, consistent, 1 - level)
     low, high = (min(bounds), max(bounds)) if bounds else (observed_part, observed_part)
 
-    # The lower end is above 0 only if one of the two tests rejects.
+    # The lower end is above 0 only if one of the two tests rejects that the ECE is 0.
     low, high = stretched((low, high), (low + high) / 2, level, wanted)
     low, high = max(0.0, low), min(1.0, high)
     calibrated_rate = np.where(fixed == 0, confidence, accuracy)
@@ -299,10 +294,10 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether chance explains the observed value: enough draws are at least as large.
+    """Return whether chance explains the observed value, because enough draws are as large.
 
-    Enough means half of the error probability. If there are too few draws to tell, a normal
-    distribution is fitted to the draws.
+    Enough is half of the error probability. If there are too few draws for the wanted level, a
+    normal distribution is fitted to the draws.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
@@ -310,7 +305,7 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
 
 
 def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:
-    """Return mean confidence minus accuracy, and its normal interval."""
+    """Return mean confidence minus accuracy, and the normal interval of this difference."""
     filled = bins.counts > 0
     sizes = bins.counts[filled]
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
@@ -324,8 +319,8 @@ def _mean_gap(
 ) -> tuple[float, float]:
     """Return the mean gap, and half the width of its normal interval.
 
-    Within a bin, the variance is at least as large as for a calibrated forecaster. So it is above 0
-    even without errors.
+    The variance within bins is at least the variance for a calibrated forecaster. So the interval
+    is wider than 0 even if all rows are right.
     """
     mean = float(gaps @ shares)
     accuracy = confidence - gaps
@@ -335,14 +330,14 @@ def _mean_gap(
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:
-    """Set gaps to 0 that do not count in this part."""
+    """Set those gaps to 0 that do not add to this part of the ECE."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
 def _directions(
     gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of both hypotheses, before they are scaled to a true ECE."""
+    """Yield the gaps of both hypotheses, up to a factor that depends on the true ECE."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -357,7 +352,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return the share of each row's draws that are as far from the median as the observation."""
+    """Return the share of draws in each row that are as far from their median as `observed`."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -365,7 +360,7 @@ def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
 
 
 def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
-    """Return the ends of the part of `grid` in which `shares` exceed `least`, interpolated."""
+    """Return the interpolated ends of the range of `grid` in which `shares` exceed `least`."""
     inside = np.flatnonzero(shares > least)
     if len(inside) == 0:
         return []
@@ -380,12 +375,10 @@ def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
 
 
 LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are the mean of a proper score over rows
-# edges of the cells of confidence, with equal width in log odds
+# Edges of the cells of confidence, which have equal width in log odds.
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
-_MAX_CELLS = 1_000_000  # with more joint cells than this, the ECE has no paired difference
-_MAX_CLASS_CELLS = (
-    1 << 17
-)  # the limit of joint cells for the class gap, which counts each class separately
+_MAX_CELLS = 1_000_000  # with more joint cells, the ECE has no paired difference
+_MAX_CLASS_CELLS = 1 << 17  # with more joint cells of all classes, the class gap has none
 
 
 @dataclass(frozen=True)
@@ -396,21 +389,21 @@ class Difference:
     against: str
     metric: str
     value: float
-    low: float  # ends of its interval
+    low: float  # lower end of the interval
     high: float
 
     @property
     def direction(self) -> int:
-        """1 if proved worse, -1 if proved better, 0 if the interval contains 0."""
+        """1 if `calibration` is proved worse, -1 if proved better, 0 if nothing is proved."""
         above = int(self.low > 0) - int(self.high < 0)
         return -above if METRICS[self.metric].better == "higher" else above
 
 
 class PairedRows:
-    """Rows counted by the confidences of two calibrations, block by block.
+    """The counts of rows by their confidences in two calibrations.
 
-    `n_classes` is 1 if the two calibrations predict different labels. Only the metrics in `names`
-    get a difference.
+    `n_classes` is 1 if the two calibrations predict different labels. Only metrics in `names` get a
+    difference.
     """
 
     def __init__(
@@ -423,19 +416,18 @@ class PairedRows:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1
         self._counts = np.zeros((classes, cells), dtype=np.int64)
-        # sums of both confidences, and of right labels
-        self._confidence = np.zeros((2, classes, cells))
+        self._confidence = np.zeros((2, classes, cells))  # sums of the confidence
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # For each calibration: the cell of the confidence, and whether the label is right.
+        # On each axis: the cell of one calibration's confidence, and whether its label is right.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
     def add(
         self, first: ConfidenceBlock, second: ConfidenceBlock, predicted: Labels | None = None
     ) -> None:
-        """Count a block of m rows, with the losses of each row.
+        """Count a block of m rows.
 
-        If `n_classes` is above 1, `predicted` are the labels of both calibrations, shape (m,).
+        If `n_classes` is above 1, `predicted` are the labels that both predict, shape (m,).
         """
         for name, cells in self._losses.items():
             cells.add(second.losses[name] - first.losses[name])
@@ -466,7 +458,7 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return the metrics of the second calibration minus the metrics of the first.
+        """Return the metrics of the second calibration minus those of the first calibration.
 
         `areas` are the AUROCs of both calibrations.
         """
@@ -491,13 +483,13 @@ class PairedRows:
         return differences
 
     def _deviation_of_areas(self) -> float:
-        """Return the standard deviation of the difference of both AUROCs."""
+        """Return the standard deviation of the difference between both AUROCs."""
         first, second = (_influence(self._ranked.sum(axis=1 - axis)) for axis in (0, 1))
         apart = (second - first[:, None]) ** 2
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield each sum of gaps: the rows per joint cell, and the gaps of both calibrations."""
+        """Yield the name of each sum of gaps, the rows of joint cells, and the gaps in both."""
         classes, size = self._counts.shape
         if size == 0:
             return
@@ -514,12 +506,11 @@ class PairedRows:
 class _Side:
     """The gaps of one calibration in every joint cell; each array has shape (cells,)."""
 
-    # the bin or class of the cell; gaps are summed in it before the absolute value is taken
-    place: Integers
-    gaps: Float64s  # mean of confidence minus 1 (right label) or 0 (wrong label)
+    place: Integers  # the bin or class of the cell, in which gaps are summed
+    gaps: Float64s  # mean confidence minus 1 if labels are right, minus 0 if they are wrong
 
     def total(self, drawn: Integers) -> Float64s:
-        """Return n times the metric of each resample, given its rows per cell, (R, cells)."""
+        """Return n times the metric of each resample. `drawn` has its rows per cell, (R, cells)."""
         order = np.argsort(self.place, kind="stable")
         starts = np.flatnonzero(np.diff(self.place[order], prepend=-1))
         sums: Float64s = np.add.reduceat((drawn * self.gaps)[:, order], starts, axis=1)
@@ -530,7 +521,7 @@ class _Side:
 def _filled(
     counts: Integers, confidence: Float64s, places: tuple[Integers, Integers]
 ) -> tuple[Integers, list[_Side]]:
-    """Return the rows of cells that are not empty, and there the gaps of both calibrations."""
+    """Return the number of rows in each cell with rows, and the gaps of both calibrations there."""
     cells = np.flatnonzero(counts)
     rows = counts[cells]
     right = cells // 2 % 2, cells % 2
@@ -548,7 +539,7 @@ def _of_gaps(
     rng: np.random.Generator,
     level: float,
 ) -> tuple[float, Interval]:
-    """Return the difference between two sums of gaps, and its interval."""
+    """Return the difference between two sums of gaps, and the interval of this difference."""
     first, second = sides
     n = int(counts.sum())
 
@@ -556,8 +547,7 @@ def _of_gaps(
         return (second.total(drawn) - first.total(drawn)) / n
 
     value = float(difference(counts[None])[0])
-    # how many resamples are drawn at a time, which limits memory
-    size = max(1, MAX_DRAWS // len(counts))
+    size = max(1, MAX_DRAWS // len(counts))  # number of resamples that are drawn at a time
     drawn = np.concatenate(
         [
             difference(rng.multinomial(n, counts / n, size=min(size, resamples - start)))
@@ -571,12 +561,10 @@ def _of_gaps(
 
 
 def _influence(counts: Integers) -> Float64s:
-    """Return how much a row in each cell contributes to n times the AUROC, minus the mean.
+    """Return the contribution of a row in each cell to n times the AUROC, minus the mean.
 
-    The result has the shape of `counts`.
-
-    `counts` has two numbers of rows for each cell of confidence, from low to high: the wrong rows,
-    then the right rows.
+    `counts` has two numbers for each cell of confidence, from low to high: the number of wrong
+    rows, then the number of right rows. The result has the shape of `counts`.
     """
     wrong, right = counts[::2], counts[1::2]
     below, above = np.cumsum(wrong) - wrong / 2, right.sum() - np.cumsum(right) + right / 2

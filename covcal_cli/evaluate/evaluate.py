@@ -1,7 +1,7 @@
-"""Measure calibrations on labelled target rows. Target test labels are read only here.
+"""Measure calibrations on labelled target rows.
 
-Only this package reads target test labels. Rows whose labels a calibration was fitted to are left
-out.
+Only this package reads target test labels. A row is left out if a calibration was fitted to its
+label.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -76,16 +76,15 @@ class EvaluateSettings:
 
     split: str = "test"  # a split of the target, or "all"
     bins: int = 15  # number of bins of confidence
-    # whose label: the classifier's, or the calibrated forecaster's
+    # Measure the labels of the classifier ("original"), or of the calibrated forecaster ("own").
     predictions: Predictions = "original"
-    by: str | None = None  # a column, "class" or "predicted": also measure each group
+    by: str | None = None  # measure each group too: by a column, "class" or "predicted"
     resamples: int = 0  # number of resamples for intervals; 0 for no intervals
     level: float = LEVEL  # confidence level of the intervals
     seed: int = 0  # seed of the resamples
     metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute; fewer metrics take less time
-    grouped_by: tuple[str, ...] = ()  # more groups to measure, for gates
-    # Accept files whose images were preprocessed differently.
-    allow_other_preprocessing: bool = False
+    grouped_by: tuple[str, ...] = ()  # more groups to measure, because gates need them
+    allow_other_preprocessing: bool = False  # accept a file with other preprocessing of images
 
     def __post_init__(self) -> None:
         require_one_of("split", self.split, (*SPLITS, ALL))
@@ -101,7 +100,7 @@ class EvaluateSettings:
 
     @property
     def groupings(self) -> tuple[str, ...]:
-        """All groups to measure: each column, "class" or "predicted" once."""
+        """The columns by which rows are grouped, without repetition."""
         return tuple(dict.fromkeys(([self.by] if self.by else []) + [*self.grouped_by]))
 
 
@@ -109,7 +108,7 @@ DEFAULTS = EvaluateSettings()
 
 
 class Version(NamedTuple):
-    """A calibration as it is now, or as it was when a baseline was measured."""
+    """A calibration as it is now, or as it was when the baseline was measured."""
 
     name: str
     earlier: bool = False
@@ -138,24 +137,24 @@ def evaluate(
     documents : sequence of str or Path
         The files of the calibrations, in the same order, for metrics.json and messages.
     networks : str or Path, optional
-        The adapted file with the networks, if a method on aligned logits needs it and it has moved.
+        The adapted file with the networks, if a method needs this file and the file has moved.
     earlier : mapping of str to Scaling
-        Earlier versions of calibrations by name, which are measured on the same rows. Ignored
-        without `resamples`.
+        Earlier versions of calibrations by name, which are measured on the same rows. They are
+        measured only if `settings.resamples` is above 0.
     decision : str or Path, optional
-        A decide.json that was made with one of the `documents`; it is measured too.
+        A decide.json that was made with one of the `documents`. The decision is measured too.
     pooled : sequence of str or Path
-        Other files of the same classifier, such as those of earlier nights. The rows of all files
-        are measured together.
+        Other files of the same classifier, such as the files of earlier nights. The rows of all
+        files are measured together.
 
     Raises
     ------
     UnlabelledError
-        If no row of the split has a label, or if it is empty and no target row has a label.
+        If no row of the split has a label, and no target row has a label if the split is empty.
     TooFewRowsError
         If the split is empty, and other splits have labels.
     CovcalError
-        If a calibration does not fit a file, files do not fit together, or there is no such group.
+        If a calibration does not fit a file, files do not fit together, or a column is missing.
     """
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
@@ -171,7 +170,6 @@ def evaluate(
             _versions(one, calibrations, files, networks, earlier, settings) for one in opened
         ]
         versions = versions_of[0]
-        # the decision, and the calibration that it was made with
         decided = None if decision is None else read_decision(decision, *files)
         measured = [
             Input("adapted" if one.is_adapted else "features", one.path, one.sha256())
@@ -183,7 +181,7 @@ def evaluate(
         if decided is not None:
             for entry in measured:
                 require_unseen(decided, entry.path, entry, settings.split)
-        # the rows to measure, and their groups
+        # Choose the rows to measure, and divide them into groups.
         targets = [one.require_target() for one in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
         if any(MARKED in one.handle for one in opened):
@@ -192,7 +190,7 @@ def evaluate(
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
         groupings = groupings_of[0]
-        # each file is read once, for all calibrations
+        # Each file is read once, for all calibrations.
         collector = _Collector(
             versions,
             settings,
@@ -271,7 +269,7 @@ def evaluate(
 
 
 def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
-    """Refuse files whose rows cannot be measured together, because their classifiers differ."""
+    """Raise a CovcalError if two files have different classifiers or the same rows."""
     first, *others = files
     digests = {first.sha256(): first.path}
     for file in others:
@@ -302,7 +300,7 @@ def _versions(
     earlier: Mapping[str, Scaling],
     settings: EvaluateSettings,
 ) -> dict[Version, ScaledLogits]:
-    """Return the calibrations to measure on a file, each with its earlier version."""
+    """Return the calibrations to measure on a file, and earlier versions of them."""
     fitted = scaled_logits(
         file,
         calibrations,
@@ -328,7 +326,7 @@ _FOR_CALIBRATION = (
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
-    """Return the advice which command works without labels."""
+    """Advise the user which command works without labels."""
     if not has_source:  # `estimate` needs the source
         return "extract it together with the source, and run covcal estimate"
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
@@ -336,7 +334,7 @@ def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool)
 
 
 class _Collector:
-    """Counts of one pass over the files: by calibration, pair of calibrations, and group."""
+    """The counts of rows for each calibration, each pair of calibrations, and each group."""
 
     def __init__(
         self,
@@ -351,8 +349,7 @@ class _Collector:
         resamples = settings.resamples
         self._names = {by: grouping.names for by, grouping in groupings.items()}
         self._ranks = "correctness_auroc" in names
-        # If the classifier's own labels are measured, all calibrations have the same predicted
-        # labels.
+        # All calibrations measure the same labels, except the labels of calibrated forecasters.
         self._same_labels = settings.predictions == "original"
         self.metrics = {
             version: MetricsAccumulator(
@@ -403,14 +400,14 @@ class _Collector:
         return block
 
     def add_pairs(self, blocks: Mapping[Version, ConfidenceBlock], predicted: Labels) -> None:
-        """Count the rows of a block for every pair of calibrations that is compared."""
+        """Count a part of a file's rows for every pair of calibrations that is compared."""
         for (after, before), paired in self.pairs.items():
             paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
 
     def groups_by(
         self, by: str | None, settings: EvaluateSettings
     ) -> dict[str, tuple[GroupMetrics, ...]]:
-        """Return the metrics of every group, for each calibration."""
+        """Return the metrics of every group, in the order of the groups, for each calibration."""
         if by is None:
             return {}
         names = self._names[by]
@@ -423,7 +420,7 @@ class _Collector:
     def differences(
         self, results: Mapping[Version, Metrics], settings: EvaluateSettings
     ) -> tuple[Difference, ...]:
-        """Return how calibrations differ from ``none``, and from the first calibration."""
+        """Return how each calibration differs from ``none`` and from the first calibration."""
         return tuple(
             difference
             for (after, before), paired in self.pairs.items()
@@ -440,9 +437,9 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield the pairs to compare. The first of `versions` is ``none``.
+    """Yield each calibration with ``none``, with the first calibration, and with its own past.
 
-    Each calibration is compared with ``none``, the first calibration and its earlier version.
+    The first of `versions` is ``none``.
     """
     every = list(versions)
     now = [version for version in every if not version.earlier]
@@ -453,9 +450,9 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
-    """Return the rows of a split in every file. If there are none, the error says what to do.
+    """Return the rows of a split in every file, or raise an error if no file has any.
 
-    `hint` is the advice which command works without labels.
+    `hint` is the advice of the error.
     """
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
@@ -483,9 +480,9 @@ def _read(
     predictions: Predictions,
     collector: _Collector,
 ) -> int:
-    """Count all labelled rows for every version; return the number of rows without a label.
+    """Count all labelled rows for every calibration. Return the number of rows without a label.
 
-    Each block of logits is read once. All versions use it while it is in the processor's cache.
+    A block of logits is read once, and used for all calibrations while it is in the cache.
     """
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
@@ -497,18 +494,17 @@ def _read(
         if not has_label.all():
             unlabelled += int((~has_label).sum())
             block, labels = block[has_label], labels[has_label]
-        # compute the logits of each forecaster only once
+        # Calibrations with the same forecaster share its logits.
         logits: dict[str, Floats] = {}
         for scaled in versions.values():
             for key, forecaster in scaled.keys.items():
                 if key not in logits:
                     logits[key] = forecaster_logits(target, block, forecaster, scaled.networks)
-        # apply every version to parts that fit in the cache
+        # Apply every calibration to a part that fits in the processor's cache.
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
             top = top_class(parts["original"])
-            # the classifier's labels are the same for all calibrations
             labelled = LabelledRows(top, labels[part])
             counted: dict[Version, ConfidenceBlock] = {}
             for version, scaled in versions.items():
@@ -528,9 +524,9 @@ def _read(
 def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
-    """In every file, separate the rows to which a calibration was fitted from the other rows.
+    """Return, for each file, the rows to measure and the rows to which a calibration was fitted.
 
-    Rows are recognised by their ids, also if a file was extracted again.
+    Rows are recognised by their ids, because a file may have been extracted again.
     """
     fitted = {
         row_id
@@ -560,17 +556,17 @@ def _notes_on_split(split: str) -> list[str]:
     if split == "test":
         return []
     return [
-        "adapt, estimate and calibrate read the target's training and validation rows (without "
-        "labels): on later rows, the metrics may be a little worse"
+        "adapt, estimate and calibrate have read the target's training and validation rows "
+        "(without labels): on later rows, the metrics may be a little worse"
     ]
 
 
 def _notes_on_fitted(
     targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note for each calibration whose labelled rows are not in the file.
+    """Return a note for each calibration of which no labelled row is in the file.
 
-    This is right for other data, but wrong if the file has the same rows under other ids.
+    Then the file has other data, or it has the same rows under other ids, which would be wrong.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -586,9 +582,8 @@ def _notes_on_fitted(
         ):
             document = documents[number] if number < len(documents) else name
             notes.append(
-                f"none of the {len(ids)} rows that {document} was fitted to has its id in "
-                f"{targets[0].path}: if the file has these rows under other ids, they are measured "
-                "too"
+                f"{targets[0].path} has none of the ids of the {len(ids)} rows to which {document} "
+                "was fitted: if the file has these rows under other ids, they are measured too"
             )
     return notes
 
@@ -596,7 +591,7 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note if leaving out the picked rows makes the other rows unrepresentative."""
+    """Return a note if rows were left out that `covcal pick` had drawn with preference."""
     picked = {
         row_id
         for calibration in calibrations.values()
@@ -613,7 +608,7 @@ def _notes_on_left_out(
     ]
 
 
-# Groups of rows: of a true class, of a predicted class, or of a value in a column.
+# Rows are grouped by true class, by predicted class, or by the value in a column.
 
 
 @dataclass(frozen=True)
@@ -621,7 +616,7 @@ class _Grouping:
     """A way to divide rows into groups."""
 
     names: Sequence[str]  # names of the groups, in the order of their numbers
-    # Returns the groups of m rows, given their numbers, true labels and predicted labels.
+    # Maps row numbers, true labels and predicted labels to group numbers, all of shape (m,).
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 
@@ -631,7 +626,7 @@ def _groupings(
     rows: Sequence[Rows],
     classes: Sequence[str],
 ) -> list[dict[str, _Grouping]]:
-    """Return the ways to divide each file's rows into groups, which are the same in all files."""
+    """Return, for each file, how its rows are divided. All files have the same groups."""
     groupings: list[dict[str, _Grouping]] = [{} for _ in targets]
     for by in asked:
         groups = []
@@ -643,7 +638,7 @@ def _groupings(
 
 
 def _grouping(by: str, classes: Sequence[str], groups: ColumnGroups | None) -> _Grouping:
-    """Return the groups of a column, of the true class or of the predicted class."""
+    """Return how rows are divided: by a column, by true class or by predicted class."""
     if groups is not None:
         return _Grouping(groups.names, lambda block, _labels, _predicted: groups.numbers(block))
     if by == BY_CLASS:
@@ -657,7 +652,7 @@ def _with_intervals(
     settings: EvaluateSettings,
     metrics: Sequence[str] = GROUP_METRICS,
 ) -> tuple[GroupMetrics, ...]:
-    """Return every group with the intervals of `metrics`, if intervals were asked for."""
+    """Return the metrics of every group, with intervals of some metrics if there are resamples."""
     groups = counts.result(names)
     if not settings.resamples:
         return groups
@@ -681,7 +676,7 @@ def _with_intervals(
 
 
 def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
-    """Return the groups with their AUROC, which needs right and wrong rows."""
+    """Add the AUROC to the metrics of every group that has right and wrong rows."""
     rankings = [areas(rows).auroc if len(rows) else None for rows in ranks.ranked()]
     return tuple(
         group if ranking is None else replace(group, correctness_auroc=ranking.value)

@@ -47,6 +47,6 @@ def test_a_sketch_decides_as_the_source_rows_do(
     sketched = source_rows(calibration, reference).estimate(logits)
     assert known is not None
     assert sketched is not None
-    assert "sketch" in sketched.of
+    assert "summary" in sketched.of
     assert sketched.accuracy == pytest.approx(known.accuracy, abs=0.03)
     assert sketched.low == pytest.approx(known.low, abs=0.05)
