@@ -1,4 +1,4 @@
-"""Describe any file that covcal wrote in a few lines. The content shows the kind of the file."""
+"""Describe any file that covcal wrote in a few lines."""
 
 import zipfile
 from collections import Counter
@@ -45,10 +45,10 @@ from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import Period, Watched
 from covcal_cli.watch.reference import Reference
 
-Lines = list[tuple[str, str]]  # subject and text of each line
+Lines = list[tuple[str, str]]  # the subject of each line, and its text
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
-# Attributes that other lines show, or that are too long.
+# Attributes that are not shown, because other lines show them or because they are too long.
 _HIDDEN = (
     "schema",
     "complete",
@@ -61,7 +61,7 @@ _HIDDEN = (
 
 
 def describe(path: str | Path) -> str:
-    """Describe a covcal file; raise `CovcalError` if it is damaged or not a covcal file."""
+    """Describe a file by its content. Raises `CovcalError` if it is damaged or not from covcal."""
     path = Path(path)
     require_file(path, remedy=_REMEDY)
     with path.open("rb") as handle:
@@ -87,7 +87,7 @@ def describe(path: str | Path) -> str:
 
 
 def _other_kind(start: bytes, suffix: str) -> str:
-    """Return what a file is that inspect cannot describe, and what to do with it."""
+    """Return the end of an error message: the kind of a file, and what to do with such a file."""
     if start.lower().startswith(b"<!doctype html"):
         return "is a web page: open it in a browser"
     if start.startswith((b"\x89PNG", b"<svg", b"%PDF")):
@@ -181,7 +181,7 @@ def _hdf5_lines(path: Path) -> Lines:
 
 
 def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
-    """Describe a file whose rows have several labels: its rows, and the accuracy of each label."""
+    """Describe the rows of a file with several labels per row, and the accuracy of each label."""
     lines: Lines = []
     for label in labels:
         with one_label(label), FeatureFile(path) as file:
@@ -198,7 +198,7 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
 
 
 def _batches(draw: Draw) -> Lines:
-    """Return a line per batch of covcal pick: how many rows it drew, and how many have a label."""
+    """Return a line per batch of covcal pick, with its numbers of picked and labelled rows."""
     lines = []
     for number, batch in enumerate(draw.batches):
         labelled = int(np.count_nonzero(draw.labelled[draw.batch == number]))
@@ -214,7 +214,7 @@ def _batches(draw: Draw) -> Lines:
 
 
 def _preprocessing(text: object) -> Lines:
-    """Describe the preprocessing of images: each recorded setting, as text instead of JSON."""
+    """Return a line with the recorded settings of the preprocessing of images."""
     try:
         settings = parsed_json(str(text))
     except ValueError:
@@ -256,13 +256,13 @@ def _domain(domain: Domain) -> tuple[str, str]:
     return domain.name, f"{domain.n} rows ({splits}), {labelled}; {widths}"
 
 
-# Models that export wrote. Only their metadata are read; no model is run.
+# Models that export wrote. Only the metadata of a model are read; the model is not run.
 
 _PREFIX = "covcal."
 
 
 def _exported(path: Path) -> dict[str, str]:
-    """Describe the metadata that export wrote into a model. Other models have none."""
+    """Return the metadata that export wrote into a model; empty for any other file."""
     if path.suffix.lower() == ".pt2":
         metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":
@@ -284,7 +284,7 @@ def _of_archive(path: Path) -> dict[str, str]:
 
 
 def _of_onnx(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX model, without reading weights in other files."""
+    """Return the metadata of an ONNX model. Weights in other files are not read."""
     from covcal_cli.classifiers.onnx.file import metadata_of
 
     return metadata_of(path)
@@ -325,7 +325,7 @@ def _of_schema(path: Path, schema: Any) -> Lines:
 
 
 def _model(calibration: Calibration) -> str:
-    """Return the name of the model and the start of its digest; a table has no digest."""
+    """Return the name of the model and the start of its hash, or that there is no model."""
     name, digest = calibration.model["name"], calibration.model["sha256"]
     return f"{name} {digest[:12]}" if digest else f"not named, because a table held its {name}"
 
@@ -355,7 +355,7 @@ def _calibration_lines(path: Path) -> Lines:
 
 
 def _asked_for(calibration: Calibration) -> str:
-    """Return what the user asked for: a method, or labels to fit to."""
+    """Return the method that the user asked for, with its labels."""
     rows = calibration.labelled_rows
     if rows is None or calibration.method == AUTO:
         return calibration.method
@@ -492,7 +492,7 @@ def _watch_lines(path: Path) -> Lines:
 
 
 def _period_lines(periods: Sequence[Period], change: str = "") -> Lines:
-    """Return the number of periods per verdict, and the sentence of the last period."""
+    """Return the number of periods per verdict, and the answer for the last period."""
     counts = Counter(period.verdict for period in periods)
     calibrations = {period.calibration.sha256 for period in periods}
     several = f", with {len(calibrations)} calibrations" if len(calibrations) > 1 else ""

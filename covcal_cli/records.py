@@ -1,18 +1,18 @@
-"""Read and write covcal's JSON documents, as the type annotations of their fields say.
+"""Read and write covcal's JSON documents.
 
-A document is a frozen dataclass with a schema id. Its fields become keys in their order. A field
-with the metadata of `at` becomes a key of an inner object. The last key, ``content_sha256``, is the
-hash of all other keys. A document that is read must pass three checks:
+A document is a frozen dataclass with a schema id. Its fields become keys, in the same order. A
+field with the metadata of `at` becomes a key of an inner object. The last key, ``content_sha256``,
+is the hash of all other keys. A document that is read must pass three checks:
 
 1. The hash must match. So a document that was edited or damaged is refused.
 2. Every value must have the type of its field, and be within its range (`Share`, `Count`, ...).
-3. The values must agree with each other. A record whose values do not agree raises ValueError in
-   ``__post_init__``, for example by `require_ascending`.
+3. The values must agree with each other. ``__post_init__`` of the record raises ValueError if they
+   do not agree, for example if the low end of an interval is above its high end.
 
 Unknown keys are ignored, because a later version may add keys. If a key is removed or gets another
 meaning, the schema id changes. Documents with an unknown schema id are refused.
 
-This module also defines records that several documents contain, and checks of settings.
+This module also defines the records that several kinds of documents contain.
 """
 
 import hashlib
@@ -42,11 +42,11 @@ from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
 DIGEST = "content_sha256"  # the key with the sha256 of all other keys
 _ABSENT = object()
-_ROUNDING = 1e-6  # the furthest that 32-bit rounding can move a mean out of its range
-_LONGEST_JSON = 256 << 20  # the largest JSON file that is read, in bytes
-_DEEPEST_JSON = 64  # the most levels of nested objects and lists
-_MOST_DIGITS = 20  # the most digits of a number; 2^64 has 20
-# The words of messages for each type.
+_ROUNDING = 1e-6  # a mean of 32-bit numbers can be outside its range by this much
+_LONGEST_JSON = 256 << 20  # size of the largest JSON file that is read, in bytes
+_DEEPEST_JSON = 64  # largest number of levels of nested objects and lists
+_MOST_DIGITS = 20  # largest number of digits of a whole number; 2^64 has 20 digits
+# The name of each type in messages.
 _WANTED = {
     str: "a text",
     bool: "true or false",
@@ -57,7 +57,7 @@ _WANTED = {
 }
 
 
-# Ranges of numbers, which annotate fields, as in `accuracy: Share`.
+# Ranges of numbers. A field is annotated with its range, as in `accuracy: Share`.
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Within:
     high: float = math.inf
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError, which names `what`, if the value is outside the range."""
+        """Raise ValueError if the value of `what` is outside the range."""
         if not self.low - _ROUNDING <= value <= self.high + _ROUNDING:
             limits = f"{self.low:g} to {self.high:g}" if self.high < math.inf else f"{self.low:g}"
             reason = f"outside {limits}" if self.high < math.inf else f"below {limits}"
@@ -82,7 +82,7 @@ class Above:
     limit: float
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError, which names `what`, if the value is not above the limit."""
+        """Raise ValueError if the value of `what` is not above the limit."""
         if not value > self.limit:
             raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
 
@@ -92,11 +92,11 @@ Difference = Annotated[float, Within(-1, 1)]  # a difference of two shares
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Above(0)]
 Count = Annotated[int, Within(0)]
-Number = Annotated[int, Within(1)]  # a count of at least one
+Number = Annotated[int, Within(1)]  # a count that is at least 1
 
 
 def require_ascending(**values: float | None) -> None:
-    """Raise ValueError unless the numbers ascend in the order of the arguments. None is skipped."""
+    """Raise ValueError if one of the numbers is smaller than the number before it. Skip None."""
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
@@ -104,7 +104,7 @@ def require_ascending(**values: float | None) -> None:
 
 
 def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
-    """Raise ValueError unless `content` has each name, with a value of its type."""
+    """Raise ValueError if `content` lacks a key of `kinds`, or has a value of another type."""
     values = _checked(dict, content, place)
     for name, kind in kinds.items():
         if name not in values:
@@ -123,7 +123,7 @@ class Input:
     path: Path  # in a document, relative to the document's folder
     sha256: str
     # Whether the path comes from a document and leads out of the document's folder. Such a file is
-    # never opened, because anybody can have written the document.
+    # never opened, because the document may come from somebody else.
     is_outside: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -136,14 +136,14 @@ class Guard:
     """The outcome of one check of a result."""
 
     name: str  # the name of the check, the same in all documents
-    value: float  # finite, like the threshold
-    threshold: float
+    value: float  # the number that the check compares with the threshold; finite
+    threshold: float  # finite
     passed: bool
-    sentence: str  # what was found, and what follows
+    sentence: str  # the finding, and what follows from it
 
 
 class Document:
-    """A record that has a file of its own."""
+    """A record that is written to a file of its own."""
 
     schema: ClassVar[str]
 
@@ -152,7 +152,7 @@ D = TypeVar("D", bound=Document)
 
 
 def at(place: str) -> dict[str, str]:
-    """Return metadata for a field whose place in the JSON is `place`, such as ``"bins.edges"``."""
+    """Return metadata that put a field into the key `place` of JSON, such as ``"bins.edges"``."""
     return {"at": place}
 
 
@@ -183,14 +183,14 @@ def encoded(value: Any, path: Path) -> Any:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the hash of a document without its digest. Order of keys and spaces do not matter."""
+    """Return the hash of a document. Its own hash, spaces and the order of keys do not matter."""
     rest = {name: value for name, value in content.items() if name != DIGEST}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
-    """Return the keys of a document and its hash. Keys without a schema get no hash."""
+    """Return the keys of a document, with its hash. A value without a schema gets no hash."""
     keys = encoded(content, path)
     if "schema" not in keys:
         return keys
@@ -230,11 +230,11 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
 
 
 def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
-    """Return the value of a JSON text that may come from anybody.
+    """Return the value of a JSON text, which need not come from covcal.
 
-    With `names_paths`, texts may contain surrogates, which stand for bytes of paths that are not
-    UTF-8. Raises `ValueError` if the text is not JSON, too long or too deeply nested; if a key
-    occurs twice; or if a number is infinite, NaN or too long.
+    If `names_paths` is true, texts may contain surrogates, because these represent bytes of paths
+    that are not UTF-8. Raises `ValueError` if the text is not JSON, too long or too deeply nested;
+    if a key occurs twice; or if a number is infinite, NaN or too long.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -309,7 +309,7 @@ def _is_unicode(text: str, undecodable: str) -> bool:
 
 
 def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[str, Any]:
-    """Return the object in a JSON file, or an empty object for other JSON values."""
+    """Return the object in a JSON file, or an empty object if the file holds another value."""
     require_file(path, remedy=remedy)
     try:
         content = json_of(path, names_paths=True)
@@ -323,15 +323,15 @@ def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[s
 def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None = None) -> D:
     """Read a document of the type `kind`.
 
-    Keys that are no fields of `kind` are ignored. A field that the file lacks has its default.
-    Messages end with `remedy`, such as ``"make it with covcal calibrate"``, or with `again` if the
-    document is damaged. Raises `CovcalError` if the file is missing or is not JSON; if its schema
-    or its hash is wrong; or if a value has the wrong type, is out of range, or contradicts another
-    value.
+    A field that the file lacks gets its default. Messages end with `remedy`, such as ``"make it
+    with covcal calibrate"``, or with `again` if the document is damaged. Raises `CovcalError` if
+    the file is missing or is not JSON; if its schema or its hash is wrong; or if a value has the
+    wrong type, is out of range, or contradicts another value.
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        # without this check, documents of two labels could be exchanged
+        # Each document has a hash of its own. The hash of the whole file also proves that no two
+        # documents were exchanged.
         if content.get(DIGEST) != digest_of(content):
             fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")
@@ -348,7 +348,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
 
 
 def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the labels of a file with one document per label; else nothing."""
+    """Return the labels of a file that has one document per label; empty for other files."""
     documents = content.get("labels")
     if content.get("schema") != multilabel.SCHEMA or not isinstance(documents, dict):
         return ()
@@ -358,7 +358,7 @@ def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
 def document_of(kind: type[D], content: Any, path: Path) -> D:
     """Return the document in a value that was read from a JSON file at `path`.
 
-    Raises `ValueError` if its schema differs, its digest does not match, or a field is refused.
+    Raises `ValueError` if the schema differs, the hash does not match, or a field is refused.
     """
     schema = _checked(dict, content, "").get("schema")
     if schema != kind.schema:
@@ -372,7 +372,7 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
-    """Return a JSON value in the type `kind`. Errors name its `place`."""
+    """Convert a JSON value to the type `kind`. Errors name the `place` of the value."""
     if kind in _WANTED:
         return kind(_checked(kind, value, place))
     if kind is Any:
@@ -400,7 +400,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         }
     if kind is Path:
         return path.parent / _checked(str, value, place)
-    # A record: read every field at its keys.
+    # The last case is a record: read each of its fields.
     values = {}
     for name, keys, hint, needed in _record(kind):
         entry, where = value, place

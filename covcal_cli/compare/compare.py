@@ -14,8 +14,8 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method does harm on a shift if its metric is worse than that of the better baseline by more than
-# this.
+# A method does harm on a shift if its metric is worse than the metric of the better baseline. Harm
+# is counted for three margins.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -24,8 +24,10 @@ class Entry:
     """The results of one method on one shift, over all seeds."""
 
     temperature: float  # mean over seeds
-    means: Mapping[str, float]  # means over seeds, by metric, without metrics that have no value
-    deviations: Mapping[str, float]  # sample standard deviations over seeds; 0 for a single seed
+    # Means and sample standard deviations over seeds, by metric. A metric that has no value is
+    # left out. The standard deviation of a single seed is 0.
+    means: Mapping[str, float]
+    deviations: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,9 @@ class Coverage:
 
     shifts: int
     error: float  # mean |estimate - truth|
-    held: float  # share of intervals that contain the truth
-    width: float  # mean width of the interval
-    missed: tuple[str, ...]  # shifts whose interval does not contain the truth for most seeds
+    held: float  # share of intervals that contain the true accuracy
+    width: float  # mean width of the intervals
+    missed: tuple[str, ...]  # shifts where most seeds have an interval without the true accuracy
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Comparison:
     records: Mapping[str, tuple[Record, ...]]
 
     def of(self, shifts: Collection[str]) -> "Comparison":
-        """Return the same comparison, for some of the shifts only."""
+        """Return the part of this comparison that is about the named shifts."""
         if set(shifts) >= set(self.records):
             return self
         return replace(self, records={s: r for s, r in self.records.items() if s in shifts})
@@ -65,7 +67,7 @@ class Comparison:
 
     @cached_property
     def shifts(self) -> Mapping[str, Mapping[str, Entry]]:
-        """The results by shift and method, without methods that a run refused."""
+        """The results by shift and method, without methods that a run of the shift refused."""
         return {
             shift: {
                 method: _over_seeds(records, method)
@@ -81,7 +83,7 @@ class Comparison:
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, with the opposite sign if a higher score is better."""
+        """Return the score, with the opposite sign if a higher score is better; None as `score`."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
@@ -91,7 +93,7 @@ class Comparison:
         return {method: loss for method, loss in losses if loss is not None}
 
     def ranks(self, shift: str) -> dict[str, float]:
-        """Return the rank of each method that ran on a shift: 1 is best, ties share the mean."""
+        """Return the rank of each method that ran on a shift. 1 is best; ties get the mean rank."""
         losses = self.losses(shift)
         return {
             method: 1
@@ -124,7 +126,7 @@ class Comparison:
         return tuple(method for method in self.everywhere if method != AUTO)
 
     def mean(self, method: str, metric: str | None = None) -> float:
-        """Return a method's mean over shifts, of the ranking metric or of another metric.
+        """Return a method's mean over shifts of a metric; by default, of the ranking metric.
 
         The method must be in `everywhere`, and the metric must have a value on some shift.
         """
@@ -137,7 +139,7 @@ class Comparison:
         return max(self.shifts, key=lambda shift: self.losses(shift)[method])
 
     def best(self) -> str:
-        """Return the method of `singles` whose mean is best."""
+        """Return the method of `singles` with the best mean over shifts."""
         sign = 1 if self.metric.better == "lower" else -1
         return min(self.singles, key=lambda method: sign * self.mean(method))
 
@@ -162,7 +164,7 @@ class Comparison:
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return a method's loss minus the loss of the better baseline: above 0 if it is worse."""
+        """Return a method's loss minus the loss of the better baseline. Above 0, it is worse."""
         losses = self.losses(shift)
         baselines = [losses[name] for name in BASELINES if name in losses]
         return losses[method] - min(baselines) if method in losses and baselines else None
@@ -176,15 +178,15 @@ class Comparison:
         }
         return tuple(sorted(harms, key=lambda shift: -harms[shift]))
 
-    # The methods that ``auto`` chose, and the estimated accuracy, from the calibrations.
+    # The methods that ``auto`` chose, the checks that failed, and the estimated accuracy.
 
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the methods that were chosen, with their number of seeds, the highest first."""
+        """Return how many seeds chose each method, the most frequent method first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
 
     def failed(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the checks that failed, the most frequent first, each with its number of seeds."""
+        """Return for how many seeds each check failed, the most frequent check first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         names = (g.name for fit in fits if fit is not None for g in fit.guards if not g.passed)
         return dict(Counter(names).most_common())
@@ -199,10 +201,10 @@ class Comparison:
         return accuracy, low, high
 
     def coverage(self, truth: Callable[[Record], float] | None = None) -> Coverage | None:
-        """Return how good the estimates of the accuracy are; None if there are none.
+        """Return how good the estimates of the accuracy are; None without estimates.
 
-        `truth` returns the true accuracy of a run; by default it is the accuracy on the labelled
-        test rows.
+        `truth` returns the true accuracy of a run; by default, the accuracy on the labelled test
+        rows.
         """
         true = truth or _measured_accuracy
         by_shift = {
@@ -269,11 +271,11 @@ def compare(
     Parameters
     ----------
     paths : sequence of str or Path
-        Features files whose target test rows have labels, or adapted files, which are not adapted
-        again. A shift has the name of its file.
+        Features files whose target test rows have labels. An adapted file is not adapted again. A
+        shift has the name of its file.
     folder : str or Path
-        Folder for adapted files and records, which the next call uses again. The folder is made if
-        it does not exist.
+        Folder for adapted files and records, which later calls reuse. The folder is made if it
+        does not exist.
     settings : CompareSettings
     progress : callable, optional
         Called with a `Progress` after each run.
@@ -281,7 +283,7 @@ def compare(
     Raises
     ------
     CovcalError
-        If two files have the same name, or a whole run fails, for example because there are no
+        If two files have the same name, or if a run fails, for example because there are no
         labels. The records of finished runs are kept.
     """
     shifts = _named(paths)
@@ -300,8 +302,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare methods on these runs. Each seed of a shift may have a file of its own.
 
-    A record is named after the file and the seed of its run. So two runs may not have the same file
-    name and the same seed.
+    A record is named after the file and the seed of its run. So two runs with the same seed need
+    files with different names.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():
@@ -321,7 +323,7 @@ def compare_runs(
 
 
 def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
-    """Return the files by the name of their shift."""
+    """Return the files by their names, which are also the names of their shifts."""
     shifts: dict[str, Path] = {}
     for path in map(Path, paths):
         if path.stem in shifts:

@@ -1,8 +1,9 @@
-"""One run of a comparison: adapt a file with one seed, fit every method, and measure them all.
+"""Run one shift of a comparison with one seed: adapt the file, then fit and measure all methods.
 
 Runs are independent of each other, so several can be done at the same time. Adapted files and
-records stay in a folder, and each says what it was made of. So an interrupted comparison continues
-with the first run that has no record. A record of other files, settings or code is not used.
+records stay in a folder. So an interrupted comparison continues with the first run that has no
+record. Each record holds a hash of its file, settings and code, and is used only if this hash is
+still the same.
 """
 
 import hashlib
@@ -44,9 +45,9 @@ from covcal_cli.records import (
     write_document,
 )
 
-# All methods, except those for which the user would have to give class frequencies for each shift.
+# All methods, except methods that need class frequencies, which the user knows for each shift only.
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
-# The methods that do not use the target. All others are compared with these.
+# The methods that do not use the target. All other methods are compared with these baselines.
 BASELINES = (NONE, "temp")
 MAX_SEEDS = 10_000
 # The environment variables that limit how many threads numerical libraries use.
@@ -59,11 +60,11 @@ class CompareSettings:
     """Options of ``covcal compare``."""
 
     methods: tuple[str, ...] = ALL  # methods to fit, besides `BASELINES`
-    seeds: int = 5  # number of seeds: 0, 1, ...; each is used to adapt and to calibrate
+    seeds: int = 5  # number of seeds; each of 0, 1, ... is the seed of adapt and calibrate in a run
     metric: str = "ece"  # the metric by which methods are ranked
     # The settings of adapt. Each run sets its own seed. If None, files are not adapted.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
-    jobs: int = 1  # number of processes at a time
+    jobs: int = 1  # number of processes that work at the same time
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -114,43 +115,40 @@ class Fit:
 
 @dataclass(frozen=True)
 class Duration:
-    """How many seconds a stage took."""
+    """The time that a stage took, in seconds."""
 
     wall: NonNegative
-    cpu: NonNegative  # seconds that the processor worked for this process
+    cpu: NonNegative  # processor time of this process
 
 
 @dataclass(frozen=True)
 class Record(Document):
-    """The result of one run.
-
-    Raises ValueError if metrics are impossible, or the metrics of the classifier itself are
-    missing.
-    """
+    """The result of one run."""
 
     schema: ClassVar[str] = "covcal.compare-run/1"
 
-    key: str  # hash of everything that the numbers depend on
+    key: str  # hash of the file, the settings and the code
     seed: int
     measured: Path  # the file with the labelled rows
     n: Number  # number of labelled target test rows
     metrics: Mapping[str, Mapping[str, float | None]]  # values, by method and then by metric
     fits: Mapping[str, Fit]  # fits, by method; `none` has no fit
-    refused: Mapping[str, str]  # the methods that this file does not allow, each with the reason
-    # Estimates of the accuracy, the combined one first. There may be none.
+    refused: Mapping[str, str]  # the reason for each method that cannot be fitted to this file
+    # Estimates of the accuracy. The first is the combined estimate. Empty if none is possible.
     estimates: tuple[Estimate, ...]
     # Durations of methods, and of the stages of adapt if this run has adapted the file.
     seconds: Mapping[str, Duration]
-    note: str = ""  # why an earlier record was not used; empty in the file
+    note: str = ""  # why an earlier record was not used; never written to the file
 
     def __post_init__(self) -> None:
-        """Check that the metrics are possible."""
+        """Raise ValueError if metrics are impossible, or the metrics of ``none`` are missing."""
         if NONE not in self.metrics:
             raise ValueError(f"metrics has no {NONE}")
         accuracy = self.metrics[NONE].get("accuracy")
         for method, values in self.metrics.items():
             require_possible(f"metrics.{method}", values, self.n)
-            # No method changes a predicted label. The ceilings of a benchmark have no accuracy.
+            # No method changes a predicted label, so all methods have the same accuracy. A
+            # benchmark can add a method without this metric.
             if values.get("accuracy", accuracy) != accuracy:
                 raise ValueError(f"metrics.{method}.accuracy differs from metrics.{NONE}.accuracy")
         names = [estimate.name for estimate in self.estimates]
@@ -187,8 +185,8 @@ def finished(
             yield run, record_of(run, folder, settings)
         return
     with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        # No more runs are submitted than there are processes: a waiting run would start even after
-        # Ctrl-C.
+        # Submit only as many runs as there are processes. A run that waits in the pool would start
+        # even after Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
             for run in islice(left, jobs - len(going)):
@@ -212,7 +210,7 @@ def _one_thread_each() -> Generator[None]:
 
 
 def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
-    """Return the record of one run. If a complete record of this run is on disk, use it.
+    """Return the record of one run: from the folder if it is valid, else from a new run.
 
     Raises `CovcalError` if the file has no labelled target rows, or cannot be adapted.
     """
@@ -242,7 +240,7 @@ def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
 def _adapted(
     run: Run, sha256: str, output: Path, settings: CompareSettings, watch: "Stopwatch"
 ) -> Path:
-    """Return the adapted file of a run. If no method needs adapt, return the run's own file."""
+    """Return the adapted file of a run, or the file of the run if no method needs adapt."""
     useful = any(name == AUTO or METHODS[name].gains_by_adapt for name in settings.fitted)
     if settings.adapt is None or not useful:
         return run.path
@@ -287,8 +285,7 @@ def _measured(
         try:
             fitted[name] = calibrate(
                 path,
-                # Rows that a user labelled are not used to fit, because here labels are only for
-                # measuring.
+                # Fit to no labels of the user, because a comparison uses labels only to measure.
                 CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none"),
             )
         except CovcalError as error:
@@ -332,10 +329,7 @@ def _fit_of(calibration: Calibration) -> Fit:
 
 
 class Stopwatch:
-    """A stopwatch that adds up the time of each stage.
-
-    It can also be called with a `Progress`, whenever a piece of work is done.
-    """
+    """A stopwatch that adds up the time of each stage. It can be used as a progress callback."""
 
     def __init__(self) -> None:
         self.spent: dict[str, Duration] = {}  # time so far, by stage
@@ -354,7 +348,7 @@ class Stopwatch:
         )
 
     def __call__(self, progress: Progress) -> None:
-        """Add the time since the last report to the stage that this report names."""
+        """Add the time since the last call to the stage of a progress report."""
         self.stop(progress.stage)
 
 
@@ -380,7 +374,7 @@ NUMERICAL = (
 
 @cache
 def code_sha256(parts: Sequence[str] = NUMERICAL, folder: Path = PACKAGE) -> str:
-    """Return a hash of modules, and of all modules of packages, in a folder. All must exist."""
+    """Return a hash of the code: of the named modules, and of all modules in named packages."""
     digest = hashlib.sha256()
     for part in parts:
         path = folder / part

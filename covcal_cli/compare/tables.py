@@ -14,17 +14,17 @@ from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import write_text
 from covcal_cli.report.tables import Table, TeX, latex
 
-# If there are more shifts than this, they are the rows of a second table, not columns.
+# If there are more shifts than this, a second table has a row for each shift.
 _WIDE = 8
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of texts: the heads of columns, and rows with a cell for each."""
+    """A table of texts: the heads of its columns, and its rows of cells."""
 
     heads: list[str]
     rows: list[list[str]]
-    texts: tuple[int, ...] = (0,)  # which columns are text; all others are numbers
+    texts: tuple[int, ...] = (0,)  # indices of columns of text; all other columns are numbers
 
 
 def grids(
@@ -33,10 +33,10 @@ def grids(
     """Return the comparison as one table, or as two if there are many shifts.
 
     The table has a row for each method that ran, and a column for each shift. If there are several
-    shifts, more columns show the mean over shifts, the worst score, the mean rank, and on how many
-    shifts the method does harm. A method that did not run on every shift has only the last of these
-    numbers. If there are many shifts, they are the rows of a second table. `bold` marks the best
-    cell.
+    shifts, more columns show the mean over shifts, the worst score, the mean rank, and the number
+    of shifts on which the method does harm. A method that did not run on every shift has no mean,
+    worst score or rank. If there are many shifts, a second table has a row for each shift. `bold`
+    marks the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -88,7 +88,7 @@ def harm_heads(comparison: Comparison) -> list[str]:
 
 
 def caption(comparison: Comparison) -> str:
-    """Return what the numbers, columns and method names of the table mean."""
+    """Return a caption that explains the numbers, the columns and the method names."""
     display = comparison.metric.report or comparison.metric.screen
     name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
@@ -110,7 +110,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def _prefixes(comparison: Comparison) -> str:
-    """Return what the parts of method names mean, and which methods could not run."""
+    """Return sentences that explain the parts of method names, and list methods without a run."""
     parts = {part for method in comparison.ran for part in method.split("+")}
     meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
     used = [meaning for part, meaning in meanings.items() if part in parts]
@@ -120,7 +120,7 @@ def _prefixes(comparison: Comparison) -> str:
 
 
 def of_auto(comparison: Comparison) -> Grid | None:
-    """Return what auto chose on each shift, the estimated accuracy, and the checks that failed.
+    """Return a table of auto's choice on each shift, the estimated accuracy, and failed checks.
 
     None if auto did not run, or if no file allowed an estimate.
     """
@@ -139,9 +139,9 @@ def of_auto(comparison: Comparison) -> Grid | None:
 
 
 def caption_of_auto(comparison: Comparison) -> str:
-    """Return what `of_auto` shows, and how good the estimates are."""
+    """Return a caption for the table of `of_auto`, which says how good the estimates are."""
     coverage = comparison.coverage()
-    text = "Accuracies in percent; the true one is measured on the labelled test rows."
+    text = "Accuracies in percent; the true accuracy is measured on the labelled test rows."
     if coverage is None:
         return text
     return (
@@ -152,7 +152,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names with their number of seeds. A name that all seeds have gets no number."""
+    """Return names, each with its number of seeds if this is not the number `of` all seeds."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -177,11 +177,11 @@ def number(comparison: Comparison, value: float) -> str:
     return f"{100 * value:.2f}" if percent(comparison) else f"{value:.4f}"
 
 
-# The formats of files, by the ending of their name.
+# The formats of files.
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return Markdown tables, in which the best of each shift is bold."""
+    """Return Markdown tables, in which the best method of each shift is bold."""
     parts = [markdown(grid) for grid in grids(comparison, bold=lambda text: f"**{text}**")]
     parts.append(caption(comparison))
     auto = of_auto(comparison)
@@ -191,7 +191,7 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def markdown(grid: Grid) -> str:
-    """Return one table as Markdown; numbers may have markup."""
+    """Return one table as Markdown. Cells of numbers may contain markup, such as bold."""
     rules = ["---" if i in grid.texts else "---:" for i in range(len(grid.heads))]
     rows = [
         [_in_markdown(cell) if i in grid.texts else cell for i, cell in enumerate(row)]
@@ -206,13 +206,13 @@ def _in_markdown(text: str) -> str:
 
 
 def as_tex(comparison: Comparison) -> str:
-    """Return LaTeX tables (package booktabs), in which the best of each shift is bold."""
+    """Return LaTeX tables (package booktabs), in which the best method of each shift is bold."""
     tables = grids(comparison, plus_minus=r" $\pm$ ", bold=lambda text: rf"\textbf{{{text}}}")
     return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, tables))
 
 
 def _tabular(grid: Grid) -> str:
-    """Return one table as LaTeX; cells with numbers are LaTeX already."""
+    """Return one table as LaTeX. Cells of numbers already are LaTeX."""
     rows = [
         [cell if index in grid.texts else TeX(cell) for index, cell in enumerate(row)]
         for row in grid.rows
@@ -223,8 +223,8 @@ def _tabular(grid: Grid) -> str:
 def as_csv(comparison: Comparison) -> str:
     """Return a line for each shift and method, with every metric as a fraction, not in percent.
 
-    Every line of a shift has the estimated accuracy of the shift. The seconds are the time of the
-    fit, without adapt.
+    Every line of a shift repeats the estimated accuracy of the shift. The columns ``seconds`` and
+    ``cpu_seconds`` are the time of the fit, without adapt.
     """
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
@@ -266,11 +266,11 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function that writes a comparison in the format of this path's ending."""
+    """Return the function that draws a comparison in the format of the path's ending."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
         raise CovcalError(
-            f"{path}: a comparison is written as {', '.join(FORMATS)}: use one of these endings"
+            f"{path}: a comparison can be written as {', '.join(FORMATS)}: use one of these endings"
         )
     return render
 

@@ -1,17 +1,17 @@
-"""The journal of a run: which results are up to date, and what they were made from.
+"""Record which results of a run are up to date, and from which inputs they were made.
 
-A result is up to date if its file has not changed, and the key of its step has not. The key is a
-hash of the settings and of the inputs. There is one journal per folder, ``run.json``. The journal
-is written before and after every step, so that an interrupted run can be continued.
+A result is up to date if neither its file nor the key of its step has changed. The key is a hash of
+the settings and of the inputs of the step. There is one journal per folder, ``run.json``. The
+journal is written before and after every step, so that an interrupted run can be continued.
 
-Anybody may have made a folder. So run.json may name only files that a run makes. A result is
-refused if it is a link that leads out of the folder.
+The folder may come from somebody else. So run.json may name only files that a run makes, and a
+result is refused if it is a link that leads out of the folder.
 
 `place` replaces the results in a folder by the results of another run in its subfolder ``next/``.
 First, each result that must be kept gets a second name, with a number. Then the new results are
-moved into the folder, the journal last. The second names are written to the journal before they are
-used. So if the process is killed, `finish_placing` can continue, and the calibration in use is
-never lost.
+moved into the folder, and the new journal is moved last. The second names are written to the
+journal before any result is renamed. So if the process is killed, `finish_placing` can continue,
+and the calibration in use is never lost.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a step to the user. They are shown again if its result is used again."""
+    """The messages of a step. The user sees them again if the result of the step is used again."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -51,11 +51,11 @@ class Messages:
 
 @dataclass(frozen=True)
 class Result:
-    """One result. Fields with a default were added later."""
+    """One result in the journal, with the messages of the step that made it."""
 
     key: str  # hash of everything that the result depends on
-    sha256: str  # hash of its file
-    warnings: tuple[str, ...]  # see `Messages`
+    sha256: str  # hash of the file of the result
+    warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,17 +75,15 @@ class RunInput:
 
 @dataclass(frozen=True)
 class Results(Document):
-    """The content of run.json, by the names of the results.
-
-    Raises ValueError if it names a file that no run makes.
-    """
+    """The content of run.json. The keys of its mappings are file names of results."""
 
     schema: ClassVar[str] = "covcal.run/1"
 
     begun: Mapping[str, str]  # the keys of steps that were begun but have not ended
     results: Mapping[str, Result]
-    given: Mapping[str, RunInput] = field(default_factory=dict)  # model, source and target
-    # while results are being replaced: the second names of the old results
+    # the inputs, with the keys "model", "source" and "target"
+    given: Mapping[str, RunInput] = field(default_factory=dict)
+    # the second names of the old results, while these are being replaced
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,8 +103,8 @@ def _is_result(name: str) -> bool:
 def own_path(folder: Path, name: str) -> Path:
     """Return the path of a file or folder that a run makes.
 
-    Raises `CovcalError` if it is a link that leads out of the folder, so that nothing outside is
-    read or replaced.
+    Raises `CovcalError` if it is a link that leads out of the folder. A run may not read or replace
+    files outside its folder.
     """
     path = folder / name
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
@@ -117,7 +115,8 @@ def own_path(folder: Path, name: str) -> Path:
 class Journal:
     """The results in a folder, by file name.
 
-    run.json need not exist yet. Raises `CovcalError` if the file is damaged, or is no journal.
+    If the folder has no run.json, there are no results. Raises `CovcalError` if run.json is damaged
+    or is not a journal.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -140,11 +139,11 @@ class Journal:
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """While results are being replaced: the old results, with their second names."""
+        """The second names of old results, by name, while these results are being replaced."""
         return self._kept
 
     def keep(self, names: Mapping[str, str]) -> None:
-        """Record the second names of results, before these are replaced."""
+        """Record the second names of results, before the results are replaced."""
         self._kept = dict(names)
         self._write()
 
@@ -192,15 +191,15 @@ class Journal:
         return result is not None and output.is_file() and unmarked_sha256(output) == result.sha256
 
     def messages(self, output: Path) -> Messages:
-        """Return what the step told the user when it made a result."""
+        """Return the messages of the step that made a result."""
         return self._results[output.name].messages
 
     def current(self, output: Path, key: str) -> Result | None:
-        """Return a result that was made with `key` and has not changed; else None."""
+        """Return the result if it was made with `key` and has not changed; else None."""
         result = self._results.get(output.name)
         if result is None or result.key != key or not self.is_as_made(output):
             return None
-        # the step was interrupted, and is begun again
+        # An interrupted run had begun to make this result again.
         if self._begun.pop(output.name, None) is not None:
             self._write()
         return result
@@ -234,8 +233,8 @@ class Journal:
 def place(folder: Path) -> list[Path]:
     """Replace the results in a folder by those in ``next/``. Return the old results, renamed.
 
-    All old results are kept, except features and adapted files, which can be made again. These are
-    kept too if they contain labels of picked rows, or networks that the calibration needs.
+    All old results are kept, except features and adapted files that can be made again. A file that
+    contains labels of picked rows, or networks that the calibration needs, is kept too.
     """
     journal = Journal(folder)
     number = 1 + max(map(_number, map(str, folder.glob(_numbered(CALIBRATION, "*")))), default=0)
@@ -258,7 +257,7 @@ def _is_worth_keeping(path: Path) -> bool:
 
 def _numbered(name: str, number: str) -> str:
     """Return the second name of a result, such as cal.1.json or cal.1.reference.json."""
-    if name == REFERENCE:  # watch finds it by the name of the calibration
+    if name == REFERENCE:  # watch derives this name from the name of the calibration
         return reference_path(Path(_numbered(CALIBRATION, number))).name
     path = Path(name)
     return f"{path.stem}.{number}{path.suffix}"
@@ -271,7 +270,7 @@ def _number(name: str) -> int:
 
 
 def finish_placing(folder: Path) -> None:
-    """Finish what an interrupted `place` has begun."""
+    """Finish the replacement that an interrupted `place` has begun."""
     journal = Journal(folder)
     if not journal.kept:
         return
@@ -308,7 +307,7 @@ def _keep(folder: Path, names: Mapping[str, str]) -> None:
 
 
 def step_key(**parts: Any) -> str:
-    """Return one hash of settings and hashes of inputs, whatever their order."""
+    """Return one hash of all arguments, which does not depend on the order of keys."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -317,8 +316,8 @@ def data_digest(path: Path) -> str:
     """Return a sha256 of a file, or of all visible files in a folder.
 
     The hash includes the names of the files, because moving a file to another class folder changes
-    the data. Times are not included. Links are followed. Hidden files and folders are left out, as
-    when data are read.
+    the data. Times of files are not included. Links are followed. Hidden files and folders are left
+    out, because `extract` does not read them.
     """
     if not path.is_dir():
         return sha256_of(path)
@@ -332,7 +331,7 @@ def data_digest(path: Path) -> str:
 
 def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     real = folder.resolve()
-    if real in above:  # a link to a folder above it, which would never end
+    if real in above:  # a link to a folder above this one: following it would never end
         return
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):

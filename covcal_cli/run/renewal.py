@@ -1,11 +1,13 @@
-"""``covcal run --from``: make the results of an earlier run for new target rows.
+"""``covcal run --from``: calibrate again for new target rows, and keep the better calibration.
 
-The source rows are taken from the earlier run. All results are made in the subfolder ``next/``, and
-compared on the new rows with the results in use. With labels, the new calibration is used only if
-they prove that it is better. Without labels, it is used only if the user asks for it.
+The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
+Then the new calibration and the calibration in use are compared on the new rows. If the new rows
+have labels, the new calibration is used only if the labels prove that it is better. Without labels,
+it is used only if the user asks for it.
 
-If the new rows raised the alarm of ``covcal watch``, nobody has said that they are normal. So a new
-calibration that is used keeps the reference data of the earlier one.
+If the new rows raised the alarm of ``covcal watch``, the new rows may not be normal. So the new
+calibration then gets the reference data of the earlier calibration, and watch still compares with
+the earlier rows.
 """
 
 import os
@@ -59,7 +61,7 @@ class LabelledComparison:
     new: float
     low: float  # ends of the interval of (new ECE - old ECE)
     high: float
-    brier_is_worse: bool  # whether it is proved that the new Brier score is higher
+    brier_is_worse: bool  # whether the labels prove that the new Brier score is higher
 
     @property
     def is_better(self) -> bool:
@@ -77,12 +79,12 @@ class Comparison:
     """The old and the new calibration, on the new target rows."""
 
     accuracy: float  # the accuracy, estimated without labels
-    low: float
+    low: float  # ends of the range of the accuracy
     high: float
-    old: float  # mean calibrated confidence
-    new: float
+    old: float  # mean confidence by the old calibration
+    new: float  # mean confidence by the new calibration
     answer: str  # the verdict of ``covcal watch`` on the old calibration, with its reason
-    change: str  # in words, whether the new rows changed, and how
+    change: str  # a sentence that says whether the new rows changed, and how
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
 
@@ -92,10 +94,10 @@ class Renewal:
     """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the folder has the results of these rows already
-    is_in_use: bool
+    comparison: Comparison | None  # None if the folder already has the results of these rows
+    is_in_use: bool  # whether the new calibration is now used
     second_names: tuple[Path, ...] = ()  # the second names of results that were replaced
-    # whether the reference data of the old calibration are kept
+    # whether the new calibration got the reference data of the old calibration
     is_reference_kept: bool = False
 
 
@@ -118,15 +120,15 @@ def renew(
     - `target`: the new data.
     - `folder`: the folder of the earlier run.
     - `settings`: the settings of the earlier run; the method may differ.
-    - `history`: a history of ``covcal watch``. Its periods count for the verdict on the old
-      calibration. This period is added to it, under the name of the target.
+    - `history`: a history of ``covcal watch``. The verdict on the old calibration uses its periods.
+      The new rows are added to the history as a period with the name of the target.
     - `replace_unproved`: use the new results even if there are no labels.
     - `force`: use the new results even if the labels do not prove them better, and accept a T at
       the limit of its range.
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
     Raises `CovcalError` if no run has made the folder, or if classifier, classes or preprocessing
-    differ from the earlier run. Then the results in use do not change.
+    differ from the earlier run. After an error, the results in use are unchanged.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -169,8 +171,8 @@ def renew(
 def earlier_run(folder: Path) -> Earlier:
     """Return the results of the run that made a folder.
 
-    Raises `CovcalError` if no run has made it, or if its features or calibration have changed
-    since.
+    Raises `CovcalError` if no run has made the folder, or if its features or its calibration have
+    changed since.
     """
     again = "run covcal run MODEL SOURCE TARGET with its -o"
     if not (folder / JOURNAL).is_file():
@@ -239,7 +241,7 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
     """Compare two calibrations on the new rows by labels, by the estimate, and by `watch`."""
-    # If their class frequencies differ, the estimate uses the frequencies of the new calibration.
+    # The estimate uses the class frequencies of the first calibration, which is the new one.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
@@ -265,7 +267,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
 def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
     """Measure two calibrations on all labelled target rows; None if there are none.
 
-    Rows whose labels one of them was fitted to are left out.
+    Rows whose labels were used to fit one of the calibrations are left out.
     """
     documents = [old, new]
     calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))
@@ -288,4 +290,4 @@ def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
 
 
 def _silently(_: Step) -> None:
-    """Drop the messages of a step that were shown before."""
+    """Show no message of a step, because the user has already seen it."""

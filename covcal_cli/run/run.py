@@ -1,8 +1,8 @@
 """``covcal run``: make a calibrated model from a classifier and two domains, in one folder.
 
-Each step calls the function of one command, and makes one file. The file has the default name of
-that command. A file is made again only if its settings or inputs have changed, as the journal
-shows.
+Each step calls the function of one command, and makes one file with the default name of this
+command's output. A file is made again only if its settings or inputs have changed since the
+journal recorded them.
 """
 
 import os
@@ -59,10 +59,10 @@ from covcal_cli.watch.sketches import sketched_rows
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
-WITH_WEIGHTS = " with "  # what is between the names of a model and of its weights
+WITH_WEIGHTS = " with "  # the text between the name of a model and the name of its weights
 RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that do not change results
-Make = Callable[[Path], Messages | None]  # writes a result, and returns what to tell the user
+Make = Callable[[Path], Messages | None]  # writes a result, and returns messages for the user
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class RunSettings:
 
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
     method: str = AUTO  # the method of ``covcal calibrate``
-    adapt: bool = False  # whether to adapt even if the method does not need it
+    adapt: bool = False  # whether to run adapt even if the method does not need it
     device: str = "auto"  # device of ``covcal adapt``
-    # the source accuracy that is expected; the run stops if it is clearly lower
+    # the expected source accuracy; the run stops if the measured accuracy is clearly lower
     expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Earlier:
 
     features: Path
     calibration: Path
-    given: Mapping[str, RunInput]  # the data, by role
+    given: Mapping[str, RunInput]  # the inputs, with the keys "model", "source" and "target"
     model: str | None  # the model's path from the current folder; None for tables of outputs
     options: tuple[str, ...]  # the options of the extraction
     method: str  # the method that the user asked for
@@ -167,7 +167,8 @@ class Steps:
         from covcal_cli.extract.merge import merge_target
 
         settings = self.settings.extraction
-        # The source may have given the classes their names, but is not read again.
+        # The class names may come from the source, which is not read again. So take them from the
+        # calibration.
         named = replace(settings, classes=settings.classes or earlier.calibration)
         alone = own_path(self.folder, "target.h5")
 
@@ -188,7 +189,7 @@ class Steps:
             return report
 
         data = {role: entry for role, entry in earlier.given.items() if role == "source"}
-        # an earlier target, whose results were not used, may be replaced
+        # `next/` may hold results of another target that were not used. They may be replaced.
         self.journal.forget_given()
         return self._features(model, data | {"target": self._input(target)}, make, alone)
 
@@ -203,7 +204,7 @@ class Steps:
         from covcal_cli.extract.parts import was_stopped
 
         settings = self.settings.extraction
-        # opening the model is cheap, and its hash includes weights in other files
+        # The hash of an opened model includes weights in other files. Opening it is cheap.
         opened = None if model is None else self._opened(model)
         sources = {}
         if opened is not None:
@@ -223,7 +224,7 @@ class Steps:
 
         def make(output: Path) -> Messages:
             report = extracted(output, resume=goes_on)
-            # all other results were made from the earlier features
+            # All other results come from the earlier features, so they must go.
             self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
@@ -235,9 +236,9 @@ class Steps:
         return RunInput(self._name(path), data_digest(path))
 
     def require_accuracy(self, features: Path, expected: float) -> None:
-        """Refuse features if the source accuracy is clearly below the expected one.
+        """Refuse features if the source accuracy is clearly below the expected accuracy.
 
-        The message names results that an earlier run made from the same features.
+        The message also names results that an earlier run made from these features.
         """
 
         def require() -> None:
@@ -256,7 +257,7 @@ class Steps:
             ) from error
 
     def _model_name(self, model: str) -> str:
-        """Return the name of a model in run.json, with the name of its weights."""
+        """Return the name under which run.json records a model and its weights."""
         weights = self.settings.extraction.weights
         name = self._name(Path(model)) if Path(model).exists() else model
         return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"
@@ -273,12 +274,12 @@ class Steps:
         )
 
     def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
-        """Return the preprocessing that the model brings or the user sets."""
+        """Return the preprocessing as JSON, with the user's settings and those of the model."""
         from covcal_cli.extract.plan import base_preprocessing
 
         try:
             preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # if there are images, the extraction reports the same error
+        except CovcalError as error:  # the extraction reports this error too, if there are images
             return str(error)
         return preprocessing.to_json()
 
@@ -287,7 +288,7 @@ class Steps:
         return Path(os.path.relpath(path.resolve(), self.home.resolve())).as_posix()
 
     def adapt(self, features: Path) -> Path:
-        """Make adapted.h5, if the user or the method wants it."""
+        """Return adapted.h5."""
         settings: dict[str, Any] = {"seed": self.settings.seed, "device": self.settings.device}
 
         def make(output: Path) -> Messages:
@@ -302,7 +303,7 @@ class Steps:
         return self._step(ADAPTED, {"features": unmarked_sha256(features)}, make, settings)
 
     def calibrate(self, file: Path) -> tuple[Path, dict[str, Calibration]]:
-        """Return cal.json and its calibrations, by label; with one classifier, under ""."""
+        """Return cal.json and its calibrations by label. A single classifier has the label ""."""
         settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
         labels = labels_in(file)
@@ -334,13 +335,13 @@ class Steps:
         self._step(REFERENCE, {"calibration": sha256}, make)
 
     def carry_over(self, earlier: Reference, document: Path) -> None:
-        """Give a calibration the reference data of an earlier one."""
+        """Use the reference data of an earlier calibration for a new calibration."""
         sha256, path = sha256_of(document), own_path(self.folder, REFERENCE)
         write_document(earlier.carried_over(sha256), path, force=True)
         self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | LabelAssessments | None:
-        """Write metrics.json and return its content; None if test rows have no labels."""
+        """Write metrics.json and return its content; None if no target row has a label."""
         settings, labels = self._judging(file), labels_in(file)
         evaluation: Evaluation | LabelAssessments
         try:
@@ -350,7 +351,7 @@ class Steps:
             else:
                 evaluation = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
-            # remove earlier metrics, because their labels are gone
+            # Earlier metrics were measured with labels that the target no longer has.
             own_path(self.folder, METRICS).unlink(missing_ok=True)
             return None
 
@@ -391,7 +392,7 @@ class Steps:
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def apply(self, file: Path, document: Path) -> Path:
-        """Write calibrated probabilities; used for tables, which have no model to export."""
+        """Write calibrated probabilities: the result for tables, which have no model to export."""
         from covcal_cli.apply.apply import apply
 
         def make(output: Path) -> None:
@@ -410,10 +411,9 @@ class Steps:
         return self._step(REPORT, inputs, make)
 
     def _judging(self, file: Path) -> EvaluateSettings:
-        """Return on which rows to measure: on test rows; if there are none, on all.
+        """Return settings that measure on the test rows, or on all rows if there are no test rows.
 
-        On all rows the result is unbiased too, because no step before this one has used target
-        labels.
+        A measurement on all rows is unbiased too, because no other step uses target labels.
         """
 
         def has_test_rows() -> bool:
@@ -430,7 +430,7 @@ class Steps:
         make: Make,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
-        """Return the file of a result. Make it, unless it is up to date."""
+        """Return the file of a result. If it is not up to date, make it first."""
         output, key = own_path(self.folder, name), _key(inputs, settings)
         result = None if self.force else self.journal.current(output, key)
         reused = result is not None
@@ -449,19 +449,18 @@ def _key(inputs: Mapping[str, str], settings: Mapping[str, Any]) -> str:
 class RunReport:
     """The results of a run."""
 
-    # by label, if rows can have several; else one calibration under ""
+    # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
-    # with one classifier; None if the test rows of the target have no labels
-    evaluation: Evaluation | None
-    assessments: LabelAssessments | None  # with several labels
-    # The calibrated model; with tables of outputs, the calibrated probabilities. None if the
-    # classes of a model seem to be in the wrong order.
+    evaluation: Evaluation | None  # None if no target row has a label, or rows can have several
+    assessments: LabelAssessments | None  # None if no target row has a label, or rows have one
+    # The calibrated model, or the calibrated probabilities of tables. None if the classes of a
+    # model seem to be in the wrong order.
     model: Path | None
     page: Path  # the page of the report
 
     @property
     def calibration(self) -> Calibration:
-        """The calibration; with several labels, that of the first."""
+        """The calibration. If rows can have several labels, the calibration of the first label."""
         return next(iter(self.calibrations.values()))
 
 
@@ -477,20 +476,20 @@ def run(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
-    """Take every step whose result is not up to date.
+    """Run every step whose result is not up to date.
 
     - `model`: the classifier: a file, or ``module:function``. None if the data are tables of
       outputs.
     - `source`, `target`: the data. If one table contains both domains, `source` is None.
-    - `folder`: where the results are; it is made if it does not exist.
+    - `folder`: the folder of the results. It is made if it does not exist.
     - `tell`: called with each `Step` when it has ended.
-    - `begin`: called with the name of a step's command before the step.
+    - `begin`: called before each step, with the name of its command.
     - `force`: make every result again.
     - `progress`: called with a `Progress` while a step works.
 
-    Raises `CovcalError` if a step fails, or if no run has made `folder`. Results that are finished
-    are kept, and the next run continues with them. Raises `LimitExceededError` if the source
-    accuracy is clearly below the expected one. The run then ends after the extraction.
+    Raises `CovcalError` if a step fails, or if `folder` exists but no run has made it. Finished
+    results are kept, and the next run continues with them. Raises `LimitExceededError` after the
+    extraction if the source accuracy is clearly below the expected accuracy.
     """
     source = None if source is None else Path(source)
     with results_folder(Path(folder)) as folder:
@@ -507,7 +506,7 @@ def all_after(
     model: str | Path | None,
     begin: Callable[[str], None] = lambda _: None,
 ) -> RunReport:
-    """Take the steps after the extraction, as `run` does."""
+    """Run the steps after the extraction, as `run` does."""
     if steps.settings.expect_accuracy is not None:
         steps.require_accuracy(features, steps.settings.expect_accuracy)
     file = features
@@ -516,7 +515,7 @@ def all_after(
         file = steps.adapt(features)
     begin("calibrate")
     document, calibrations = steps.calibrate(file)
-    # with several labels, the first covcal watch makes the reference data
+    # If rows can have several labels, the first covcal watch makes the reference data.
     if "" in calibrations:
         steps.reference(document, calibrations[""])
     begin("evaluate")
@@ -555,7 +554,7 @@ def results_folder(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a folder is empty, or comes from a run, even one that was killed early."""
+    """Return whether a folder is empty or comes from a run, even from a run that was killed."""
     journal = folder / JOURNAL
     unfinished = hidden_sibling(journal, "partial").name
     return journal.exists() or all(entry.name == unfinished for entry in folder.iterdir())
