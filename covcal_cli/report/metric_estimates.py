@@ -17,10 +17,11 @@ from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.evaluate.limits import limit_from
 from covcal_cli.report.tables import Table
 
-MOST_CLASSES = 20  # most classes in a short table
+MOST_CLASSES = 20  # largest number of classes in a short table
 ALL_CLASSES = "all classes"
 LEAST, MOST = "--fail-below", "--fail-above"
-# A metric, its smallest allowed value (for a cost, the largest), and the option that set it.
+# A metric, its limit (the smallest allowed value, or the largest allowed cost), and the option that
+# set the limit.
 MetricLimit = tuple[Wanted, float, str]
 
 
@@ -57,14 +58,10 @@ def metric_gate(
     end: str | None,
     subject: str = "target",
 ) -> GateResult:
-    """Compare a metric with its limit. Without a value, the gate is skipped.
+    """Compare a metric with its limit. If the metric has no value, the gate is skipped.
 
-    `end` says which end of the range is compared; by default, the worse end.
-
-    Raises
-    ------
-    CovcalError
-        If there are two classes, and the limit does not say which one it is about.
+    `end` is the end of the range that is compared with the limit; by default, the worse end. Raises
+    `CovcalError` if there are two classes and the limit does not name one of them.
     """
     (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"
@@ -106,18 +103,12 @@ def metric_table(
     group: str = "group",
     has_answer: bool = False,
 ) -> Table:
-    """Return a table of metrics: a row for all classes, and one for each class, also of groups.
+    """Return a table of metrics: for each group, a row for all classes and a row for each class.
 
-    Parameters
-    ----------
-    estimates : sequence of MetricEstimate
-        The metrics to show.
-    most : int
-        The most classes to show. If there are more, those with the lowest values are shown.
-    group : str
-        What a group is called.
-    has_answer : bool
-        Whether the accuracy and the cost of all rows are already shown above the table.
+    - `most`: the largest number of classes in the table. If there are more, the classes with the
+      lowest values are shown.
+    - `group`: the heading of the column of groups.
+    - `has_answer`: whether the accuracy and the cost of all rows are already shown above the table.
     """
     grouped = any(estimate.group is not None for estimate in estimates)
     lowest: dict[str | None, float] = {}
@@ -129,8 +120,7 @@ def metric_table(
     left_out = set(classes[most:])
     rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimates:
-        # The accuracy and the cost of all rows are above the table, and the accuracy is in every
-        # format.
+        # Every format shows the accuracy of all rows above the table. Some also show the cost.
         is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
         is_above &= not grouped
         if estimate.class_name not in left_out and not is_above:
@@ -155,7 +145,7 @@ def metric_table(
 
 
 def metric_cell(estimate: MetricEstimate) -> str:
-    """Return a metric and its range, as text."""
+    """Return the value and the range of a metric as text."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "too few rows"
     if estimate.metric == COST:

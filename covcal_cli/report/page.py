@@ -1,7 +1,8 @@
 """Make the page: HTML, CSS and SVG in one file, without scripts, fonts or the network.
 
-It can be read on a phone and on paper. Diagrams show by colour and by hatching whether confidence
-is too high or too low, so they work without colour. A bin without rows is not drawn.
+The page can be read on a phone and on paper. In diagrams, both colour and hatching show whether
+confidence is too high or too low, so diagrams can be read without colour. A bin without rows is not
+drawn.
 """
 
 from collections.abc import Iterable
@@ -26,12 +27,12 @@ from covcal_cli.report.tables import (
 )
 from covcal_cli.report.verdict import ReportContent, Verdict, commands, verdict
 
-# Colours of STYLE, which are others on dark screens.
+# Colours that STYLE defines, for light and for dark screens.
 _OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"
-_WIDTH, _HEIGHT = 328, 360  # the size of a diagram
-_LEFT, _TOP, _SIDE = 44, 12, 262  # where its square is, and how wide
-_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # where the number of rows per bin is drawn, below the square
-# Both hatchings, which a page defines once, before its first diagram.
+_WIDTH, _HEIGHT = 328, 360  # size of a diagram, in pixels
+_LEFT, _TOP, _SIDE = 44, 12, 262  # place and width of the square with the bars
+_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # place of the bars below, which show the rows per bin
+# The two hatchings. A page defines them once, before its first diagram.
 DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definitions"><defs>
 <pattern id="over" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect width="6" height="6" fill="{_OVER}" fill-opacity="0.18"/>
@@ -43,7 +44,7 @@ DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definition
 
 
 def swatch(kind: str) -> str:
-    """Return the beginning of an entry of the legend. The caller ends it with ``</span>``."""
+    """Return the start of an entry of the legend. The caller adds a text and ``</span>``."""
     return (
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
         f'fill="url(#{kind})" stroke="var(--faint)"/></svg> '
@@ -51,7 +52,7 @@ def swatch(kind: str) -> str:
 
 
 def reliability_diagram(name: str, metrics: Metrics) -> str:
-    """Return an SVG diagram: accuracy by confidence, the gap between them, and rows per bin."""
+    """Return an SVG diagram with the accuracy, the confidence and the number of rows per bin."""
     bins = metrics.bins
     most = int(bins.counts.max())
     parts = [
@@ -123,13 +124,14 @@ def _y(share: float) -> float:
     return _TOP + _SIDE * (1 - share)
 
 
-# Without labels: a scale with the range of the accuracy, and the confidence before and after.
+# The diagram of a report without labels: the range of the accuracy, and the confidence before and
+# after calibration, on one scale.
 
 _SCALE_WIDTH, _SCALE_LEFT, _SCALE_SPAN, _ROW = 360, 16, 328, 46
 
 
 def estimate_diagram(content: ReportContent) -> str:
-    """Return an SVG diagram: confidence before and after, and the estimated accuracy."""
+    """Return an SVG diagram of the estimated accuracy, and the confidence before and after."""
     assert content.estimation is not None  # the page draws this only if there is an estimate
     best = content.estimation.estimates[0]
     before, after = content.calibration.target_confidence
@@ -161,7 +163,7 @@ def estimate_diagram(content: ReportContent) -> str:
         )
     for row, (name, value, colour) in enumerate(marks):
         y = 8 + _ROW * row + 16
-        # in the right half, the text is left of its mark; in the left half, right of it
+        # A text is left of its mark in the right half of the diagram, and right of it in the left.
         anchor, shift = ("end", 9) if value > 0.5 else ("start", -9)
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'
@@ -176,7 +178,7 @@ def _at(share: float) -> float:
 
 
 def page(content: ReportContent) -> str:
-    """Return the whole page. Equal content gives equal bytes."""
+    """Return the whole page as HTML. Equal content gives equal bytes."""
     result = verdict(content)
     title = f"Can the confidence be trusted? {content.path.name}"
     parts = [
@@ -268,9 +270,10 @@ def _measured(content: ReportContent) -> Iterable[str]:
     texts = [f"Target {evaluation.split} rows.", *(f"Note: {text}." for text in evaluation.notes)]
     if evaluation.resamples:
         texts[0] += (
-            f" Parentheses hold {level} intervals from {evaluation.resamples} resamples. They do "
-            "not include the noise of the calibration's own fit. Chance raises a measured ECE "
-            "above 0, and its interval accounts for that."
+            f" Parentheses hold {level} intervals from {evaluation.resamples} resamples. The "
+            "intervals do not include the noise in the fit of the calibration. By chance, even a "
+            "perfect calibration has a measured ECE above 0. The interval of the ECE accounts for "
+            "this."
         )
     notes = "".join(f"<p>{safe(text)}</p>" for text in texts)
     yield section("Metrics", metrics_table(evaluation) + notes)
@@ -295,12 +298,12 @@ def _estimated(content: ReportContent) -> Iterable[str]:
         yield section(
             heading,
             f'<figure class="wide">{estimate_diagram(content)}</figure>'
-            "<p>The grey bar is the range of the estimated accuracy. The confidence should be in "
-            "it.</p>",
+            "<p>The grey bar is the range of the estimated accuracy. The confidence should be "
+            "inside this range.</p>",
         )
     yield section(
         "Estimates without labels",
-        "<p>Estimates of the target accuracy. None of them read a target label.</p>"
+        "<p>Estimates of the target accuracy. No estimate used a target label.</p>"
         + estimates_table(content.estimation),
     )
 

@@ -33,22 +33,21 @@ def report(
 ) -> ReportContent:
     """Write one HTML page about calibrations of a file. The page needs no other file.
 
-    If rows can have several labels, the page has a verdict and a table for all labels, and the
-    details of each label.
-
-    If target rows have labels, it shows measurements, else estimates; it says which. Estimates are
-    made with the settings of the first calibration. Equal input gives equal bytes.
+    If target rows have labels, the page shows measurements, else estimates, and says which of the
+    two it shows. Estimates are made with the settings of the first calibration. If rows can have
+    several labels, the page has a verdict and a table for all labels, and the details of each
+    label. Equal input gives equal bytes.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file.
     documents : sequence of str or Path
-        Calibrations. The verdict is about the first.
+        Files of calibrations. The verdict is about the first calibration.
     output : str or Path
         The page to write.
     settings, networks
-        As for `evaluate`.
+        As in `evaluate`.
     names : sequence of str
         Names of the calibrations. If a name is empty or missing, `read_named` chooses it.
     decision : str or Path, optional
@@ -100,7 +99,7 @@ def _content(
             if domain is not None
         }
         accuracy = source_accuracy(file)
-    # measure if there are labels, and estimate if there are enough rows
+    # Measure if target rows have labels. Estimate if there are enough rows.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
         evaluation = evaluate(
@@ -137,7 +136,7 @@ def _content(
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
-    """Return the attributes of the files that calibrations were fitted on, without `path`."""
+    """Return the attributes of all files except `path` that calibrations were fitted on."""
     origins = {}
     for calibration in calibrations:
         fitted = calibration.inputs[0]

@@ -1,6 +1,7 @@
-"""Tables of text, and the tables of a report as HTML, with the diagram of a decision.
+"""Make the tables of a report, and the diagram of a decision, as HTML.
 
-All text from outside is escaped here.
+This module also defines `Table`, which all commands use. Texts from users and files are escaped
+here.
 """
 
 import math
@@ -25,19 +26,19 @@ from covcal_cli.report.verdict import ReportContent
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Estimation
 
-MAX_CLASSES = 50  # most rows of the table of classes
+MAX_CLASSES = 50  # largest number of rows in the table of classes
 _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
 _WIDTH, _HEIGHT = 420, 300
-_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # where in the diagram the plane is, and how large
+_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # place and size of the area with the curves
 _EXPECTED, _MEASURED, _LIMIT = "var(--under)", "var(--ink)", "var(--over)"
-# possible steps between the marks on the axis of errors
+# possible distances between the marks on the axis of errors
 _STEPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-_POINTS = 60  # number of points of the curve of measured errors
+_POINTS = 60  # number of points on the curve of measured errors
 Points = Sequence[tuple[float, float]]  # pairs of the accepted share and its error
 
 
 class Lines(str):
-    """A cell of several lines, which contains no text from outside."""
+    """A cell of several lines. It may not contain a text from a user or a file."""
 
     __slots__ = ()
 
@@ -50,15 +51,15 @@ class TeX(str):
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be drawn as text, Markdown or HTML.
+    """A table that can be drawn as text, Markdown, LaTeX or HTML.
 
-    Cells are made printable, because names may contain any characters; `Lines` and `TeX` are not
-    changed.
+    Cells are made printable, because names may contain any characters. Cells of the types `Lines`
+    and `TeX` are not changed.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    # which columns are text, and left-aligned; all others are numbers
+    # indices of columns of text, which are left-aligned; all other columns are numbers
     texts: Collection[int] = (0,)
 
     def __post_init__(self) -> None:
@@ -101,12 +102,11 @@ def safe(text: str) -> str:
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
-    """Return a table as HTML, with escaped cells.
+    """Return a table as HTML, with escaped cells. Line breaks within a cell are kept.
 
-    A table may have more than three columns, or text in its last column. On a narrow screen, it
-    then shows each row as a list of labelled cells, so that no cell is off screen. Line breaks
-    within a cell are kept. If `long_words`, words may be broken anywhere, which hashes and paths
-    need.
+    A table with more than three columns, or with text in its last column, may not fit on a narrow
+    screen. There, it shows each row as a list of labelled cells. If `long_words`, words may be
+    broken anywhere, because hashes and paths are long.
     """
     last = len(table.columns) - 1
     stacks = last > 2 or (last in table.texts and last > 0)
@@ -132,7 +132,7 @@ def html(table: Table, *, long_words: bool = False) -> str:
 
 
 def metrics_table(evaluation: Evaluation) -> str:
-    """Return a table of every metric of every calibration, with intervals where there are any."""
+    """Return a table of all metrics of all calibrations, with intervals if they were computed."""
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
     rows.append(["Temperature", *(evaluation.scalings[name].shown(3) for name in names)])
@@ -200,9 +200,12 @@ def differences_table(evaluation: Evaluation) -> str:
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
-    """Return a row per predicted class, the most over-confident first, and how many are missing."""
+    """Return a table with a row per predicted class, and the number of classes left out.
+
+    If there are too many classes, the most over-confident classes are shown.
+    """
     filled = [group for group in groups if group.n]
-    if len(filled) > MAX_CLASSES:  # if all classes fit, they stay in the order of the file
+    if len(filled) > MAX_CLASSES:
         filled = sorted(filled, key=lambda group: -(group.over_ece or 0.0) * group.n)
     rows = [
         [
@@ -220,7 +223,7 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
 
 
 def weights_table(calibration: Calibration) -> str | None:
-    """Return a table of the checks of the weights; None if there are no weights."""
+    """Return a table about the quality of the weights; None without importance weights."""
     health = calibration.weights
     if health is None:
         return None
@@ -254,7 +257,7 @@ def candidates_table(calibration: Calibration) -> str | None:
 
 
 def checks_table(guards: Sequence[Guard]) -> str | None:
-    """Return a table of every check, with its number and threshold; None if there are none."""
+    """Return a table of all checks, with values and thresholds; None if there are no checks."""
     if not guards:
         return None
     rows = [
@@ -272,7 +275,7 @@ def checks_table(guards: Sequence[Guard]) -> str | None:
 
 
 def estimates_table(estimation: "Estimation") -> str:
-    """Return a table of the target accuracy by every estimator. No estimator uses target labels."""
+    """Return a table with the target accuracy by each estimator."""
     rows = [
         [
             estimate.name,
@@ -307,7 +310,7 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the HTML of the section. `metrics` belong to the decision's calibration."""
+    """Return the section on a decision. `metrics` are of the calibration that the decision uses."""
     curve = () if metrics is None else measured_curve(metrics)
     key = "The line shows the expected error, and the area its range."
     if curve:
@@ -319,7 +322,7 @@ def acceptance(
 
 
 def sentence(decision: Decision) -> str:
-    """Return a sentence on which rows are accepted, and their error."""
+    """Return a sentence that says which rows are accepted, and how many of them are wrong."""
     if not decision.accepts_rows:
         return "The decision makes sets of classes."
     limit = None if decision.error is None else short_percent(decision.error)
@@ -337,8 +340,8 @@ def sentence(decision: Decision) -> str:
             "certainty."
         )
     if limit is None:
-        return f"{rows} This is the cheapest share by an estimate."
-    return f"{rows} That at most {limit} of them are wrong is an estimate."
+        return f"{rows} By an estimate, accepting this share costs least."
+    return f"{rows} By an estimate, at most {limit} of them are wrong."
 
 
 def _in_words(measured: DecisionMetrics) -> Iterable[str]:
@@ -355,7 +358,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
 
 
 def measured_curve(metrics: Metrics) -> Points:
-    """Return, for each share of the rows, the measured error of the most confident rows."""
+    """Return pairs: a share of the rows, and the measured error of this share, if accepted."""
     rows = metrics.ranked
     n = len(rows)
     starts = np.unique(np.linspace(0, n, min(n, _POINTS), endpoint=False).astype(np.int64))
@@ -367,11 +370,11 @@ def measured_curve(metrics: Metrics) -> Points:
 
 
 def diagram(decision: Decision, measured: Points) -> str:
-    """Return an SVG diagram of the error of the accepted rows, by their share."""
+    """Return an SVG diagram of how the error depends on the share of accepted rows."""
     limit = decision.error or 0.0
     errors = (*(point.high for point in decision.curve), *(error for _, error in measured))
     largest = min(1.0, max(limit * 1.5, 0.01, *errors))
-    # at most five steps of a round size; the axis ends at a step
+    # The axis has at most five steps of a round size, and ends at a step.
     step = next(size for size in _STEPS if size * 5 >= largest)
     highest = step * math.ceil(largest / step - 1e-9)
 

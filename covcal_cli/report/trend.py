@@ -1,7 +1,7 @@
-"""Draw the history of watched periods over time: a page like the report, or an SVG picture.
+"""Draw the history of watched periods over time, as a page or as an SVG picture.
 
-Positions are in percent of the width, but texts keep their size. So the same drawing is right on
-phones, on wide screens and in the picture. Marks never differ only in colour.
+Positions are in percent of the width, but texts keep their size. So the same drawing fits phones,
+wide screens and the picture. Marks never differ only in colour.
 """
 
 import math
@@ -32,12 +32,12 @@ from covcal_cli.watch.period import (
 )
 
 PAGE, PICTURE = ".html", ".svg"
-_MOST_PERIODS = 1000  # most periods in a drawing
-_MOST_LISTED = 60
-_MOST_DOTS = 400
-_LABELS = 7  # most names below a figure, with the first and the last; 3 on a phone
-_LONGEST_LABEL = 12  # most characters of a name
-_LONGEST_GAP = 60  # most periods without rows that are drawn between two with rows
+_MOST_PERIODS = 1000  # largest number of periods in a drawing
+_MOST_LISTED = 60  # largest number of periods in a table
+_MOST_DOTS = 400  # a line with more periods has no dots
+_LABELS = 7  # largest number of names of periods below a figure; a phone shows 3
+_LONGEST_LABEL = 12  # characters of the longest name of a period below a figure
+_LONGEST_GAP = 60  # of more successive periods without rows, only so many are drawn
 _TONES: dict[Verdict, str] = {
     "holds": "good",
     "off": "bad",
@@ -79,11 +79,10 @@ td:last-child:not(.number) { min-width: 10rem; }
 
 @dataclass(frozen=True)
 class Timeline:
-    """The periods to draw, which are the latest of a history."""
+    """The latest periods of a history, which are drawn."""
 
     periods: Sequence[Period]
-    earlier: int = 0  # number of periods that are not drawn
-    # the history says which changes somebody accepted
+    earlier: int = 0  # number of earlier periods, which are not drawn
     history: History = field(default_factory=lambda: History(Path("watch.jsonl")))
 
     @cached_property
@@ -93,7 +92,7 @@ class Timeline:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of all periods in order, also of those without rows."""
+        """The names of all periods in the order of time, including periods without rows."""
         names = list(dict.fromkeys(period.measured.period for period in self.periods))
         names = [names[place] for place in in_time(names)]
         drawn = names[:1]
@@ -108,22 +107,22 @@ class Timeline:
 
     @cached_property
     def calibrations(self) -> dict[str, list[Period]]:
-        """For each calibration, by its sha256, its periods in order."""
+        """The periods of each calibration in the order of time. The key is a sha256."""
         periods: dict[str, list[Period]] = {}
         for period in sorted(self.periods, key=lambda entry: self.places[entry.measured.period]):
             periods.setdefault(period.calibration.sha256, []).append(period)
         return periods
 
     def x(self, period: Period) -> float:
-        """Return where a period is, in percent of the width."""
+        """Return the x of the middle of a period, in percent of the width."""
         return self.at(self.places[period.measured.period] + 0.5)
 
     def at(self, place: float) -> float:
-        """Return where a position is, in percent of the width."""
+        """Return the x of a position, in percent of the width. A period is 1 wide."""
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield successive periods of one calibration that have a value."""
+        """Yield groups of successive periods of one calibration for which `has` has a value."""
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
@@ -140,7 +139,7 @@ class Timeline:
                 yield run
 
     def shares(self) -> tuple[float, float]:
-        """Return the ends of the axis of shares, in whole tenths."""
+        """Return the ends of the axis of shares, which are multiples of 0.1."""
         shares: list[float] = []
         for period in self.with_rows:
             numbers = period.measured
@@ -160,9 +159,9 @@ def check_trend(path: Path) -> None:
 
 
 def write_trend(history: History, path: Path, *, force: bool) -> None:
-    """Write the trend of a history, whole or not at all.
+    """Write the trend of a history, completely or not at all.
 
-    Raises `CovcalError` if the history has no period, or `path` has another ending.
+    Raises `CovcalError` if the history has no period, or `path` does not end in .html or .svg.
     """
     check_trend(path)
     if not history.periods:
@@ -176,7 +175,7 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
 
 
 def page(trend: Timeline) -> str:
-    """Return the whole page. Equal periods give equal bytes."""
+    """Return the page as HTML. Equal periods give equal bytes."""
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
     verdicts = Counter(period.verdict for period in trend.periods)
@@ -242,7 +241,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _of_decision(period: Period) -> str:
-    """Return what the decision accepts; nothing if no decision is watched."""
+    """Return the answer about the watched decision as HTML; empty if no decision is watched."""
     if period.promise is None:
         return ""
     return f"<p>Accepted: {safe(period.accepted)}.</p><p>Promise {safe(period.promise_answer)}.</p>"
@@ -280,7 +279,7 @@ def _periods_table(trend: Timeline) -> str:
 
 
 def _promise(period: Period) -> str:
-    """Return whether the decision keeps its promise, with the error of accepted rows."""
+    """Return the verdict on the promise of the decision, with the error of the accepted rows."""
     if period.promise is None:
         return "-"
     error = period.promise.error
@@ -290,7 +289,7 @@ def _promise(period: Period) -> str:
 
 
 def column_table(period: Period) -> Table:
-    """Return how the kept columns of a period differ from the calibration's rows."""
+    """Return a table of how the kept columns of a period differ from the calibration's rows."""
     drifted = [column.name for column in period.drifts]
     rows = [
         [
@@ -312,7 +311,7 @@ def column_table(period: Period) -> Table:
 
 
 def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
-    """Return the metrics of periods. If there are many classes, only the lowest are shown."""
+    """Return a table of the metrics of periods, with the `most_classes` worst classes."""
     estimates = [
         replace(metric, group=period.measured.period)
         for period in periods
@@ -322,13 +321,13 @@ def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
 
 
 def kinds_of_metrics(periods: Sequence[Period]) -> list[str]:
-    """Return what the ranges of the metrics mean, each text once."""
+    """Return the sentences that explain the ranges of the metrics, without repetitions."""
     metrics = [metric for period in periods for metric in period.measured.metrics]
     return list(dict.fromkeys(metric.interval for metric in metrics))
 
 
 def _metrics_section(trend: Timeline) -> str:
-    """Return the section on metrics, the latest period first; nothing if there are none."""
+    """Return the section on metrics, the latest period first; empty without metrics."""
     periods = trend.periods[: -_MOST_LISTED - 1 : -1]
     table = period_metrics(periods, MOST_CLASSES)
     kinds = safe(" ".join(kinds_of_metrics(periods)))
@@ -336,7 +335,7 @@ def _metrics_section(trend: Timeline) -> str:
 
 
 def _columns_section(period: Period) -> str:
-    """Return the section on kept columns; nothing if there are none."""
+    """Return the section on kept columns; empty if no column was kept."""
     if not period.measured.columns:
         return ""
     return section(
@@ -345,7 +344,7 @@ def _columns_section(period: Period) -> str:
 
 
 def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
-    """Return verdict and drift of every segment of a period."""
+    """Return a table with the verdict and the drift of every segment of a period."""
     rows = [
         [
             part.segment,
@@ -362,14 +361,14 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
 
 
 def _segments_section(period: Period) -> str:
-    """Return the section on segments; nothing if there are none."""
+    """Return the section on segments; empty if the period has no segments."""
     if not period.measured.segments:
         return ""
     return section("Segments of the last period", html(segment_table(period.measured.segments)))
 
 
 def _points(gap: Gap) -> str:
-    """Return confidence minus accuracy, in points, with the interval."""
+    """Return the gap, confidence minus accuracy, in points, with its interval."""
     value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
     return f"{value:+.0f} ({low:+.0f} to {high:+.0f})"
 
@@ -399,20 +398,20 @@ _ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without the margins above 
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56  # width of a picture, and height of its legend
 _EVIDENCE_NOTE = (
-    "How many times likelier the rows are if something has changed. The alarm is raised at the "
-    "dashed line, which depends on how many false alarms a year are allowed."
+    "How many times more likely the rows are if something has changed. The alarm is raised above "
+    "the dashed line, which depends on how many false alarms a year are allowed."
 )
-_LEAST_P = 0.0001  # the smallest p-value that is drawn: smaller p-values are drawn like this one
+_LEAST_P = 0.0001  # a smaller p-value is shown as "<0.0001"
 _DRIFT_NOTE = (
-    "Compared with the calibration's rows: the population stability index (0.1 is a moderate "
-    "change), and the p-value of the Kolmogorov-Smirnov or chi-square test, for all columns "
-    "together."
+    "The columns are compared with the calibration's rows. PSI is the population stability index "
+    "(0.1 is a moderate change). p is the p-value of the Kolmogorov-Smirnov or chi-square test, "
+    "corrected for the number of columns."
 )
 
 
 @dataclass(frozen=True)
 class _Drawing:
-    """One figure: the labels of its axis, and its area."""
+    """One figure: the SVG of its axis, and the SVG of its area."""
 
     words: str  # a description, for screen readers
     height: int
@@ -421,7 +420,7 @@ class _Drawing:
 
     @property
     def figure(self) -> str:
-        """Return the figure as HTML, as wide as the page."""
+        """The figure as HTML. It is as wide as the page."""
         return (
             '<figure class="trend"><div class="plot">\n'
             f'<svg width="{_AXIS}" height="{self.height}" aria-hidden="true">{self.axis}</svg>\n'
@@ -430,7 +429,7 @@ class _Drawing:
         )
 
     def nested(self, y: int) -> str:
-        """Return the figure as a part of a picture, from this height on."""
+        """Return the figure as a part of a picture, which begins `y` pixels from the top."""
         width = _WIDTH - _AXIS - 24
         return (
             f'<g class="plot"><svg y="{y}" width="{_AXIS}" height="{self.height}">{self.axis}</svg>'
@@ -464,20 +463,20 @@ class _Field:
         return _Drawing(words, self.height + _TOP + _BOTTOM, "".join(axis), "\n".join(lines))
 
     def scaled(self, shapes: Iterable[str]) -> str:
-        """Return shapes of `path`, as wide as the figure."""
+        """Return shapes whose points come from `path`, stretched to the width of the figure."""
         return (
             f'<svg y="{_TOP}" width="100%" height="{self.height}" viewBox="0 {_TOP} 100 '
             f'{self.height}" preserveAspectRatio="none">{"".join(shapes)}</svg>'
         )
 
     def path(self, run: Sequence[Period], value: Callable[[Period], float]) -> str:
-        """Return the points of a line."""
+        """Return the points of a line through periods, as SVG."""
         return " ".join(f"{self.trend.x(period):.3f},{self.y(value(period)):.1f}" for period in run)
 
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line, and a dot for each isolated period; with `dotted`, for every period."""
+        """Yield a line, with a dot for each period, or (not `dotted`) for isolated periods only."""
 
         def number(period: Period) -> float:
             return value(period) or 0.0
@@ -514,7 +513,7 @@ class _Field:
             )
 
     def _changes(self) -> Iterator[str]:
-        """Yield a line wherever the calibration changes."""
+        """Yield a vertical line at each change of the calibration."""
         for number, periods in enumerate(self.trend.calibrations.values(), start=1):
             x = self.trend.at(self.trend.places[periods[0].measured.period])
             bottom = self.height + _TOP
@@ -592,7 +591,7 @@ def _estimated(period: Period) -> float | None:
 
 
 def _band(field: _Field) -> Iterator[str]:
-    """Yield the interval of the estimate as a band, which is narrower for an isolated period."""
+    """Yield the interval of the estimate as a band. The band of an isolated period is short."""
     for run in field.trend.runs(_estimated):
         estimates = [(field.trend.x(period), period.measured.estimate) for period in run]
         points = [(x, estimate) for x, estimate in estimates if estimate is not None]

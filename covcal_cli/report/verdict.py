@@ -1,10 +1,10 @@
-"""The content of a report, and its verdict: what to do, and why.
+"""Draw the verdict of a report from its content: what to do, and why.
 
-With labels, every sentence is based on an interval. A calibration makes the confidence better or
-worse only if a paired difference on the same rows proves it. The confidence of a class counts as
-wrong only if the class's own interval proves it. Every class is tested, because a mean over all
-classes can hide a wrong class. Without labels, the verdict is based on the estimated accuracy, and
-says that nothing was measured.
+With labels, every sentence is based on an interval. The verdict says that a calibration makes the
+confidence better or worse only if a paired difference on the same rows proves it. The verdict calls
+the confidence of a class wrong only if the interval of this class proves it. Every class is tested,
+because a mean over all classes can hide a wrong class. Without labels, the verdict is based on the
+estimated accuracy, and says that nothing was measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Estimation
 
 DEFAULTS = EvaluateSettings(resamples=1000)
-# The options of ``covcal report`` and ``covcal evaluate``, by the setting that they set.
+# The options of ``covcal report`` and ``covcal evaluate``. The keys are fields of EvaluateSettings.
 _REPORT_OPTIONS = {
     "split": "--split",
     "bins": "--bins",
@@ -52,17 +52,18 @@ _EVALUATE_OPTIONS = _REPORT_OPTIONS | {"predictions": "--predictions", "by": "--
 
 @dataclass(frozen=True)
 class ReportContent:
-    """All that a report shows."""
+    """The content of a report."""
 
     path: Path  # the features or adapted file
-    documents: tuple[Path, ...]  # the files of the calibrations, in the order given
-    calibrations: Mapping[str, Calibration]  # calibrations by name; the verdict is about the first
+    documents: tuple[Path, ...]  # the files of the calibrations, in the user's order
+    # The calibrations by name, in the same order. The verdict is about the first calibration.
+    calibrations: Mapping[str, Calibration]
     evaluation: Evaluation | None  # None if no target row has a label
     estimation: "Estimation | None"  # None if the file has too few rows for an estimate
-    attributes: Mapping[str, str]  # the root attributes of this file
+    attributes: Mapping[str, str]  # the root attributes of the file `path`
     # the root attributes of other files that calibrations were fitted on
     origins: Mapping[Path, Mapping[str, str]]
-    rows: Mapping[str, str]  # for each domain, how many rows each split has, in words
+    rows: Mapping[str, str]  # for each domain, a text with the number of rows of each split
     source_accuracy: SourceAccuracy | None  # None without labelled source rows
     settings: EvaluateSettings
     networks: Path | None  # the file that --networks names
@@ -70,18 +71,18 @@ class ReportContent:
     decision: Decision | None = None
     decided: Path | None = None  # the file of the decision
     names: tuple[str, ...] = ()  # for each document: NAME of -c NAME=FILE, or empty
-    # If rows can have several labels: the content of each label. The fields above are then about
+    # The content of each label, if rows can have several labels. The fields above are then about
     # the first label.
     labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The calibration that the verdict is about."""
+        """The name of the calibration that the verdict is about."""
         return next(iter(self.calibrations))
 
     @property
     def reading(self) -> str | None:
-        """The source accuracy in words, with a warning if it looks wrong."""
+        """A sentence with the source accuracy, and a warning if it looks wrong."""
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
@@ -97,11 +98,10 @@ class ReportContent:
 
 
 def commands(content: ReportContent) -> list[str]:
-    """Return the commands that were needed, from the classifier to this report.
+    """Return the commands that make this report from the classifier and the data.
 
-    A name that no file contains is a word in capitals, such as SOURCE.
+    A word in capitals, such as SOURCE, replaces a name that no file contains.
     """
-    # the file of the report, and the files that calibrations were fitted on, each once
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]
     lines: dict[str, None] = {}
     for path in (content.path, *fitted):
@@ -136,7 +136,7 @@ def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
     features = path.parent / attributes[FEATURES_FILE] if is_adapted else path
     try:
         options = [str(option) for option in parsed_json(attributes[OPTIONS])]
-    # an older version stored the seed, but not the options
+    # A file that covcal extract did not write may lack the options.
     except (KeyError, ValueError, TypeError):
         seed = attributes.get("extract_seed" if is_adapted else "seed", "0")
         options = [] if seed == "0" else ["--seed", seed]
@@ -163,7 +163,7 @@ def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
 def _changed(
     options: Mapping[str, str], settings: EvaluateSettings, defaults: EvaluateSettings
 ) -> str:
-    """Return the options with which a command has these settings."""
+    """Return the options that a command needs for these settings, without default values."""
     values = {option: getattr(settings, name) for name, option in options.items()}
     standard = {option: getattr(defaults, name) for name, option in options.items()}
     differing = (option for option in values if values[option] != standard[option])
@@ -193,13 +193,13 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# If the interval of an ECE begins below NEGLIGIBLE, the ECE may be 0. If it ends above NARROW, the
-# ECE may be large enough to matter.
+# If the low end of the interval of an ECE is below NEGLIGIBLE, the ECE may be 0. If the high end is
+# above NARROW, the ECE may be large enough to matter.
 NEGLIGIBLE, NARROW = 0.01, 0.05
-WIDE = 0.2  # a wider range of the accuracy is too vague to rely on
+WIDE = 0.2  # if the range of the accuracy is wider, the estimate is too vague to rely on
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
-_NAMED = 4  # most classes that a sentence names
-# The tones from good to bad, and what they advise about labels.
+_NAMED = 4  # largest number of classes that a sentence names
+# The tones from good to bad. `_ADVICE` has the advice of each tone about a list of labels.
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
     "Trust the confidence in",
@@ -219,7 +219,7 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return the verdict on the first calibration; with several labels, on the worst label."""
+    """Return the verdict on the first calibration. Of several labels, the worst one decides."""
     if content.labels:
         return _of_labels(content.labels)
     if content.evaluation is None:
@@ -228,7 +228,7 @@ def verdict(content: ReportContent) -> Verdict:
 
 
 def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
-    """Return the verdict on the worst label, and which labels have the same advice."""
+    """Return the verdict on the worst label, with the advice for every label."""
     verdicts = {label: verdict(content) for label, content in labels.items()}
     worst = max(labels, key=lambda label: (_TONES.index(verdicts[label].tone), off(labels[label])))
     sentences = []
@@ -259,7 +259,7 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
 
 
 def off(content: ReportContent) -> float:
-    """Return how far the calibrated confidence is off: the ECE, or the estimated difference."""
+    """Return the ECE after calibration, or without labels the estimated error of the confidence."""
     if content.evaluation is not None:
         return content.evaluation.metrics[content.name].ece
     after = content.calibration.target_confidence[1]
@@ -288,13 +288,13 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
 
 
 def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
-    """Return the measured difference from no calibration, for each metric that has one."""
+    """Return how each metric differs between a calibration and no calibration, if measured."""
     changes = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
     return [change for change in changes if change is not None]
 
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
-    """Return tone and headline for a calibration: harm first, then what the rows prove."""
+    """Return tone and headline for a calibration, based on what the labelled rows prove."""
     level, bins = evaluation.level, evaluation.metrics[name].bins
     gap = MeanGap.of(bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
@@ -327,7 +327,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
 
 
 def where_off(classes: ClassGaps) -> str:
-    """Return which classes have a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
+    """Return the classes with a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
     named = classes.off[:_NAMED]
     parts: list[str] = []
     for word in ("too high", "too low"):
@@ -351,7 +351,7 @@ def _left_out(evaluation: Evaluation) -> str:
 
 
 def _errors(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence on the ECE before and after."""
+    """Return a sentence about the ECE before calibration, and a sentence about the ECE after it."""
     sentences = []
     for calibration in dict.fromkeys((NONE, name)):
         before = calibration == NONE and name != NONE
@@ -360,7 +360,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
             if before
             else f"After calibration ({name})"
             if name != NONE
-            else "As it is"
+            else "Without calibration"
         )
         ece = evaluation.intervals.get(calibration, {}).get("ece")
         if ece is None:
@@ -376,7 +376,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence if, in some rows, another class is now more probable than the label."""
+    """Return a sentence if in some rows another class has a higher probability than the label."""
     metrics = evaluation.metrics[name]
     if name == NONE or not metrics.has_all_classes or evaluation.predictions != "original":
         return []
@@ -395,7 +395,7 @@ def _average(gap: MeanGap) -> str:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return sentences on what the rows prove about the calibration, compared with none."""
+    """Return a sentence that compares the calibration with no calibration, if that was measured."""
     if not changes:
         return []
     worse, better = (
@@ -444,7 +444,8 @@ def _expected(content: ReportContent) -> Verdict:
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(
-        f"No number without labels can show that the task itself has changed. {_LABELS_HELP}"
+        "Without labels, no number can show that the right label of the same input has changed. "
+        f"{_LABELS_HELP}"
     )
     return Verdict(*unmeasured_action(calibration, ends), tuple(sentences))
 
@@ -454,7 +455,8 @@ def unmeasured_action(
 ) -> tuple[Tone, str]:
     """Return tone and headline if nothing was measured.
 
-    `ends` are the ends of the estimated accuracy's range; by default, the calibration's.
+    `ends` are the ends of the range of the estimated accuracy. By default, they come from the
+    calibration.
     """
     wrong_order = class_order_action(calibration)
     if wrong_order is not None:
