@@ -1,7 +1,7 @@
-"""Open classifiers from elsewhere, prove which layer is the last linear one, and run them.
+"""Open other people's classifiers, find the last linear layer, prove it by numbers, and run them.
 
-This module lists the kinds of models, which are recognised by the name of the file. A new kind
-needs an entry here, a function in ``open.py`` that opens it, and a module.
+This module lists the kinds of models. The name of the file decides the kind. A new kind needs an
+entry here, a function in ``open.py`` that opens it, and a module.
 """
 
 import re
@@ -10,18 +10,18 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# If a file was not downloaded, Git LFS leaves a small text that begins like this.
+# Git LFS leaves a small text that begins like this in place of a file that was not downloaded.
 LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of model."""
+    """A kind of model, such as ONNX."""
 
-    words: str  # the kind in words, for messages
-    usual: tuple[str, ...]  # endings of files that help and messages name
-    others: tuple[str, ...]  # other endings of files
-    exported: str  # the ending of files that export writes
+    words: str  # the name of the kind in messages
+    usual: tuple[str, ...]  # endings of file names that help and messages list
+    others: tuple[str, ...]  # other endings of file names
+    exported: str  # the ending of the files that export writes
 
 
 ONNX = Kind("an ONNX model", usual=(".onnx",), others=(), exported=".onnx")
@@ -41,16 +41,16 @@ MODEL_HELP = f"A classifier: {', '.join(ENDINGS)} or module:function."
 
 
 def kind_of(model: str | Path) -> Kind:
-    """Return the kind of a model, a file or ``module:function``."""
+    """Return the kind of a model, which is a file or ``module:function``."""
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # Any other file is given to the reader of ONNX. Its error says what kind of file this is.
+    # The reader of ONNX gets every other file, because its error says what kind of file it is.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 
 def is_model(path: str | Path) -> bool:
-    """Return whether `model` is ``module:function`` and no existing file."""
+    """Return whether `path` is ``module:function`` or ends like the file of a model."""
     endings = {ending for kind in KINDS for ending in (*kind.usual, *kind.others)}
     return names_a_function(path) or Path(path).suffix.lower() in endings
 

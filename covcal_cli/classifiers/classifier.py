@@ -1,7 +1,7 @@
 """The protocols of a classifier, and the step that turns its outputs into logits.
 
-If a model does not end in a visible softmax or sigmoid, its outputs may be logits or probabilities.
-One batch is not enough to decide. So such outputs are stored unchanged, until
+If a model has no visible softmax or sigmoid at its end, its outputs may be logits or probabilities.
+One batch is not enough to decide. So these outputs are stored unchanged, until
 `covcal_cli.maths.output_form.OutputEvidence` has seen all rows.
 """
 
@@ -22,9 +22,9 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import extremes, to_float32
 
-# the largest number that votes, percentages, or scores of 8 or 16 bits can have
+# the largest value of votes, percentages, or scores of 8 or 16 bits
 _MOST_SHARE = 1 << 16
-_FAR = 1 << 12  # a common offset of this size costs half of float32's digits
+_FAR = 1 << 12  # an offset of this size in all logits costs half of float32's digits
 # the two ways to read outputs that may be logits or probabilities
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
@@ -39,25 +39,24 @@ _NO_HEAD = (
 
 
 class Outputs:
-    """How the outputs of a classifier, (m, K), are read: as logits or as probabilities.
+    """A decision how the outputs of a classifier, (m, K), are read: as logits or probabilities.
 
-    If the classifier gives only one number z per row, it is stored as the pair 0 and z.
+    A single number z per row is stored as the pair 0 and z.
     """
 
     def __init__(
         self,
         where: str,  # the name of the model, for messages
-        # the function ("tail") that turns the logits into the output, if it is known
-        tail: str | None,
+        tail: str | None,  # the function that turns the logits into the output, if it is known
         *,
         is_single: bool,  # whether the model gives one number per row
         has_layer: bool,  # whether the outputs are the results of a linear layer
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # whether only all rows can show what the outputs are
-        self.are_independent = False  # whether each output is about a label of its own
-        self.notes: tuple[str, ...] = ()  # notes about the outputs, once it is known what they are
+        self.is_open = tail == PLAIN  # whether the outputs of all rows are needed to decide
+        self.are_independent = False  # whether rows can have several labels, with one output each
+        self.notes: tuple[str, ...] = ()  # notes about the outputs, after the decision
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
@@ -65,27 +64,25 @@ class Outputs:
 
         Without this step, float32 would lose digits. Rows that may be probabilities are unchanged.
         """
-        # Outputs of several labels have no common offset that could be subtracted, and numbers of
-        # 32 bits have no more digits to keep.
+        # The logits of several labels have no common offset. Numbers of 32 bits lose no digits.
         if self.are_independent or outputs.dtype in (np.float16, np.float32):
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
-            # compare in float64, because half precision cannot hold the limits
+            # In float64, because half precision cannot hold the limits.
             lows, highs = (values.astype(np.float64) for values in extremes(outputs))
             may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
             single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the numbers as the model gives them, to see whether they are logits."""
+        """Return the numbers as the model gives them: without the 0 before a single number z."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
-        """Decide, after all rows, whether the outputs are logits or probabilities.
+        """Decide, from the evidence of all rows, whether the outputs are logits or probabilities.
 
-        Raises `CovcalError` if the model gives one number per row that does not come from a linear
-        layer, and some of these numbers lie outside [0, 1].
+        Raises `CovcalError` if the outputs cannot be read as logits or as probabilities.
         """
         if self.are_independent:
             self._settle_labels(evidence)
@@ -128,7 +125,6 @@ class Outputs:
         self.warnings = (*_readings(evidence), *evidence.doubts())
 
     def _settle_labels(self, evidence: OutputEvidence) -> None:
-        """Decide whether the outputs of several labels are logits or probabilities."""
         if self.tail not in (PLAIN, SIGMOID) or self.is_single:
             raise CovcalError(
                 f"{self._where} gives one label per row, not one sigmoid or logit per label: leave "
@@ -139,10 +135,9 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read the outputs as an earlier extraction did. If `tail` is None, `outputs` decide.
+        """Decide as an earlier extraction, which found `tail`; without a tail, `outputs` decide.
 
-        `outputs` are those of random inputs. The outputs are read as probabilities only if they are
-        probabilities.
+        `outputs` are the outputs for random inputs. They must agree with the earlier extraction.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -155,11 +150,11 @@ class Outputs:
 
     @property
     def are_logged(self) -> bool:
-        """Whether the outputs are probabilities, so that their logarithms are used as logits."""
+        """Whether the outputs are probabilities, whose logarithms or log odds are the logits."""
         return self.is_open and self.tail in (LOGGED, SIGMOID)
 
     def logits(self, outputs: Floats) -> Float32s:
-        """Return logits, shape (m, K), from outputs."""
+        """Return the logits, shape (m, K), that follow from outputs."""
         logits: Floats = outputs
         if self.are_logged:
             convert = log_odds if self.are_independent else log_probabilities
@@ -170,14 +165,14 @@ class Outputs:
 def without_offset(bias: Float64s) -> Float64s:
     """Return a bias, (K,), after subtracting a large offset that its elements share.
 
-    The offset does not change the softmax. `Outputs.to_float32` subtracts it from the logits too.
+    The offset does not change the softmax. `Outputs.to_float32` also subtracts it from the logits.
     """
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 
 
 def _readings(seen: OutputEvidence) -> tuple[str, ...]:
-    """Return a warning if outputs are read as probabilities although they do not sum to 1."""
+    """Return a warning if the outputs that are read as probabilities do not sum to 1."""
     if seen.width == 1:
         return (
             f"the model gives one number per row. It is between 0 and 1 in all {seen.rows} rows, "
@@ -191,25 +186,24 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
 
 
 class OpenedClassifier(Protocol):
-    """A trained classifier, as its file describes it. No row has been run yet."""
+    """A trained classifier as its file describes it, before any data has been run."""
 
     name: str  # base name of the file
     sha256: str  # hash of the file and of its weights in other files
     inputs: tuple[ModelInput, ...]  # the arrays that the model needs
-    fixed_batch: int | None  # the number of rows in a run, if the model allows only one number
-    # The metadata in the file, such as class names and preprocessing.
-    metadata: Mapping[str, str]
-    class_names: tuple[str, ...] | None  # the names of the K classes, if the file contains them
-    n_classes: int  # K, as the file says
+    fixed_batch: int | None  # number of rows in every run; None if the model allows any number
+    metadata: Mapping[str, str]  # metadata in the file, such as class names and preprocessing
+    class_names: tuple[str, ...] | None  # the names of the K classes; None if the file has none
+    n_classes: int  # K
     features_tensor: str | None  # name of the tensor with the features phi
     logits_tensor: str  # name of the tensor with the logits
     notes: tuple[str, ...]  # notes for the user
 
     def prove(self, batch: Inputs | None) -> "Classifier":
-        """Return the classifier, after checking on a first batch how it is read.
+        """Return the classifier, after checking on a first batch that phi and the logits are right.
 
         Without a batch, or if some logits are not numbers, nothing is checked. Raises `CovcalError`
-        if the batch does not fit the model, or the check fails.
+        if the batch does not fit the model, or if the check fails.
         """
         ...
 
@@ -222,14 +216,13 @@ class Classifier(Protocol):
     n_features: int | None  # d; None without features, or before the first batch
     features_tensor: str | None
     logits_tensor: str
-    proof: Proof  # the largest errors on all batches so far
+    proof: Proof  # the largest errors of the check on all batches so far
     outputs: Outputs  # turns the outputs that `run` returns into logits
-    # The outputs that `run` would return for the first batch; None if this batch was not checked.
-    first_outputs: Float32s | None
+    first_outputs: Float32s | None  # the outputs of the first batch, if it was checked
 
     @property
     def weight(self) -> Float32s | None:
-        """W, shape (K, d), multiplied by any constant scale of the logits.
+        """The weights W, shape (K, d), including any constant factor of the logits.
 
         None without features, or if the logits are not a linear function of the chosen features.
         """
@@ -237,14 +230,14 @@ class Classifier(Protocol):
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,); None if there is no W."""
+        """The bias b, shape (K,); None if W is None."""
         ...
 
     @property
     def tail(self) -> str | None:
-        """How the model's output follows from the logits.
+        """The function that turns the logits into the model's output; None if nothing was checked.
 
-        "none", "softmax", "log_softmax", "sigmoid" or "argmax"; None if nothing was checked.
+        It is "none", "softmax", "log_softmax", "sigmoid" or "argmax".
         """
         ...
 
@@ -256,13 +249,13 @@ class Classifier(Protocol):
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return features phi(x), (m, d), and outputs, (m, K), before any softmax.
 
-        phi is None if the user wants no features. `outputs` turns the outputs into logits. Raises
-        `CovcalError` if shapes do not fit, or if the check fails on this batch.
+        phi is None if the user wants no features. Raises `CovcalError` if shapes do not fit, or if
+        the check of the last layer fails on this batch.
         """
         ...
 
     def describe(self) -> str:
-        """Return one line that says what the last layer is, and how exactly it gives the logits."""
+        """Return one line about the last layer and the largest error with which it was checked."""
         ...
 
 
@@ -280,7 +273,7 @@ def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
 
 
 def require_width(where: str, features: AnyArray | None, width: int | None) -> None:
-    """Refuse features of another width than before. Inputs of a free size can cause this."""
+    """Refuse a batch whose features are wider or narrower than in the first batch."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
             f"{where} gives {features.shape[1]} features per row on this batch but {width} on "

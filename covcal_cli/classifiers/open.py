@@ -18,22 +18,22 @@ def open_classifier(
     providers: Sequence[str] = (),
     trusted: bool = False,
 ) -> OpenedClassifier:
-    """Open a classifier, whose kind the name of its file tells.
+    """Open a classifier; the name of its file says of which kind it is.
 
     - `model`: an ONNX file, a torch file, or ``module:function`` that returns a torch module.
-    - `weights`: weights to load into the module that ``module:function`` returns.
-    - `output`: name of the output with the classes, if the model has several.
+    - `weights`: a file of weights to load into the module that ``module:function`` returns.
+    - `output`: name of the output with the classes, if the model has several outputs.
     - `phi`: the features: ``"input"``, ``"none"``, or the name of a tensor. Default: the input of
       the last linear layer.
     - `threads`: number of threads that one operation uses.
     - `providers`: where to compute, in order of preference: execution providers of ONNX Runtime, or
       ``cpu`` and ``cuda`` for a torch model. Default: the CPU.
-    - `trusted`: whether to open a file that can run code, as torch files can.
+    - `trusted`: whether to open a file that can run code, such as a torch program.
 
     Raises `CovcalError` with the reason if covcal cannot use the model.
     """
     open_model: Callable[..., OpenedClassifier]
-    if kind_of(model) is TORCH:  # each kind needs only its own package
+    if kind_of(model) is TORCH:  # a kind must not import the library of another kind
         from covcal_cli.classifiers.torch.classifier import open_torch
 
         open_model = partial(open_torch, trusted=trusted)

@@ -1,10 +1,10 @@
-"""Check by numbers that the right layer was found, without knowing the framework.
+"""Check by numbers that the right last layer was found, in a model of any library.
 
-Three things are checked:
+Three checks:
 
-1. phi W^T + b gives the logits (`Proof`, which grows with every batch).
+1. phi W^T + b gives the logits (`Proof`).
 2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the index of the
-   highest logit (`tail_error`).
+   highest logit (`tail_error`). This function of the logits is called the tail.
 3. Reading phi and the logits does not change the output of the model (`relative_error`).
 """
 
@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.softmax import DEPTH, masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-# the tail of an output of class numbers, whose shape differs from other outputs
+# the tail if the model's output is class numbers, shape (m,) or (m, 1)
 ARGMAX = "argmax"
 TAIL_TEXT = {
     "none": "logits",
@@ -28,8 +28,8 @@ TAIL_TEXT = {
     "sigmoid": "sigmoid(logits)",
     ARGMAX: "argmax(logits)",
 }
-# The errors that rounding may cause, divided by the largest number in the batch. In half precision
-# a number has eleven bits, and sums of hundreds of products are less exact.
+# The largest error that rounding causes, divided by the largest number in the batch. In half
+# precision a number has eleven bits, and sums of hundreds of products are less exact.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 ONE_NUMBER = (
     "the model gives one number z per row: it is read as the logit of the second of two classes "
@@ -44,19 +44,19 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def tolerance(dtype: np.dtype[np.generic]) -> float:
-    """Return the relative error that rounding in a type can cause: 1e-5, for float16 5e-3."""
+    """Return the relative error that rounding in a type can cause: 5e-3 for float16, else 1e-5."""
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
 def rounding(logits: Floats) -> float:
-    """Return how much float32 rounding can change the largest logit, masked ones left out."""
+    """Return how much rounding to float32 can change the largest logit of a class, not masked."""
     return float(np.finfo(np.float32).eps) * difference(logits, logits)[1]
 
 
 def largest_difference(values: Floats, expected: Floats) -> float:
     """Return max ``|values - expected|`` in float64; infinite if the shapes differ.
 
-    Equal infinities count as equal. (The logarithm of a probability of 0 is infinite.)
+    Equal infinities count as equal: the logarithm of a probability of 0 is infinite.
     """
     if values.shape != expected.shape:
         return float("inf")
@@ -68,9 +68,9 @@ def largest_difference(values: Floats, expected: Floats) -> float:
 
 
 def relative_error(values: Floats, expected: Floats) -> float:
-    """Return the first result of `difference` divided by the second.
+    """Return the largest difference divided by the largest expected value; see `difference`.
 
-    Infinite if the shapes differ.
+    The result is infinite if the shapes differ.
     """
     worst, largest = difference(values, expected)
     return worst / largest if largest > 0 else worst
@@ -79,16 +79,16 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
-    A logit of -3.4e38 masks a class. Compared with this number, the errors of all other logits look
-    like 0. So a mask is compared with itself only: an error of 1 % of the mask counts like 1 % of
-    the largest other value. If a mask is -inf, it must be -inf in both arrays.
+    A logit of -3.4e38 masks a class. Divided by this number, the errors of all other logits would
+    be about 0. So the error of a mask is divided by the mask itself: 1 % of the mask counts like
+    1 % of the largest other value. If a mask is -inf, it must be -inf in both arrays.
     """
     if values.shape != expected.shape or values.size == 0:
         return largest_difference(values, expected), 0.0
     b = expected.reshape(len(expected), -1).astype(np.float64, copy=False)
     a = b if values is expected else values.reshape(b.shape).astype(np.float64, copy=False)
     low, high = float(b.min()), float(b.max())
-    # no logit is low enough to be a mask, and no logit is infinite
+    # No logit is a mask, and no logit is infinite.
     if high - low <= DEPTH:
         worst = 0.0 if a is b else float(np.abs(a - b).max())
         return worst, max(high, -low)
@@ -110,15 +110,14 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 
 @dataclass
 class Proof:
-    """The largest error, and the largest logit, of a classifier on all batches so far.
+    """The largest error of the last layer, and the largest logit, on all batches so far.
 
-    Both numbers are stored, so that shards can be merged: the ratio of merged shards is computed
-    from the largest of each number. So the result does not depend on how rows were divided into
-    batches.
+    Both numbers are stored, because merged shards need the largest error and the largest logit of
+    all shards to compute their ratio.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
-    # how many rows are multiplied at once.
+    # the number of rows that are multiplied at once.
     largest_difference: float = 0.0
     largest_logit: float = 0.0  # the largest |logit|, without masked classes
     remarks: tuple[str, ...] = ()  # notes about single batches
@@ -139,16 +138,18 @@ class Proof:
         limit: float,
         step: float,
     ) -> float | None:
-        """Compare phi W^T + b with a batch's logits; return the relative error if too large.
+        """Compare phi W^T + b with the logits of a batch, and add the batch.
 
-        Such a batch is not counted. `limit` is the largest error that is allowed, relative to the
-        largest logit or bias so far. If logits are quantised, `step` is the distance between
-        neighbouring values; an error of this size is allowed too.
+        If the error is too large, return the relative error and do not add the batch; else return
+        None. `limit` is the largest allowed error, relative to the largest logit or bias so far.
+        If logits are quantised, an additional error of `step`, the distance between neighbouring
+        values, is allowed.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)
         if not worst <= limit * largest + step:
-            # Small logits may be differences of large numbers, and these are rounded.
+            # Small logits may be the difference of a large product and a large bias, which are
+            # rounded.
             offsets = bias[~masked(logits).all(axis=0)]
             scale = max(largest, float(np.abs(offsets).max(initial=0)))
             if not worst <= limit * scale + step:
@@ -159,16 +160,15 @@ class Proof:
 
 
 def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
-    """Return the tail that turns logits into the output, both (m, K); None without such a tail."""
+    """Return the tail that turns logits, (m, K), into the output, (m, K); None if no tail does."""
     return next((tail for tail in TAILS if tail_error(tail, logits, output) <= limit), None)
 
 
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
-    """Return the relative error if the model's output is `tail` of the logits, (m, K).
+    """Return the relative error of the model's output if it is the `tail` of the logits, (m, K).
 
-    Usually the output has shape (m, K). It has shape (m, 1) if it consists of class numbers
-    (`ARGMAX`). It also has this shape if it is z or the sigmoid of z, and the logits come from
-    `two_logits`.
+    The output has shape (m, K). It has shape (m, 1) if it is class numbers (`ARGMAX`), or if it is
+    one number z or its sigmoid, and the logits come from `two_logits`.
     """
     z = logits.astype(np.float64)
     if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):
@@ -186,15 +186,15 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
 
 
 def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
-    """Return the logits 0 and z, shape (m, 2), of one number z per row, shape (m, 1).
+    """Return the logits 0 and z, shape (m, 2), for one number z per row, shape (m, 1).
 
-    Their softmax is the sigmoid of z: z is the logit of the second class.
+    The softmax of 0 and z is 1 minus the sigmoid of z, and the sigmoid of z.
     """
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return notes on a tail. With `is_single`, one number per row is about two classes."""
+    """Return notes on a tail. `is_single` says whether one number per row is for two classes."""
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()
@@ -205,7 +205,7 @@ def _has_two_logits(z: Float64s) -> bool:
 
 
 def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return how far the logit of the model's choice is below the highest, relatively."""
+    """Return how far the logits of the output's classes are below the highest, relatively."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
         return float("inf")

@@ -3,12 +3,12 @@
 How it works:
 
 1. `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. Its tensors become outputs of
-   a copy of the model in memory. The file is not changed.
+   a copy of the model in memory.
 2. A `Reading` computes phi and the scores from these tensors. Its `Tail` says how the model's
-   output follows from the scores (`reading`).
-3. On the first batch, it is checked that the scores are a linear function of phi, and that the
-   output follows from the scores (``classifiers/proof.py``). Every later batch is checked too,
-   because on a few rows a clipped output can look like plain logits.
+   output follows from the scores.
+3. Every batch is checked (``classifiers/proof.py``): the scores must be a linear function of phi,
+   and the output must follow from the scores. One batch is not enough, because on a few rows a
+   clipped output can look like plain logits.
 4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading its
    inner tensors can change its output.
 """
@@ -64,7 +64,7 @@ def open_onnx(
 
 
 class OriginalModel:
-    """The unchanged model, with whose output the copy is compared."""
+    """The unchanged model. The output of the copy is compared with its output."""
 
     def __init__(
         self, where: str, session: Any, inputs: tuple[ModelInput, ...], output: ClassOutput
@@ -74,14 +74,14 @@ class OriginalModel:
         self._runner = Runner(where, session, inputs, zipped)
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
-        """Return the relative error of the output in `values` against the unchanged model's."""
+        """Return the relative error of the output in `values`, compared with this model."""
         own = self._runner.run([self._output.name], batch)[self._output.name]
         return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
     def require_same(
         self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
     ) -> None:
-        """Refuse a model if the output in `values` differs by more than `limit`."""
+        """Refuse a model if the output in `values` has a relative error above `limit`."""
         moved = self.difference(batch, values)
         if moved <= limit:
             return
@@ -98,7 +98,7 @@ class OriginalModel:
     ) -> None:
         """Refuse a model that gives different outputs in two runs on the same rows.
 
-        ONNX Runtime removes dropout from a model, but not if inner tensors are read.
+        Dropout can cause this: ONNX Runtime does not remove it if inner tensors are read.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)
@@ -116,11 +116,11 @@ def _rows(values: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The unchanged model, and a way to read tensors that does not change its output."""
+    """A runner that reads inner tensors, and the unchanged model with which it was compared."""
 
     original: OriginalModel
     runner: Runner
-    error: float  # the relative error of the output
+    error: float  # the relative error of the runner's output
     notes: tuple[str, ...] = ()
 
 
@@ -158,19 +158,19 @@ class OpenedOnnx:
         except UnknownTailError:
             if self._phi is None:
                 raise
-        # the user chose the features, so the logits need not be the result of a linear layer
+        # With features that the user chose, the logits need not come from a linear layer.
         head = choose_head(self._graph, self._output, self._phi, layer=False)
         return self._proved(self._declared(head), batch)
 
     def _declared(self, head: Head) -> Reading:
-        """Return how phi and the logits are read, with what the graph says about them."""
+        """Return how phi and the logits are read, as far as the graph shows it."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
         runner = self._start(head, fuse=True)
         width = None if head.weight is None else int(head.weight.shape[1])
         if head.features and width is None:
-            # the user chose the features: are the logits a linear function of them?
+            # For features that the user chose, find out whether the logits are linear in them.
             row = runner.row_shape(head.features[0].name)
             if row is not None:
                 width, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
@@ -182,7 +182,7 @@ class OpenedOnnx:
         return Reading(self._graph, head, tail, runner, width)
 
     def _names(self, reading: Reading) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-        """Return the names of the classes, and notes about the graph."""
+        """Return the names of the classes, and notes about the names and the output."""
         names, notes = class_names(self._graph, self.metadata, reading.tail.n_classes)
         is_logit = reading.tail.is_single and not reading.tail.is_bare
         return names, (*notes, *([proof.ONE_NUMBER] if is_logit else []))
@@ -196,10 +196,10 @@ class OpenedOnnx:
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
         if not valid_rows(logits).all():
-            # the caller knows the ids of the rows, and reports rows with NaN or infinity
+            # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
             return OnnxClassifier(reading, notes)
-        # Check that the scores are a linear function of phi, that the output follows from them, and
-        # that reading tensors changes nothing.
+        # Check that the scores are a linear function of phi, that the output follows from the
+        # scores, and that reading inner tensors does not change the output.
         limit = reading.rounding(values, features)
         reading = reading.proved_affine(so_far, features, scores, limit)
         tail = reading.tail.recognised(scores, values, limit)
@@ -211,7 +211,7 @@ class OpenedOnnx:
             classifier = OnnxClassifier(reading, notes, so_far, compared, labels)
             classifier.first_outputs = classifier.outputs.to_float32(logits)
             return classifier
-        # the first rows must be read in the same way as later ones
+        # Read the first batch again, so that all rows are read in the same way.
         reading = replace(reading, runner=compared.runner)
         classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
         _, classifier.first_outputs = classifier.run(batch)
@@ -220,22 +220,23 @@ class OpenedOnnx:
     def _compared(
         self, reading: Reading, batch: Inputs, values: Mapping[str, AnyArray], limit: float
     ) -> _Comparison:
-        """Return a way to read tensors that does not change the output of the model.
+        """Return a runner that reads inner tensors without changing the output of the model.
 
-        If tensors are read, ONNX Runtime may not fuse operators, and then rounds differently.
+        ONNX Runtime may not fuse operators around a tensor that is read, and then rounds
+        differently.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
         original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
-        # Perhaps without any fused operators, reading does not change the output.
+        # Try to read without any fused operators.
         runner = self._start(reading.head, fuse=False)
         values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        # If not, compare with the unchanged model without fused operators, and say so in a note.
+        # Else also run the unchanged model without fused operators, and say so in a note.
         moved, original = error, self._unmodified(reading, fuse=False)
         error = original.difference(batch, values)
         if error > limit:
@@ -256,7 +257,7 @@ class OpenedOnnx:
         return OriginalModel(str(self._file.path), session, self.inputs, output)
 
     def _start(self, head: Head, *, fuse: bool) -> Runner:
-        """Start a session on a copy of the model that also outputs phi and the logits."""
+        """Start ONNX Runtime on a copy of the model that also outputs phi and the logits."""
         outputs = [value.tensor for value in head.outputs]
         data = exposing(self._file.model, [*head.features, head.logits], outputs)
         return Runner(str(self._file.path), self._session(data, fuse=fuse), self.inputs)
@@ -272,7 +273,7 @@ class OnnxClassifier:
         self,
         reading: Reading,
         notes: tuple[str, ...],
-        # these are None if there was no batch to check anything on
+        # The last three are None if no batch was checked.
         so_far: Proof | None = None,
         compared: _Comparison | None = None,
         labels: OwnLabels | None = None,
@@ -291,7 +292,7 @@ class OnnxClassifier:
         self.features_tensor, self.logits_tensor = _features_tensor(head), head.logits.name
         self.exposure_error = compared.error if compared else None
         self.is_quantised = holds_quantised(reading.graph)
-        # a quantised model is compared with the unchanged one on every batch
+        # A quantised model is compared with the unchanged model on every batch.
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
         self.first_outputs: Float32s | None = None
@@ -304,7 +305,7 @@ class OnnxClassifier:
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
-        # the caller knows the ids of the rows, and reports rows with NaN or infinity
+        # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
         if labels is not None and valid_rows(logits).all():
             limit = reading.rounding(values, features)
             reading = reading.proved_affine(self.proof, features, scores, limit)
@@ -314,13 +315,13 @@ class OnnxClassifier:
                 has_features = features is not None
                 self._original.require_same(batch, values, limit, has_features=has_features)
             self.proof.remarks += labels.note(values, logits)
-        # a copy, because ONNX Runtime would keep the memory of its tensors
+        # A copy, because the original would keep ONNX Runtime's memory in use.
         phi = None if features is None else features.astype(np.float32)
         return phi, self.outputs.to_float32(logits)
 
     @property
     def tail(self) -> str | None:
-        """How the model's output follows from the logits; see `Classifier.tail`."""
+        """The function that turns the logits into the model's output; see `Classifier.tail`."""
         return self.outputs.tail
 
     @property
@@ -330,7 +331,7 @@ class OnnxClassifier:
 
     @property
     def weight(self) -> Float32s | None:
-        """W, shape (K, d)."""
+        """The weights W, shape (K, d); see `Classifier.weight`."""
         return self._head_array(self.reading.head.weight)
 
     @property
@@ -343,11 +344,11 @@ class OnnxClassifier:
         if values is None or self.outputs.are_logged:
             return None
         floats = values.astype(np.float32)
-        # a single number z means the logits 0 and z
+        # A single number z stands for the logits 0 and z.
         return np.concatenate([np.zeros_like(floats), floats]) if self._is_single else floats
 
     def describe(self) -> str:
-        """Return in one line what the last layer is, and how exactly it gives the logits."""
+        """Return one line about the last layer and the largest error with which it was checked."""
         head = self.reading.head
         phi = f"phi {self.n_features or '?'}" if head.features else "no phi"
         if head.features and not head.layer:
@@ -356,14 +357,11 @@ class OnnxClassifier:
         text += f", {self.n_classes} classes"
         if head.features and self.weight is None:
             text += ", no linear head"
-        if self.tail is None:
-            return text
-        text += f", output = {proof.TAIL_TEXT[self.tail]}"
-        return (
-            text
-            if self.weight is None
-            else f"{text}, last layer reproduced to {self.proof.error:.0e}"
-        )
+        if self.tail is not None:
+            text += f", output = {proof.TAIL_TEXT[self.tail]}"
+            if self.weight is not None:
+                text += f", last layer reproduced to {self.proof.error:.0e}"
+        return text
 
 
 def _features_tensor(head: Head) -> str | None:

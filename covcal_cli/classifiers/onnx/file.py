@@ -18,7 +18,7 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# Files that users often give instead of a model: their first bytes, their kind, and the remedy.
+# Files that users give by mistake instead of a model: first bytes, kind of file, and remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the raw file, not its page"),
@@ -27,17 +27,16 @@ _OTHER_FORMATS = {
     b"\x89PNG": ("a PNG image", _EXPORT),
     _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
-# recognised by their endings, because the content may be compressed
+# Pickles are also recognised by their endings.
 _PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
 CPU = ("CPUExecutionProvider",)
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-# By default, tensor cores round float32 to ten bits. This is too inexact for the check of the last
-# layer.
+# By default, tensor cores round float32 to ten bits, too few for the check of the last layer.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 _NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # the only way to switch tensor cores off in TensorRT
-_LOG_FATAL_ONLY = 4  # errors come as exceptions, and the log would print them again
+_LOG_FATAL_ONLY = 4  # ONNX Runtime also raises its errors, so logging them would repeat them
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
@@ -47,10 +46,8 @@ class OnnxFile:
     """An ONNX file that was read."""
 
     path: Path
-    folder: Path  # where its weights in other files are
-    # The unchanged model. But if weights are behind links, the model names the files that the links
-    # lead to.
-    data: bytes
+    folder: Path  # the folder with the model's weights in other files
+    data: bytes  # the model; if links lead to its weights, it names the destinations of the links
     model: onnx.ModelProto  # the parsed model, without weights in other files
     sha256: str  # hash of the file and of its weights in other files
 
@@ -65,9 +62,8 @@ class OnnxFile:
     ) -> Any:
         """Start ONNX Runtime on `data`: this model, a part of it, or a copy with more outputs.
 
-        `folder` is where its weights in other files are, if not beside the model. Without `fuse`,
-        operators are not fused into others, which would round differently. The session runs only on
-        the providers that the user chose.
+        `folder` is the folder with the weights in other files; by default `self.folder`. Without
+        `fuse`, operators are not fused, so they round as in the graph.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()
@@ -76,7 +72,7 @@ class OnnxFile:
         options.log_severity_level = _LOG_FATAL_ONLY
         if not fuse:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        # a waiting thread would take a core from the image decoder
+        # A thread that spins while it waits would take a core from the image decoder.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if external_tensors(self.model):
             options.add_session_config_entry(_FOLDER_OF_WEIGHTS, _utf8_path(folder or self.folder))
@@ -86,10 +82,10 @@ class OnnxFile:
                 sess_options=options,
                 providers=list(providers),
                 provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
-                # ONNX Runtime would use another provider and print that on stdout
+                # otherwise ONNX Runtime could use another provider, and print this on stdout
                 enable_fallback=0,
             )
-        except Exception as error:  # ONNX Runtime's exceptions have no other base class in common
+        except Exception as error:  # ONNX Runtime's exceptions share no other base class
             if set(providers) - set(CPU):
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
@@ -104,12 +100,12 @@ class OnnxFile:
 
     @property
     def opset(self) -> int:
-        """The version of the standard operators; 1 if the model imports none."""
+        """The version of the standard operators; 1 if the model has none."""
         return opset_of(self.model) or 1
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX model, without its external weights; none of other files."""
+    """Return the metadata of an ONNX model without reading its weights; {} for other files."""
     try:
         model = onnx.load_model(path, load_external_data=False)
     except Exception:  # protobuf's DecodeError; its package has no type stubs
@@ -118,16 +114,16 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the standard operators; 0 if the model imports none.
+    """Return the version of the standard operators.
 
-    A model with only machine learning operators imports none.
+    The version is 0 if the model has only machine learning operators.
     """
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     return max(versions, default=0)
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Read an ONNX file, without its weights in other files."""
+    """Read an ONNX file, but not its weights in other files."""
     require_file(path, remedy=_EXPORT)
     data = path.read_bytes()
     for start, (kind, remedy) in _OTHER_FORMATS.items():
@@ -153,9 +149,9 @@ def read_onnx(path: Path) -> OnnxFile:
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the full names of ONNX Runtime's execution providers; by default, the CPU provider.
+    """Return the full names of execution providers of ONNX Runtime; by default, the CPU provider.
 
-    `asked` has full names, or short names in any case (``cpu``, ``cuda``, ``tensorrt``).
+    `asked` holds full names, or short names such as ``cuda``, in capital or small letters.
     """
     available = {name.lower(): name for name in onnxruntime.get_available_providers()}
     names = []
@@ -174,7 +170,6 @@ def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def _utf8_path(folder: Path) -> str:
-    """Return the path of a folder as text for ONNX Runtime."""
     text = str(folder)
     try:
         text.encode("utf-8")
@@ -187,7 +182,7 @@ def _utf8_path(folder: Path) -> str:
 
 
 def _require_names(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse a damaged model in which names are not text."""
+    """Refuse a damaged model in which a name is not text."""
     graph = model.graph
     try:
         names = [value.name for value in (*graph.input, *graph.output, *graph.initializer)]
@@ -224,14 +219,14 @@ def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
-    """Return what is wrong with the number of a node's inputs or outputs; empty if nothing is."""
+    """Return in words which input or output a node lacks; empty if the node is complete."""
     if not any(node.output):
         return "has no output"
     domain = "" if node.domain == "ai.onnx" else node.domain
     version = versions.get(node.domain, versions.get("ai.onnx" if domain == "" else domain, 0))
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
-    # an operator of ONNX Runtime, a function of the model, or a newer version
+    # ONNX does not know operators of ONNX Runtime, functions of the model, or newer operators.
     except onnx.defs.SchemaError:
         return ""
     named = zip(schema.inputs, node.input, strict=False)
@@ -256,21 +251,20 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         return
     os.environ.setdefault(_NO_TENSOR_CORES, "0")
     onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
-    # this function prints missing libraries, but stdout is for the result
+    # The function prints missing libraries to stdout, which is for the result only.
     with redirect_stdout(StringIO()):
         onnxruntime.preload_dlls()
 
 
-# Weights of a model in other files: beside the model, or behind symbolic links. In a download
-# cache, every file is a link into another folder. ONNX Runtime refuses weights outside the folder
-# that it gets. So it gets that other folder, and the model in memory has the names that the files
-# have there.
+# Weights of a model in other files. ONNX Runtime reads these files from one folder. In a download
+# cache, every file is a link into another folder. Then ONNX Runtime gets this other folder, and the
+# model in memory gets the names that the files have there.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
-    """Find the weights of a model in other files. Replace links by the files they lead to.
+    """Find the weights of a model in other files, and replace links by their destinations.
 
-    Return the folder of all weights, and for each name in the model its file. Raises `CovcalError`
+    Return the folder of all weights, and the file of each name in the model. Raises `CovcalError`
     if a name leads out of the model's folder, or if a file is missing or too short.
     """
     files: dict[str, Path] = {}
@@ -280,7 +274,6 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         location = entries.get("location", "")
         if location not in files:
             files[location] = _existing(path, location, tensor.name)
-        # every tensor must end inside its file
         places = [entries.get(key, "0") for key in ("offset", "length")]
         if not all(place.isascii() and place.isdecimal() and len(place) < 20 for place in places):
             raise CovcalError(
@@ -310,19 +303,19 @@ def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """Return the file name of a tensor in another file, with offset and length if given."""
+    """Return ``location``, and perhaps ``offset`` and ``length``, of a tensor in another file."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def set_location(tensor: onnx.TensorProto, name: str) -> None:
-    """Change the file that holds a tensor's values; they must be at the same place there."""
+    """Change the name of the file that a tensor's values are read from."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = name
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    """Return the bytes of a tensor in another file; unlike onnx, also if the file is a link."""
+    """Return the bytes of a tensor in another file, which may be a link."""
     entries = external_entries(tensor)
     with (folder / entries["location"]).open("rb") as stream:
         stream.seek(int(entries.get("offset", "0")))
@@ -332,9 +325,8 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
     """Return the sha256 of a model and its weights in other files.
 
-    Without external weights it is the sha256 of the file. With weights in other files, it is the
-    sha256 of a list of hashes: first the hash of the file, then the hashes of the other files,
-    sorted by name.
+    If the model has weights in other files, this is the sha256 of a list of hashes: first the hash
+    of the model's file, then the hashes of the other files, sorted by name.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:
@@ -367,9 +359,9 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 
 def _existing(path: Path, location: str, tensor: str) -> Path:
-    """Return the file of a name, with links followed."""
+    """Return the file with a tensor's values, after following links."""
     where = PurePosixPath(location.replace("\\", "/"))
-    # a model from elsewhere must not make covcal read files outside its folder
+    # A model must not make covcal read files outside its folder.
     if not location or where.is_absolute() or ".." in where.parts:
         raise CovcalError(
             f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: save the "

@@ -15,11 +15,11 @@ _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Multinomial", "Bernoulli"),
 }
-# these operators use only the shape of a tensor
+# operators that use only the shape of a tensor
 _SHAPE_ONLY = {"Shape", "Size"}
-# The second and third outputs of this operator only say how to read its first output.
+# an operator whose second and third outputs only say how to read its first output
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# The operators of the first set treat NaN as a missing value; those of the second pass NaN on.
+# Operators of `_TAKE_MISSING` treat NaN as a missing value. Operators of `_HAND_ON` return it.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }
@@ -35,20 +35,19 @@ class OnnxGraph:
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
         stored = {*self._initializers}
         stored.update(tensor.values.name for tensor in self._graph.sparse_initializer)
-        # The inputs of the model. (Old files also list stored tensors among the inputs.)
+        # Old files also list stored tensors among the inputs.
         self.inputs = [value for value in self._graph.input if value.name not in stored]
         self.input_names = {value.name for value in self.inputs}
         self.outputs = list(self._graph.output)
-        # In topological order.
-        self.nodes: Sequence[onnx.NodeProto] = self._graph.node
+        self.nodes: Sequence[onnx.NodeProto] = self._graph.node  # in topological order
         self._maker: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
         for index, node in enumerate(self._graph.node):
             self._maker |= {name: index for name in node.output if name}
             for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
-        # Tensors that do not depend on any input: stored tensors, Constant nodes, and what is
-        # computed only from these, such as transposed or dequantised weights.
+        # Tensors that do not depend on any input: stored tensors, results of Constant nodes, and
+        # tensors computed only from constant tensors, such as transposed weights.
         self.constants = self._computed_from(stored, shapes=False)
         self._valueless = self._computed_from(stored, shapes=True)
 
@@ -66,21 +65,19 @@ class OnnxGraph:
         ]
 
     def ancestors(self, tensors: Iterable[str]) -> set[str]:
-        """Return `tensors` and every tensor whose values they depend on."""
-        tensors_before: set[str] = set()
+        """Return `tensors`, and every tensor that their values depend on."""
+        visited: set[str] = set()
         pending = list(tensors)
         while pending:
             tensor = pending.pop()
-            if tensor in tensors_before:
-                continue
-            tensors_before.add(tensor)
-            node = self.maker(tensor)
-            if node is not None:
-                pending += self.value_inputs(node)
-        return tensors_before
+            if tensor not in visited:
+                visited.add(tensor)
+                node = self.maker(tensor)
+                pending += [] if node is None else self.value_inputs(node)
+        return visited
 
     def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
-        """Return the nodes that read the values of `tensor` and compute a tensor of `within`."""
+        """Return the nodes that read the values of `tensor`, and whose result is in `within`."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node
@@ -94,7 +91,7 @@ class OnnxGraph:
         return {*self._maker}
 
     def has(self, tensor: str) -> bool:
-        """Return whether there is a tensor of this name that depends on an input."""
+        """Return whether a tensor of this name depends on an input of the model."""
         exists = tensor in self.input_names or tensor in self._maker
         return exists and tensor not in self.constants
 
@@ -104,11 +101,7 @@ class OnnxGraph:
             return np.asarray(self.constant(tensor), dtype=np.float64)
 
     def constant(self, tensor: str) -> AnyArray:
-        """Return the value of a constant tensor.
-
-        ONNX Runtime computes it, from the constant part of the graph. So no code is needed here for
-        transposed, cast or dequantised weights, or weights in other files.
-        """
+        """Return the value of a constant tensor, which ONNX Runtime computes if necessary."""
         stored = self._initializers.get(tensor)
         if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:
             return numpy_helper.to_array(stored)
@@ -126,7 +119,7 @@ class OnnxGraph:
         inputs: Sequence[onnx.ValueInfoProto],
         outputs: Sequence[str],
     ) -> bytes:
-        """Return a model of only these nodes, as bytes."""
+        """Return a model with only these nodes, as bytes."""
         graph = helper.make_graph(
             nodes,
             "part",
@@ -166,7 +159,7 @@ class OnnxGraph:
 
     def _computed_from(self, stored: set[str], *, shapes: bool) -> set[str]:
         computed = set(stored)
-        # each node comes after those whose results it reads, as ONNX requires
+        # ONNX requires that a node comes after the nodes whose results it reads.
         for node in self._graph.node:
             if node.op_type in _RANDOM or any(value.HasField("g") for value in node.attribute):
                 continue
@@ -190,11 +183,11 @@ def _reads(node: onnx.NodeProto) -> list[str]:
     return names
 
 
-# The inputs of an ONNX model: one or several tensors, each with one row per example.
+# The inputs of an ONNX model.
 
 
 def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
-    """Return the inputs of a model."""
+    """Return the inputs of a model. Refuse an input that does not have one row per example."""
     inputs = tuple(_read(graph, value) for value in graph.inputs)
     if not inputs:
         raise CovcalError(f"{graph.file.path} has no input: export the model with an input")
@@ -272,7 +265,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the most frequent number of rows of the inputs; None if an input takes any number."""
+    """Return the most frequent number of rows of inputs; None if an input takes any number."""
     if None in batches:
         return None
     return max(dict.fromkeys(batches), key=batches.count)

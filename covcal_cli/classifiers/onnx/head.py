@@ -1,17 +1,17 @@
 """Find the head of an ONNX classifier, its last linear layer, by the structure of the graph.
 
-`find_head` does this in three steps. The names of tensors do not matter.
+`find_head` works in three steps:
 
 1. Go back from an output, until every path ends at the input or at a layer with constant weights.
-   If there is only one such layer, it is the head, and its input is phi. Several such layers are
-   the head together, provided that the logits are a weighted sum of their results.
+   If this finds a single layer, it is the head, and its input is phi. If it finds several layers,
+   they are the head together, but only if the logits are a weighted sum of their results.
 2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
-   such tensor is the logits.
+   tensor on this way is the logits.
 3. The rest of the graph is called the tail. The tail is recognised by its values
    (``classifiers/proof.py``).
 
 `choose_head` then replaces or removes the features, as ``--phi`` says. If the graph does not show
-whether the logits are a linear function of them, a `Part` of the graph is run to find out
+whether the logits are a linear function of these features, a `Part` of the graph is run to find out
 (``runner.py``).
 """
 
@@ -44,17 +44,16 @@ from covcal_cli.errors import CovcalError
 INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
-_SHOWN = 8  # the most tensors that a message names
-# The operators with which a softmax, log-softmax, sigmoid or argmax begins, whether it is one
-# operator or several. Any other operator after a linear layer belongs to the network.
+_SHOWN = 8  # the largest number of tensors that a message lists
+# The first operators of a softmax, log-softmax, sigmoid or argmax. Any other operator after a
+# linear layer belongs to the network.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
 _RANDOM_ROWS = 32
-# a coefficient this close to a simple fraction is taken to be that fraction
-_EXACT = 1e-6
+_EXACT = 1e-6  # coefficients that differ less from a simple fraction are replaced by the fraction
 _LARGEST_DENOMINATOR = 64
 
 
@@ -62,23 +61,17 @@ _LARGEST_DENOMINATOR = 64
 class Head:
     """The tensors with a classifier's features and logits, and the layer between them."""
 
-    # operator and name of the layer, such as "Gemm fc2"; empty if there is no linear layer
-    layer: str
-    # The tensors that form phi together; none if the user wants no features.
+    layer: str  # operator and name, such as "Gemm fc2"; empty if there is no linear layer
+    # the tensors that are phi, side by side; empty if the user wants no features
     features: tuple[TensorRead, ...]
-    # W, shape (K, d), multiplied by constant scales, and b, shape (K,). None if the logits are not
-    # a linear function of phi.
-    weight: Float64s | None
-    bias: Float64s | None
+    weight: Float64s | None  # W, (K, d); None if the logits are not a linear function of phi
+    bias: Float64s | None  # b, (K,)
     logits: TensorRead  # the tensor with the logits
     step: float  # the largest rounding error of logits that are stored as integers
-    tail_step: float  # the largest rounding error of the outputs
+    tail_step: float  # the largest rounding error of outputs that are stored as integers
     follower: str | None  # the operator that reads the logits, such as "Softmax"
-    n_scores: int  # number of columns of the logits; 1 if a single number is about two classes
+    n_scores: int  # number of columns of the logits; 1 if one number per row is for two classes
     outputs: tuple[ClassOutput, ...]  # the outputs that depend only on the logits
-
-
-# The head with the features that ``--phi`` chooses.
 
 
 def choose_head(
@@ -86,8 +79,8 @@ def choose_head(
 ) -> Head:
     """Return the head of an output, with the features that ``--phi`` chooses.
 
-    Without `layer` and with `phi`, the logits need not be the result of a linear layer. Then the
-    logits are the input of the last softmax, or the output itself.
+    If `phi` is given and `layer` is false, no linear layer is looked for: the logits are the input
+    of the last softmax, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)
@@ -112,8 +105,8 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # If an unknown operator follows the layer, or the output has another number of classes, the
-    # layer is somewhere inside the network.
+    # If another operator follows the layer, or the output has another number of classes, the layer
+    # belongs to the inside of the network.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -122,9 +115,9 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether the output follows from random logits by a known function; True if unknown.
+    """Return whether the output follows from random logits by a softmax or another known tail.
 
-    This is checked again on the first batch of data.
+    True if the tail does not run on random logits: the first batch of data is also checked.
     """
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
@@ -137,15 +130,15 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # an output with another number of values per row does not hold the classes, unless a row has
-    # several tokens
+    # The output holds more or fewer numbers than the logits. It can only be right if a row has
+    # several tokens, so that its first axis is not the rows.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
-    """Add W and b to a head with chosen features, if the logits are a linear function of them.
+    """Add W and b to a head with features of --phi, if the logits are a linear function of them.
 
-    `row` is the shape of a row of the features' tensor.
+    `row` is the shape of a row of the tensor with the features.
     """
     if head.logits.nodes or len(head.features) != 1:
         return head
@@ -177,7 +170,7 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
 
 
 def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
-    """Return a head without a layer; its logits are the last softmax's input, or the output."""
+    """Return a head without a layer: its logits are the input of the last softmax or the output."""
     choice, *others = class_outputs(graph, output)
     if others:
         raise _ambiguous(graph, [value.name for value in (choice, *others)])
@@ -211,7 +204,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     """Find the head; if the model has several outputs, the head of `output`."""
-    # Find the last layers before each output. Ignore outputs from inside the network.
+    # Find the last layers before each output, without outputs from inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     names = _same_head(graph, layers)
@@ -219,7 +212,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     linears = [read_linear(graph, node) for node in nodes]
     heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
-        # if outputs differ, perhaps by a temperature, it is not clear which one to use
+        # Outputs can come from one layer, but differ by a temperature: the user must choose.
         if not _same_weights(heads[0], other):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
     return replace(
@@ -279,13 +272,13 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
             layers[node.output[0]] = node
         else:
             pending += graph.value_inputs(node)
-    # in the order of the graph, not in the order in which they were found
+    # Sort by the order of the graph.
     order = {node.output[0]: index for index, node in enumerate(graph.nodes) if node.output}
     return sorted(layers.values(), key=lambda node: order[node.output[0]])
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that may hold the classes, but no outputs from inside the network."""
+    """Return the outputs that may hold the classes and are not from inside the network."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
@@ -294,8 +287,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output without a layer is no answer. An output is also no answer if the head of another
-        # output reads this output.
+        # True if no layer comes before the output, or if the head of another output reads it.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -319,9 +311,9 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
 
 
 # Classifiers whose logits are a weighted sum of several heads, such as their mean. The part of the
-# graph behind the heads is run on random scores. Least squares finds the coefficients; the residual
-# shows whether the result is a weighted sum at all. Then phi consists of the features of all heads,
-# and W of their weights, multiplied by the coefficients.
+# graph after the heads is run on random scores. Least squares finds the coefficients; the residual
+# shows whether the result is a weighted sum at all. Then phi is the features of all heads side by
+# side, and W is their weights side by side, multiplied by the coefficients.
 
 
 def sum_of_heads(
@@ -336,7 +328,7 @@ def sum_of_heads(
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
-    # Compute what is behind the heads, for random scores.
+    # Compute the tensors between the heads and the output, for random scores.
     cut = [start.tensor for start in starts]
     between = _between(graph, cut, output)
     try:
@@ -346,20 +338,19 @@ def sum_of_heads(
         values = part.run(scores)
     except CovcalError as error:
         raise refusal from error
-    # the last tensor that is a weighted sum is the logits
+    # The logits are the last tensor that is a weighted sum.
     fits = [_coefficients(scores, value, part.close) for value in values]
     last = max((index for index, fit in enumerate(fits) if fit is not None), default=-1)
     fit = fits[last] if last >= 0 else None
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # compute b, the step and W of the sum from the same numbers of the heads
+    # Combine b, the step and W of the heads in the same way.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # If all heads read the same phi, their weights are added. If the heads read different phi,
-    # their weights are put side by side.
+    # Add the weights of heads that read the same phi. Put the weights of other heads side by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:
@@ -397,7 +388,7 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Find one coefficient per head and one constant per class. Return None if they do not fit."""
+    """Return one coefficient per head and one constant per class; None if `value` is no sum."""
     if value.size != scores[0].size:
         return None
     wanted = value.reshape(scores[0].shape)
@@ -413,6 +404,6 @@ def _coefficients(
 
 
 def _exact(value: float) -> float:
-    """Return the simple fraction that a value is close to, such as a half."""
+    """Return the simple fraction next to a value, such as 0.5; the value if none is near."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value

@@ -1,12 +1,11 @@
 """Read the linear layers of an ONNX graph, and follow their results towards the output.
 
-`Linear` contains the weights of a layer, of floats or of quantised numbers. `TensorRead` is a
-tensor to read from the model.
+`read_linear` reads the weights of a layer, which may be floats or quantised numbers.
 
-`walk_forward` goes on while the result is a linear function of phi, plus a constant. So it passes
-an added constant, a constant scale, a batch normalisation, a reshape, the choice of one token or of
-some classes, a mean over positions, and a change of the number format. W and b are changed
-accordingly. If W or b becomes wrong, the check by numbers refuses the model.
+`walk_forward` follows the result of a layer while it is a linear function of phi, plus a constant.
+So it passes an added constant, a constant factor, a batch normalisation, a reshape, the choice of
+one token or of some classes, a mean over positions, and a change of the number format. It changes W
+and b accordingly. If W or b becomes wrong, the check by numbers refuses the model.
 """
 
 from collections.abc import Sequence
@@ -28,11 +27,11 @@ QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 }
-# With reduce_range, the outputs of a network were off by 8e-8 instead of 0.03.
+# With reduce_range, the error of a network's outputs was 8e-8 instead of 0.03.
 OVERFLOW = "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI), or "
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
-# The position of the weights among each operator's inputs.
+# the position of the weights among the inputs of each operator
 _WEIGHTS = dict.fromkeys(("Gemm", "MatMul", "Conv", "FusedGemm", "FusedMatMul", "FusedConv"), 1)
 _WEIGHTS |= {op: 3 if op in ("QGemm", "QLinearMatMul", "QLinearConv") else 1 for op in QUANTISED}
 _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
@@ -40,16 +39,15 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor to read from the model, which nodes outside the model may have to compute."""
+    """A tensor to read from a copy of the model, and the nodes to add to the copy to compute it."""
 
     tensor: str
-    # nodes that are added to the graph to compute the tensor
-    nodes: tuple[onnx.NodeProto, ...] = ()
+    nodes: tuple[onnx.NodeProto, ...] = ()  # empty if the model itself computes the tensor
     source: str = ""  # the tensor of the model that these nodes read
 
     @property
     def name(self) -> str:
-        """The tensor of the model, for messages."""
+        """The name of the tensor in the model."""
         return self.source or self.tensor
 
     def then(self, op: str, *inputs: str, **attributes: Any) -> "TensorRead":
@@ -77,7 +75,7 @@ class TensorRead:
 
 @dataclass(frozen=True)
 class Quantisation:
-    """Which scale and zero point turn the integers of a tensor into numbers."""
+    """The names of the scale and the zero point that turn a tensor's integers into numbers."""
 
     scale: str
     zero_point: str = ""
@@ -85,22 +83,22 @@ class Quantisation:
 
 @dataclass(frozen=True)
 class Linear:
-    """One layer: logits = phi W^T + b."""
+    """A linear layer, whose result is phi W^T + b."""
 
     layer: str  # operator and name, such as "Gemm fc2"
     features: TensorRead  # phi
-    # The tensor with the layer's result. None if the operator also applies an activation, so that
-    # the result is not in the graph.
+    # The tensor with the result. None if the operator also applies an activation, because the
+    # result is then not in the graph.
     output: str | None
     weight: Float64s  # W, shape (K, d)
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias
     quantised: Quantisation | None = None  # how to read `output` if it holds integers
-    # a scale that depends on the input of the model, by which `output` must still be multiplied
+    # a scale by which a later node multiplies `output`, and which depends on the model's input
     pending: str | None = None
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """Return operator and name of a node; if it has no name, the name of its output."""
+    """Return the operator of a node, and its name or the name of its output."""
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
@@ -134,7 +132,7 @@ def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     reader = read_quantised if node.op_type in QUANTISED else _read_float
     linear = _as_matrix(graph, node, reader(graph, node))
     if node.op_type in _CONVOLUTIONS:
-        # a mean over positions may be taken before a 1x1 convolution instead of after it
+        # Take the mean over positions before the 1x1 convolution, which gives the same logits.
         pooled = linear.features.then("GlobalAveragePool").then("Flatten", axis=1)
         linear = replace(linear, features=pooled)
     return linear
@@ -192,7 +190,7 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
             f"{where} has weights for {len(weight)} classes but a bias for {linear.bias.size}: "
             "export the model again"
         )
-    # a single number is the bias of all classes
+    # A single number is the bias of every class.
     bias = np.broadcast_to(linear.bias.reshape(-1), len(weight))
     return replace(linear, weight=weight, bias=bias)
 
@@ -214,9 +212,8 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read the linear classifier of ONNX's machine learning operators.
 
-    This operator applies softmax or sigmoid itself, so the logits must be computed from phi. With
-    two classes, the scores are -z and z, and it returns their sigmoids, which are the softmax of
-    half the scores.
+    This operator applies softmax or sigmoid itself, so the logits must be computed from phi. If two
+    classes have the scores -z and z, the sigmoids of the scores are the softmax of half the scores.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -230,8 +227,8 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
 
 
 # Linear layers of quantised numbers. phi and the weights are read as the floats that their integers
-# stand for, which is exact. So phi W^T + b differs from the stored result only by the rounding of
-# the result, by at most one step of its scale.
+# stand for. So phi W^T + b differs from the stored result by at most one step of the result's
+# scale, because only the result is rounded.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:
@@ -241,7 +238,7 @@ def holds_quantised(graph: OnnxGraph) -> bool:
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a layer of quantised numbers, with weights and bias shaped as in the operator."""
+    """Return a layer of quantised numbers, with the shapes of the operator's weights and bias."""
     names = [*node.input, *([""] * (9 - len(node.input)))]  # a missing input has an empty name
     kind = node.op_type
     if kind == "DynamicQuantizeMatMul":
@@ -255,14 +252,14 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         return _float_result(graph, node, features, (weights, scale, zero), _constant(graph, bias))
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
-    # the other three operators store their result as integers, with a scale for it
+    # The other three operators store their result as integers with a scale.
     read, read_scale, read_zero, weights, scale, zero = names[:6]
     result, bias = Quantisation(names[6], names[7]), names[8]
     if kind == "QGemm":
         result, bias = Quantisation(names[7], names[8]), names[6]
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
-    # a bias is stored in units of the input's scale times the weights' scale
+    # The unit of a stored bias is the input's scale times the weights' scale.
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
     return Linear(
         layer=describe(node),
@@ -291,7 +288,7 @@ def _float_result(
 
 
 def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) -> Linear:
-    """Read a layer whose result is integers, which later nodes multiply by scales."""
+    """Read a layer whose result is integers, which a later node multiplies by the scales."""
     read, weights, read_zero, zero = names[:4]
     maker = graph.maker(read)
     while maker is not None and maker.op_type in _RESHAPES:
@@ -314,7 +311,7 @@ def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Return `tensor`, quantised and dequantised, as a layer that quantises its input uses it."""
+    """Return `tensor` after quantisation, as a layer that quantises its own input uses it."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)
@@ -322,7 +319,7 @@ def _quantise_again(tensor: str) -> TensorRead:
 
 
 def _columns_first(node: onnx.NodeProto) -> bool:
-    """Return whether outputs are the first axis of the weights."""
+    """Return whether the first axis of the weights is the classes."""
     return "Conv" in node.op_type or bool(attributes_of(node).get("transB", 0))
 
 
@@ -349,7 +346,7 @@ _MEANS = {"GlobalAveragePool", "AveragePool", "ReduceMean"}
 _TOKENS = {"Gather", "Slice"}
 _KEEP_SHAPE = {"Identity", "Cast", "Dropout"}
 _TOKENS_RANK = 3
-# These operators return the values of their first input, perhaps in another shape.
+# operators that return the values of their first input, perhaps averaged or in another shape
 _PASS = {
     *_KEEP_SHAPE,
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
@@ -361,15 +358,15 @@ _QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalA
 
 @dataclass(frozen=True)
 class Position:
-    """A tensor that equals phi W^T + b, somewhere between the layer and the output."""
+    """A tensor between the layer and the output that equals phi W^T + b."""
 
     tensor: str
-    weight: Float64s  # shape (K, d)
-    bias: Float64s  # shape (K,)
-    step: float = 0.0  # the largest error of the tensor, because integers are stored
+    weight: Float64s  # W, shape (K, d)
+    bias: Float64s  # b, shape (K,)
+    step: float = 0.0  # the largest rounding error of the tensor if it is stored as integers
     quantised: Quantisation | None = None  # how to read the tensor if it holds integers
     pending: str | None = None  # a scale by which a later node must multiply
-    follower: str | None = None  # the first operator that reads the tensor and is not linear
+    follower: str | None = None  # the operator that reads the tensor and is not linear
     is_flat: bool = False  # whether the second axis is the classes, and not tokens
 
 
@@ -392,7 +389,6 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
             at = replace(at, follower=readers[0].op_type)
             break
         at = further
-    # the tensor is the output, or the next operator is not linear
     if at.pending:
         raise CovcalError(
             f"{graph.file.path}: covcal cannot find the scale of the result of {linear.layer} "
@@ -402,10 +398,10 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
 
 
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
-    """Return how far the output can be off, because integers are stored after `start`.
+    """Return the largest rounding error of the output from tensors after `start` with integers.
 
-    The result is two steps of every scale, because a quantised softmax is computed from a rounded
-    table.
+    Each of these tensors adds two steps of its scale, because a quantised softmax is computed from
+    a rounded table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0
@@ -420,13 +416,13 @@ def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
 
 
 def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Return the position after a node; None if its result is not linear in phi."""
+    """Return the position after a node; None if the node's result is not linear in phi."""
     if node.op_type in _ARITHMETIC:
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
         return None
     if node.op_type == "Transpose" and len(attributes_of(node).get("perm", ())) < _TOKENS_RANK:
-        return None  # the first axis would no longer be the rows
+        return None  # the first axis of the result would not be the rows
     if node.op_type in _TOKENS and at.is_flat:
         return _chosen_classes(graph, node, at)
     if node.op_type in _PASS:
@@ -440,11 +436,11 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
 
 
 def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Keep only the rows of W and b for the classes that a node chooses, in its order."""
+    """Reduce W and b to the classes that a node chooses, in the order of the node."""
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None
-    # get the axes and the chosen classes of Gather or Slice
+    # Find the axes and the chosen classes of Gather or Slice.
     constants = [graph.constant(name).reshape(-1) for name in node.input[1:]]
     if node.op_type == "Gather":
         axes, (index, *_) = [options.get("axis", 0)], constants
@@ -454,43 +450,39 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # a single class would be one number per row, which is read in another way
+    # A single class would be one number per row, which is read in another way.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])
 
 
 def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Change W and b by a constant that is added or multiplied."""
+    """Change W and b by a constant that a node adds or multiplies."""
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z would change the sign of W, and c / z is not linear. No known network ends with c - z or
-    # c / z.
+    # c - z would change the sign of W, and c / z is not linear. No known network ends so.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
-    # if the factor is not constant, it can only be the scale of a quantised input
+    # A factor that is not constant can only be the scale of a quantised input.
     if other not in graph.constants:
         return _scaled_by_input(graph, node, other, at)
-    # one number for all classes, or one for each
+    # The constant is one number for all classes, or one number per class.
     constant = graph.evaluate(other).reshape(-1)
     if constant.size not in (1, len(at.weight)):
         return None
-    # z + c changes only b
     if node.op_type in ("Add", "Sub"):
         shift = constant if node.op_type == "Add" else -constant
         return replace(at, tensor=result, bias=at.bias + shift)
-    # c z changes W and b
     return _scaled(at, result, constant if node.op_type == "Mul" else 1.0 / constant)
 
 
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Multiply by the scale of an input quantised at run time, perhaps times the weights' scale."""
+    """Multiply by the pending scale, or by the product of the pending scale and a constant."""
     if node.op_type != "Mul" or not at.pending:
         return None
-    # the factor is this scale, or the product of this scale and a constant scale
     if scale == at.pending:
         return replace(at, tensor=node.output[0], pending=None)
     maker = graph.maker(scale)

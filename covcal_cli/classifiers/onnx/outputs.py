@@ -16,37 +16,39 @@ from covcal_cli.records import parsed_json
 
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
-# Integers of one or two bytes, in which a quantised model stores scores.
+# the types of integers in which a quantised model stores scores
 _STORED_SCORES = {
     *(onnx.TensorProto.UINT8, onnx.TensorProto.INT8),
     *(onnx.TensorProto.UINT16, onnx.TensorProto.INT16),
 }
-# Keys of the metadata that may hold class names. ("character" of PaddleOCR and PaddleX has one name
-# per line.)
+# Keys of the metadata that may hold class names. PaddleOCR and PaddleX use "character".
 _METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label", "character")
 _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 
 @dataclass(frozen=True)
 class ClassOutput:
-    """An output that may be the classes."""
+    """An output that may be the scores of the classes."""
 
     name: str
-    tensor: str  # the tensor to read: the output, or what its ZipMap reads
+    tensor: str  # the tensor to read: the output, or the input of the ZipMap that made the output
     is_label: bool = False  # whether the output is only the number of the most likely class
     is_vector: bool = False  # whether the output is one number per row, without an axis of classes
     columns: int = 0  # the number of columns that the output declares; 0 if it declares none
-    # if the output is dictionaries: their keys, in the order of the tensor
+    # the keys of an output that is dictionaries, in the order of the tensor's columns
     zipped: tuple[str | int, ...] = ()
 
     @property
     def rank(self) -> int:
-        """How well this output is suited as the classes; the lowest rank is used."""
+        """A rank by kind: 0 for scores per class, 1 for one number per row, 2 for labels."""
         return 2 if self.is_label else int(self.is_vector)
 
 
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
-    """Return the outputs that may be the classes; labels only if there is nothing else."""
+    """Return the outputs that may be the scores of the classes; labels only if no output has any.
+
+    Raises `CovcalError` if there is no such output, or if the user must choose.
+    """
     names = [value.name for value in graph.outputs]
     if output is not None and output not in names:
         raise CovcalError(
@@ -55,8 +57,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # If another output has a row of scores, an output of one number per row is a loss or
-        # similar. Labels are used last.
+        # An output of one number per row is probably a loss if another output has several scores
+        # per row. Outputs of the lowest rank are used.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:
@@ -96,7 +98,7 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _feeds(graph: OnnxGraph, inner: ClassOutput, outer: ClassOutput) -> bool:
-    """Return whether a layer computes `outer` from `inner`, which is then only an embedding."""
+    """Return whether a linear layer computes `outer` from `inner`, which is then an embedding."""
     path = graph.ancestors([outer.tensor])
     return inner.tensor in path and any(
         has_fixed_weights(graph, node) and inner.tensor in graph.ancestors(graph.value_inputs(node))
@@ -129,8 +131,8 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
     """Return the sizes of a row of an output that are not 1; a free size counts as 0.
 
-    The rows are the first axis. In an output of shape [1, N, K] they are the second axis, if N
-    equals the first axis of the model's input: both are free, or both are the same number above 1.
+    The first axis is the rows. In an output of shape [1, N, K], the second axis is the rows if N
+    equals the number of rows of the model's input: both are free, or both are one number above 1.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
@@ -149,9 +151,8 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# Comparing the model's own labels with its most probable classes. Labels and most probable classes
-# can differ: a support vector machine finds its label by votes, and its probabilities in another
-# way. covcal uses the most probable class.
+# The comparison of the labels that a model gives with its most probable classes. They can differ: a
+# support vector machine finds its label by votes, and its probabilities in another way.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
@@ -161,7 +162,7 @@ _NOTE = (
 
 
 class OwnLabels:
-    """The model's own labels, which are compared with its probabilities until they first differ.
+    """An output with the model's own labels, which are compared until one label differs.
 
     `names` are the class names in the model's operators, in the order of the logits. `others` are
     the names of outputs with probabilities.
@@ -176,13 +177,13 @@ class OwnLabels:
 
     @property
     def tensors(self) -> list[str]:
-        """The name of the output to compare. Empty if there is none, or a difference was found."""
+        """The name of the output to read; empty if no output has labels, or a label differed."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
-        """Compare the model's own labels of a batch with its most probable classes.
+        """Compare the labels that the model gives for a batch with its most probable classes.
 
-        Return a note the first time that they differ.
+        Return a note if a label differs, and do not compare later batches.
         """
         if self._output is None:
             return ()
@@ -191,7 +192,7 @@ class OwnLabels:
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
-        # Labels that are not among the operators' class names cannot be compared.
+        # Labels that are not among the class names cannot be compared, so there is no note.
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
 
 
@@ -210,22 +211,22 @@ def _decoded(label: Any) -> Any:
     return label.decode("utf-8", "replace") if isinstance(label, bytes) else label
 
 
-# Class names: those in operators of the graph, and those in the metadata of the file.
+# Class names, in operators of the graph or in the metadata of the file.
 
 
 def read_metadata(graph: OnnxGraph) -> dict[str, str]:
-    """Return the metadata of the file."""
+    """Return the metadata of a model's file."""
     return {entry.key: entry.value for entry in graph.file.model.metadata_props}
 
 
 def class_names(
     graph: OnnxGraph, metadata: Mapping[str, str], count: int
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return K different class names in the order of the logits, or None; and notes.
+    """Return K different class names in the order of the logits, or None, and notes.
 
-    The names come from an operator with labels, such as ZipMap; if there is none, from the
-    metadata: a Python or JSON dictionary by class number, a list, or one name per line. If names
-    are found but not used, a note says why.
+    The names come from an operator with labels, such as ZipMap, or else from the metadata. The
+    metadata may hold a Python or JSON dictionary by class number, a list, or one name per line. If
+    names are found but not used, a note says why.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
@@ -250,19 +251,19 @@ def class_names(
 
 
 def any_labels(graph: OnnxGraph) -> int:
-    """Return how many classes an operator of the graph names; 0 if no operator names classes."""
+    """Return the number of classes that an operator of the graph names; 0 if none names classes."""
     return max((len(zip_labels(node)) for node in graph.nodes), default=0)
 
 
 def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the class labels among a node's attributes."""
+    """Return the class labels in the attributes of a node."""
     attributes = attributes_of(node)
     labels = next((attributes[name] for name in _LABELS if attributes.get(name)), ())
     return tuple(map(_decoded, labels))
 
 
 def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
-    """Return the class names in an operator of the graph, if there are `count` of them."""
+    """Return the class names in an operator that names `count` classes; None if none does."""
     for node in graph.nodes:
         labels = zip_labels(node)
         if not labels and node.op_type == "ArrayFeatureExtractor":
@@ -273,7 +274,7 @@ def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
 
 
 def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return a node's list of labels if an ArgMax chooses one of them; else none."""
+    """Return a node's list of labels if an ArgMax chooses a label from it; else an empty tuple."""
     maker = graph.maker(node.input[1])
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()

@@ -1,4 +1,4 @@
-"""How phi and the scores are read from a run of an ONNX model.
+"""Read phi and the scores from a run of an ONNX model.
 
 A `Reading` computes phi and the scores from the tensors of the head. Its `Tail` says how the
 model's output follows from the scores.
@@ -20,11 +20,11 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError
 
 Token = int | str
-_FEW = 16  # this number of rows is enough to distinguish tokens
+_FEW = 16  # number of rows by which tokens are compared
 _MEAN = "mean"
 
 
-# Step one: from the tensors of a run to phi, one vector per row.
+# Step one: phi, one vector per row, from the tensors of a run.
 
 
 def features_of(
@@ -32,8 +32,7 @@ def features_of(
 ) -> Floats:
     """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...).
 
-    `where` is the model, for errors. `token` says which of several vectors of a row is phi, if the
-    first batch has shown it.
+    `where` is the model, for errors. `token` is the result of `token_of` for the first batch.
     """
     token = token_of(head, arrays, scores) if token is None else token
     phi = None
@@ -54,10 +53,10 @@ def features_of(
 
 
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
-    """Return which of several vectors of a row gives the scores: an index, or "mean".
+    """Return which vector of a row gives the scores: an index, or "mean" for the mean vector.
 
-    A head may run on every token or position. Then the model uses one of them, or their mean.
-    Returns None if a row has only one vector, or if no vector gives the scores.
+    A head may run on every token or position, and the model may use the result of one token, or the
+    mean. Returns None if a row has only one vector, or if no vector gives the scores.
     """
     array = arrays[0]
     if len(arrays) > 1 or head.weight is None or head.bias is None:
@@ -98,27 +97,27 @@ def _take(tokens: Floats, token: Token) -> Floats:
     return tokens[:, token]
 
 
-# Step two: from the scores to one logit per class, and from the logits to the model's output.
+# Step two: one logit per class, from the scores; and how the model's output follows from logits.
 
 
 class UnknownTailError(CovcalError):
-    """The model's output does not follow from the scores in a known way."""
+    """The model's output is not the scores, and not their softmax, sigmoid or argmax."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """How the model's output follows from the scores of its head.
+    """A function from the scores of the head to the model's output.
 
-    The graph declares some of these facts, and the first batch shows the others.
+    The first batch shows the facts that the graph does not declare.
     """
 
     where: str  # the model, for errors
     head: Head
-    n_scores: int  # columns of the scores; never 0
-    outputs: tuple[ClassOutput, ...]  # candidate outputs; a single output when the kind is known
-    kind: str | None = None  # one of `proof.TAILS` or `proof.ARGMAX`; None until recognised
+    n_scores: int  # number of columns of the scores, at least 1
+    outputs: tuple[ClassOutput, ...]  # candidate outputs; a single output if `kind` is known
+    kind: str | None = None  # one of `proof.TAILS`, or `proof.ARGMAX`; None before the first batch
     is_double: bool = False  # whether the scores are float64
-    notes: tuple[str, ...] = ()  # notes that follow from the kind
+    notes: tuple[str, ...] = ()  # notes that follow from `kind`
 
     def __post_init__(self) -> None:
         if self.n_scores == 0:
@@ -129,17 +128,17 @@ class Tail:
 
     @property
     def is_single(self) -> bool:
-        """Whether the model gives one number for two classes."""
+        """Whether the model gives one number per row, for two classes."""
         return self.n_scores == 1
 
     @property
     def n_classes(self) -> int:
-        """K."""
+        """K, the number of classes."""
         return 2 if self.is_single else self.n_scores
 
     @property
     def is_bare(self) -> bool:
-        """Whether the scores are the output itself, not the input of a last layer or softmax."""
+        """Whether the scores are the model's output itself, without a known layer or softmax."""
         head = self.head
         return (
             not head.layer
@@ -162,7 +161,10 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return the tail, its kind, and the first output that this kind makes from the scores."""
+        """Return the tail with its `kind`, and with the first output that fits a kind.
+
+        Raises `UnknownTailError` if no output fits.
+        """
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
                 if self._makes(kind, output, scores, values, limit):
@@ -171,10 +173,10 @@ class Tail:
         raise self._unknown()
 
     def check(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
-        """Raise UnknownTailError if this kind does not give the output of a later batch."""
+        """Raise `UnknownTailError` if the output of a later batch does not fit `kind`."""
         (output,) = self.outputs
         if self.kind == "none" and output.tensor == self.head.logits.tensor:
-            return  # the output is the logits, which are compared with themselves
+            return  # the output is the logits themselves
         if not self._makes(str(self.kind), output, scores, values, limit):
             raise self._unknown()
 
@@ -189,7 +191,7 @@ class Tail:
         printed = values[output.tensor]
         largest = float(np.abs(printed).max(initial=0)) or 1.0
         logits, rows = self.logits(scores), printed.reshape(len(printed), -1)
-        # The rounding of large logits z appears in exp(z - log sum exp z).
+        # A softmax changes by as much as rounding changes its largest logit.
         step = self.head.tail_step + proof.rounding(logits)
         allowed = max(limit, proof.tolerance(printed.dtype)) + step / largest
         return proof.tail_error(kind, logits, rows) <= allowed
@@ -211,7 +213,7 @@ class Tail:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
         follows = f", which {head.follower} changes" if head.follower else ""
-        # If the user already gave --phi none, a later batch differs from the first.
+        # With --phi none, the output itself is read already.
         way = "pass --phi none to read the output itself" if head.features else "export them"
         return UnknownTailError(
             f"{self.where}: covcal cannot explain output {names}: it is not the logits of "
@@ -225,30 +227,30 @@ class Tail:
 
 @dataclass(frozen=True)
 class Reading:
-    """How phi and the scores are read from a run of the model.
+    """A way to read phi and the scores from a run of the model.
 
-    The graph declares a part of it, and the first batch shows the rest (`with_first_batch`).
+    The first batch shows the facts that the graph does not declare (`with_first_batch`).
     """
 
     graph: OnnxGraph
     head: Head
     tail: Tail
     runner: Runner
-    width: int | None = None  # d; None without features, or until the first batch shows d
-    token: Token | None = None  # the vector of a row that is phi, if a row has several
+    width: int | None = None  # d; None without features, or before the first batch shows d
+    token: Token | None = None  # see `token_of`
 
     @property
     def tensors(self) -> list[str]:
-        """The names of all tensors to read from a run."""
+        """The names of all tensors to read in a run."""
         head = self.head
-        # If the model does not declare the width of phi, the shape of the first tensor shows it.
+        # The shape of this tensor shows the width of phi if the model does not declare it.
         to_measure = [head.features[0].name] if head.features and self.width is None else []
         to_read = [value.tensor for value in (*head.features, head.logits)]
         to_compare = [value.tensor for value in self.tail.outputs]
         return [*dict.fromkeys([*to_read, *to_compare, *to_measure])]
 
     def with_first_batch(self, values: Mapping[str, AnyArray]) -> "Reading":
-        """Return the reading, completed by facts that the graph lacks and the first batch shows."""
+        """Return the reading with the facts that the first batch shows."""
         head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
         tail = self.tail.with_first_batch(tensor)
         if not head.features:
@@ -268,7 +270,7 @@ class Reading:
         return features_of(self.where, self.head, self.token, arrays, scores), scores
 
     def rounding(self, values: Mapping[str, AnyArray], features: Floats | None) -> float:
-        """Return the relative error that the precision of phi and of the scores explains."""
+        """Return the relative error that rounding of phi and of the scores can cause."""
         of_scores = proof.tolerance(values[self.head.logits.tensor].dtype)
         if features is None or self.head.weight is None:
             return of_scores
@@ -277,10 +279,10 @@ class Reading:
     def proved_affine(
         self, so_far: Proof, features: Floats | None, scores: AnyArray, limit: float
     ) -> "Reading":
-        """Add a batch to the proof that phi W^T + b gives the scores.
+        """Add a batch to the proof that phi W^T + b gives the scores, and return the reading.
 
-        Returns the reading. If the user chose the features and they do not give the scores, it is
-        without W and b.
+        If the scores are not a linear function of features that the user chose, the reading that is
+        returned has no W and b.
         """
         head = self.head
         if features is None or head.weight is None or head.bias is None:
@@ -299,7 +301,7 @@ class Reading:
 
     @property
     def where(self) -> str:
-        """The model, for errors."""
+        """The name of the model, for errors."""
         return str(self.graph.file.path)
 
     def _arrays(self, values: Mapping[str, AnyArray]) -> list[AnyArray]:

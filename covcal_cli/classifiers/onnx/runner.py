@@ -1,9 +1,7 @@
-"""Run a whole ONNX model, or a part of its graph.
+"""Run a whole ONNX model on batches of data, or a part of its graph on chosen numbers.
 
-A `Runner` takes batches: it checks shapes, and fills up fixed batches. A `Part` takes chosen
-numbers and shows how its result depends on them. `affine_map` finds W and b in this way.
-`affine_map` needs no data, so W and b do not depend on the first rows. The proof on data
-(``classifiers/proof.py``) comes later.
+`affine_map` runs a part of the graph to find W and b. It uses no data, so W and b do not depend on
+the first rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,18 +18,18 @@ from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError, one_line
 
 _OUT_OF_TABLE = "out of data bounds"  # ONNX Runtime's message for a wrong index of an embedding
-_OPSET = 13  # version of appended nodes, if a model of machine learning operators imports none
+_OPSET = 13  # version of the nodes that are added to a model without standard operators
 
 
 class Runner:
-    """A session of ONNX Runtime and the inputs that it takes."""
+    """A session of ONNX Runtime, which gets batches of data."""
 
     def __init__(
         self,
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        # The keys, in order, of each output that is a list of dictionaries.
+        # for each output that is a list of dictionaries, the keys in order
         zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs
@@ -46,7 +44,10 @@ class Runner:
         return tuple(row) if row and all(isinstance(size, int) for size in row) else None
 
     def run(self, names: Sequence[str], batch: Inputs) -> dict[str, AnyArray]:
-        """Return tensors by name, one row per row of the batch; arrays come by input name."""
+        """Return the tensors with these `names` for a batch, which holds arrays by input name.
+
+        If the model has a fixed batch size, the batch is divided and its last row is repeated.
+        """
         rows = self._require_fit(batch)
         fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}
         size = self._inputs[0].shape[0]
@@ -54,7 +55,6 @@ class Runner:
         if size is None or rows == size:
             arrays = self._run_once(wanted, fed, rows)
         else:
-            # The number of rows need not be a multiple of the fixed batch.
             pieces = []
             for start in range(0, rows, size):
                 part = {
@@ -102,7 +102,7 @@ class Runner:
                 "preprocessing. If the model takes only one row at a time, pass --batch 1"
             ) from error
         arrays = [self._array(name, value) for name, value in zip(names, results, strict=True)]
-        # An output of shape [1, N, K] has its rows on the second axis.
+        # In an output of shape [1, N, K], the second axis is the rows.
         arrays = [
             array[0] if array.ndim == 3 and array.shape[:2] == (1, rows) else array
             for array in arrays
@@ -125,7 +125,7 @@ class Runner:
 def exposing(
     model: onnx.ModelProto, tensors: Sequence[TensorRead], outputs: Sequence[str]
 ) -> bytes:
-    """Return a copy of the model, serialised, with `tensors` and `outputs` among its outputs."""
+    """Return the bytes of a copy of the model that also outputs `tensors` and `outputs`."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     nodes = {node.output[0]: node for tensor in tensors for node in tensor.nodes}
@@ -141,7 +141,7 @@ def exposing(
 
 
 def _padded(rows: AnyArray, size: int) -> AnyArray:
-    """Repeat the last row until there are `size`; zeros might be no valid input."""
+    """Repeat the last row until there are `size` rows. A row of zeros might not be valid."""
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
@@ -156,9 +156,9 @@ _CLOSE: dict[np.dtype[np.floating], float] = {np.dtype(np.float16): 1e-2}
 
 
 class Part:
-    """The part of a graph from the tensors of `cut`, which are fed, to the tensors of `targets`.
+    """A part of a graph, which computes the tensors of `targets` from the tensors of `cut`.
 
-    Raises `CovcalError` if the targets depend on anything else, or if the part does not run.
+    Raises `CovcalError` if the targets depend on other tensors, or if the part does not run.
     """
 
     def __init__(self, graph: OnnxGraph, cut: Sequence[str], targets: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ class Part:
         raise problem or CovcalError(f"{graph.file.path}: a part of the model does not run")
 
     def run(self, values: Sequence[Floats]) -> list[Float64s]:
-        """Return the targets for values of the cut tensors."""
+        """Return the values of the targets for these values of the `cut` tensors."""
         fed = {
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
         }
@@ -190,16 +190,16 @@ class Part:
 
     @property
     def close(self) -> float:
-        """The relative error that rounding explains."""
+        """The relative error that rounding can cause."""
         return _CLOSE.get(self.dtype, 1e-4)
 
 
 def affine_map(
     graph: OnnxGraph, tensor: str, target: str, row: tuple[int, ...]
 ) -> tuple[Float64s, Float64s] | None:
-    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if not affine.
+    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if there are none.
 
-    `row` is the shape of one row of `tensor`.
+    `row` is the shape of a row of `tensor`.
     """
     d = int(np.prod(row))
     if d > _MOST_FEATURES:
@@ -208,7 +208,7 @@ def affine_map(
         part = Part(graph, [tensor], [target])
         points = np.random.default_rng(0).normal(size=(5, d)) * [[1.0], [1.0], [10.0], [100.0], [0]]
         values = _rows(part, points, row)
-        # Check that the function is affine: on a line, two points determine the value of a third.
+        # If a function is affine, two points on a line determine the value of a third point.
         middle = _rows(part, 0.25 * points[:2] + 0.75 * points[2:4], row)
         expected = 0.25 * values[:2] + 0.75 * values[2:4]
         if not np.abs(middle - expected).max() <= part.close * max(np.abs(values).max(), 1e-30):
@@ -222,10 +222,10 @@ def affine_map(
     except CovcalError:
         return None
     weight = np.concatenate(blocks).T
-    # this happens with trees, for example, which are constant far from their training data
+    # Trees, for example, are constant far from their training data.
     if not weight.any():
         return None
-    # W and b must also give the values far from the unit vectors.
+    # Also check W and b far from the unit vectors.
     computed = points @ weight.T + bias
     if not np.abs(computed - values).max() <= part.close * np.abs(values).max():
         return None

@@ -2,11 +2,11 @@
 
 TorchScript, torch.export programs and modules from a function are read in the same way:
 
-1. `OpenedTorch` runs the program on random rows to find out where the logits come from: from a last
-   linear layer (a `Head`), or from the output itself (an `Answer`).
-2. While the program runs, a `ProgramReader` records the calls of that layer.
-3. A `Reading` has the names and notes for the user, and checks every batch of data
-   (``classifiers/proof.py``).
+1. `OpenedTorch` runs the program on random rows to find out whether the logits come from a last
+   linear layer (a `Head`) or are the output itself (an `Answer`).
+2. A `ProgramReader` runs the program on data, and records the calls of this layer.
+3. A `Reading` checks every batch of data (``classifiers/proof.py``), and has the names and notes
+   for the user.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,9 +49,10 @@ def open_torch(
 ) -> "OpenedTorch":
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
-    If the program has several outputs, `output` is the key, field or index of one. `phi` may be the
-    path of a module, which means its output; ``.input`` after the path means its input. Torch has
-    one number of threads for the whole process, which this function sets.
+    If the program has several outputs, `output` is the key, field or index of the output to use.
+    `phi` may be the path of a module, which means the output of the module; with ``.input`` after
+    the path, it means the input of the module. Sets torch's number of threads for the whole
+    process.
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
@@ -63,10 +64,7 @@ def open_torch(
 def open_program(
     model: str | Path, weights: Path | None, device: torch.device = CPU, *, trusted: bool = False
 ) -> Program:
-    """Open a torch file, or call ``module:function``. The last linear layer is not searched yet.
-
-    Weights and inputs are found on the CPU; then the module is moved to `device`.
-    """
+    """Open a torch file or call ``module:function``, and move the program to `device`."""
     if names_a_function(model):
         program = open_function(str(model), weights)
         _require_numbers(program, weights)
@@ -82,7 +80,7 @@ def open_program(
 
 
 def _require_numbers(program: Program, weights: Path | None) -> None:
-    """Refuse weights with NaN, as a training that diverged leaves them."""
+    """Refuse weights with NaN, which a diverged training leaves."""
     for name, value in program.module.state_dict().items():
         if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise CovcalError(
@@ -91,12 +89,9 @@ def _require_numbers(program: Program, weights: Path | None) -> None:
             )
 
 
-# One run of the program gives features, logits and output.
-
-
 @dataclass(frozen=True)
 class Values:
-    """The features, logits and output of m rows."""
+    """The features, logits and output of m rows, all from the same run of a program."""
 
     features: Float64s | None  # shape (m, d)
     logits: Float64s  # shape (m, K)
@@ -104,17 +99,16 @@ class Values:
 
 
 class ProgramReader:
-    """A program, and where its features and logits are read."""
+    """A program that is run to read its features, logits and output."""
 
     def __init__(
         self,
         program: Program,
         source: Head | Answer,  # where the logits come from
-        output_name: str,  # the output that holds the classes
-        # where the features are read; None if the features are the input of the head
-        tap: Tap | None,
+        output_name: str,  # the name of the output that holds the classes
+        tap: Tap | None,  # reads the features of --phi; None for the input of the head
         *,
-        features: bool,  # whether features are wanted
+        features: bool,  # whether to read features at all
     ) -> None:
         self.program, self.source, self.output_name = program, source, output_name
         self._tap, self._features = tap, features
@@ -123,7 +117,10 @@ class ProgramReader:
         self._keys = {layer.key for layer in layers} | (tap.keys if tap else set())
 
     def read(self, rows: Sequence[Tensor]) -> Values:
-        """Return features, logits and output; the last row is repeated for a fixed batch."""
+        """Return the features, logits and output of rows.
+
+        If the program has a fixed batch size, the rows are divided and the last row is repeated.
+        """
         m = len(rows[0])
         size = self.program.fixed_batch or m
         pieces = [self._read_once(_filled(rows, start, size)) for start in range(0, m, size)]
@@ -137,7 +134,7 @@ class ProgramReader:
         )
 
     def output(self, rows: Sequence[Tensor]) -> Float64s:
-        """Return the output of one batch, and read nothing else."""
+        """Return the output of one batch without reading features or logits."""
         size = self.program.fixed_batch or len(rows[0])
         outputs = self.program.run(_filled(rows, 0, size))
         return read_answer(outputs, self.output_name, size, self.program.where)[: len(rows[0])]
@@ -165,18 +162,12 @@ class ProgramReader:
 
 
 def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return `size` rows from `start` on. If there are fewer, the last one is repeated.
-
-    Rows of zeros might not be allowed.
-    """
+    """Return `size` rows from `start` on. The last row is repeated if rows are missing."""
     pieces = [row[start : start + size] for row in rows]
     missing = size - len(pieces[0])
     if not missing:
         return pieces
     return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
-
-
-# How a program is read, and the check of that.
 
 
 class _OtherOutputError(CovcalError):
@@ -185,11 +176,11 @@ class _OtherOutputError(CovcalError):
 
 @dataclass(frozen=True)
 class Reading:
-    """How phi and the logits of a program are read, as random rows have shown it."""
+    """A way to read phi and the logits of a program, which was found by running random rows."""
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # the number for random rows; the first batch may change this number
+    n_features: int | None  # the number for random rows, which the first batch may change
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None
@@ -198,31 +189,34 @@ class Reading:
 
     @property
     def where(self) -> str:
-        """The model, for errors."""
+        """The name of the model, for errors."""
         return self.reader.program.where
 
     @property
     def source(self) -> Head | Answer:
-        """Where the logits come from."""
+        """The head that gives the logits, or the answer that is used as logits."""
         return self.reader.source
 
     @property
     def is_single(self) -> bool:
-        """Whether the program gives one number z per row, which means the logits 0 and z."""
+        """Whether the program gives one number z per row, read as the logits 0 and z."""
         return self.source.is_single
 
     def rows(self, batch: Inputs) -> list[Tensor]:
-        """Return a batch as tensors, in the order of the inputs. Refuse other shapes."""
+        """Return a batch as tensors, in the order of the inputs. Refuse shapes that do not fit."""
         rows = []
         for wanted in self.reader.program.inputs:
             array = batch[wanted.name]
             require_fit(self.where, wanted, array)
-            # torch warns about arrays that cannot be written to
+            # Make the array writable, because torch warns about other arrays.
             rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
         return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
-        """Check that reading changes no output, and that the program uses no random numbers."""
+        """Return the relative change of the output if inner values are read. Refuse a large change.
+
+        A program that uses random numbers, as dropout does, also changes its output.
+        """
         alone = self.reader.output(rows)
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
@@ -233,7 +227,7 @@ class Reading:
         return error
 
     def prove(self, so_far: Proof, values: Values) -> None:
-        """Check on a batch that phi W^T + b gives the logits, and that the output follows."""
+        """Check on a batch that phi W^T + b gives the logits, and the logits give the output."""
         limit = self.source.limit
         if self.weight is not None and self.bias is not None and values.features is not None:
             error = so_far.add(
@@ -253,8 +247,7 @@ class Reading:
             )
 
 
-# Operators that change only numbers above or below a limit. With random rows, the limit may not be
-# reached.
+# Operators that change only numbers above or below a limit, which random rows may not reach.
 _LIMITS = {"clamp", "clamp_", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum"}
 
 
@@ -286,12 +279,12 @@ class OpenedTorch:
         except _OtherOutputError:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
-        # the user chose the features, so the logits need not be the result of a linear layer
+        # With features that the user chose, the logits need not come from a linear layer.
         output = self._reading.reader.output(self._program.rows)
         return _proved(self._read_from(Answer.of(output, self._program.where)), batch)
 
     def _read_from(self, source: Head | Answer) -> Reading:
-        """Return how the program is read if the logits come from a head, or from the output."""
+        """Return how to read the program if the logits come from `source`."""
         program, tap = self._program, self._tap
         reader = ProgramReader(program, source, self._output, tap, features=self._phi != "none")
         values = reader.read(program.rows)
@@ -319,7 +312,7 @@ class OpenedTorch:
 
 
 def _random_run(program: Program, output: str | None) -> RandomRun:
-    """Run a program twice on its random rows: once to trace it, once to read its last layers."""
+    """Run a program twice on its random rows: to trace it, and to read its last layers."""
     rows, n = program.rows, len(program.rows[0])
     names = parameter_names(program.module)
     trace = Trace(rows, names)
@@ -333,7 +326,7 @@ def _random_run(program: Program, output: str | None) -> RandomRun:
 
 
 def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
-    """Return the head; or the output itself, if there is no head and ``--phi`` needs none."""
+    """Return the head. If there is no head and `phi` is given, return the output itself."""
     name = next(iter(run.choices))
     answer = read_answer(run.choices, name, run.n, run.where)
     try:
@@ -342,8 +335,8 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # Random rows do not show everything: the model may limit large logits, or probabilities near 0
-    # and 1.
+    # The model may limit large logits or extreme probabilities, which random rows do not show. So
+    # prefer the output itself if features do not depend on the head.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)
@@ -357,7 +350,7 @@ def _width(values: Values) -> int | None:
 def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
     rows = reading.rows(batch)
     values, so_far = reading.reader.read(rows), Proof()
-    # rows may differ in size from the random rows, and then in the number of features
+    # Rows of another size than the random rows can have another number of features.
     reading = replace(reading, n_features=_width(values))
     if not valid_rows(values.logits).all():
         return TorchClassifier(reading)
@@ -374,7 +367,7 @@ class TorchClassifier:
     def __init__(
         self,
         reading: Reading,
-        so_far: Proof | None = None,  # None if nothing was checked
+        so_far: Proof | None = None,  # None if no batch was checked
         exposure_error: float | None = None,
     ) -> None:
         self.name = reading.reader.program.name
@@ -392,11 +385,11 @@ class TorchClassifier:
         self.first_outputs: Float32s | None = None
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""
+        """Return phi(x) and the outputs; see `Classifier.run`."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
-        # the caller knows the ids of the rows, and reports rows with NaN or infinity
+        # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         features = None if values.features is None else values.features.astype(np.float32)
@@ -404,7 +397,7 @@ class TorchClassifier:
 
     @property
     def tail(self) -> str | None:
-        """How the model's output follows from the logits; see `Classifier.tail`."""
+        """The function that turns the logits into the model's output; see `Classifier.tail`."""
         return self.outputs.tail
 
     @property
@@ -414,7 +407,7 @@ class TorchClassifier:
 
     @property
     def weight(self) -> Float32s | None:
-        """W, shape (K, d)."""
+        """The weights W, shape (K, d); see `Classifier.weight`."""
         return None if self.outputs.are_logged else self._reading.weight
 
     @property
@@ -427,7 +420,7 @@ class TorchClassifier:
         return bias.astype(np.float32)
 
     def describe(self) -> str:
-        """Return in one line what the last layer is, and how exactly it gives the logits."""
+        """Return one line about the last layer and the largest error with which it was checked."""
         phi = "" if self.n_features is None else f"phi {self.n_features}, "
         parts = [f"{self.logits_tensor}: {phi}{self.n_classes} classes"]
         if self.features_tensor and self.weight is None:

@@ -22,10 +22,10 @@ from covcal_cli.errors import CovcalError
 
 
 def open_function(reference: str, weights: Path | None) -> Program:
-    """Make the module that ``module:function`` returns. The module may be in the current folder.
+    """Call ``module:function``, which may be in the current folder, and return its torch module.
 
-    Its sha256 is computed from the state_dict (names, types, shapes and bytes, sorted by name). So
-    it depends on the weights, and not on the code.
+    The sha256 of the program depends only on the weights: it is computed from the names, types,
+    shapes and bytes in the state_dict, sorted by name.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)
@@ -62,7 +62,7 @@ def _current_folder_importable() -> Iterator[None]:
 
 
 def _imported(reference: str) -> Any:
-    """Return the object after the colon. If there is none, the error lists the names."""
+    """Return the object that `reference` names. If it is missing, the error lists functions."""
     module_name, _, attribute = reference.rpartition(":")
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",
@@ -85,7 +85,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the module that `make` returns; if `make` is a module itself, return `make`."""
+    """Return the torch module that `make` is or returns."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):
@@ -129,7 +129,7 @@ def _required_arguments(make: Callable[..., Any]) -> list[str]:
 def _on_cpu(reference: str, module: nn.Module) -> nn.Module:
     try:
         return module.cpu()
-    except NotImplementedError as error:  # a parameter on the meta device has no value
+    except NotImplementedError as error:  # parameters on torch's meta device have no values
         raise CovcalError(
             f"{reference}: its parameters have no values ({cause(error)}): create the module on "
             "the CPU"
@@ -137,7 +137,7 @@ def _on_cpu(reference: str, module: nn.Module) -> nn.Module:
 
 
 def _guarded(what: str, action: Callable[[], Any], *, remedy: str) -> Any:
-    """Run the user's code. Any exception becomes one line that says where it was raised."""
+    """Run the user's code. Report an exception in one line with its place in the code."""
     try:
         return action()
     except (Exception, SystemExit) as error:

@@ -1,8 +1,8 @@
 """Open torch files: programs (TorchScript, torch.export), and weights for a module of the user.
 
 A program is code: loading a torch.export file may unpickle objects, and TorchScript may write
-files. So programs are opened only if the user trusts them. From a file of weights only numbers are
-read, and no pickled objects are built.
+files. So a program is opened only if the user trusts it. A file of weights is read without building
+pickled objects.
 """
 
 import importlib
@@ -37,12 +37,11 @@ _JIT: Any = torch.jit  # the functions of torch.jit have no types
 _PICKLE = b"\x80"
 _SAVE_AGAIN = "copy it again, or save the state_dict again with torch.save"
 _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
-# Keys under which training scripts save the state_dict, and prefixes that wrappers add to names.
+# Training scripts save the state_dict under these keys, and wrappers add these prefixes to names.
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-_SHOWN = 3  # the most names that a message lists
-# Bytes of an element, by the name of its storage. (Torch warns if these names are looked up in
-# torch.)
+_SHOWN = 3  # the largest number of names that a message lists
+# bytes of an element, by the name of its storage in torch
 _ELEMENT_BYTES = {
     **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
     **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), 1),
@@ -75,7 +74,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
     fed = find_inputs(module, str(path), holders=())
     if device != CPU:
         without_tensor_cores()
-        module = _loaded(path, kind, device).eval()  # `to` would not move constants
+        module = _loaded(path, kind, device).eval()  # `module.to` would not move constants
     return Program(
         where=str(path),
         name=path.name,
@@ -90,7 +89,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
 
 
 def _kind(path: Path) -> str:
-    """Return what a file is, by its members and its first bytes."""
+    """Return the kind of a torch file: "TorchScript", "torch.export" or "weights"."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as handle:
             start = handle.read(len(LFS_POINTER))
@@ -119,9 +118,9 @@ def _kind(path: Path) -> str:
 
 
 def _intact_members(path: Path, remedy: str) -> list[str]:
-    """Return the members of a torch file. Refuse a damaged file or a zip bomb.
+    """Return the names of the members of a torch file. Refuse a damaged file or a zip bomb.
 
-    (Torch does not compare checksums, and a member could fill the memory when it is unpacked.)
+    Torch itself does not compare checksums, and would unpack a member of any size.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -147,33 +146,33 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
 
 
 class _Inert:
-    """Stands for any object in a pickle, so that no code of the pickle is imported or run."""
+    """An empty object that replaces any object in a pickle, so that no code of the pickle runs."""
 
     def __new__(cls, *_args: Any, **_options: Any) -> "_Inert":
         return object.__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
-        """Drop the object's attributes."""
+        """Ignore the attributes of the object."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Drop an entry of a dictionary."""
+        """Ignore an entry of a dictionary."""
 
     def append(self, value: Any) -> None:
-        """Drop an entry of a list."""
+        """Ignore an entry of a list."""
 
 
 class _StorageReader(pickle.Unpickler):
-    """Lists the storages in a pickle of torch, without building an object."""
+    """A reader that finds the sizes of the storages in a pickle of torch, and builds no object."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(BytesIO(content))
-        self.sizes: dict[str, int] = {}  # the number of bytes of each member
+        self.sizes: dict[str, int] = {}  # the number of bytes of each member of the zip file
 
     def find_class(self, module: str, name: str, /) -> Any:
         return type(name, (_Inert,), {"__module__": module})
 
     def persistent_load(self, pid: Any, /) -> Any:
-        # ("storage", type, member, device, number of elements)
+        # `pid` is ("storage", type, member, device, number of elements).
         if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage":
             kind, member, count = getattr(pid[1], "__name__", ""), pid[2], pid[4]
             if kind in _ELEMENT_BYTES and isinstance(count, int):
@@ -182,9 +181,9 @@ class _StorageReader(pickle.Unpickler):
 
 
 def _torn_storage(archive: zipfile.ZipFile) -> str | None:
-    """Return the storage that is shorter or longer than the pickle says; None if all are right.
+    """Return in words which storage is shorter or longer than the pickle says; else None.
 
-    (Torch would read past the end of a TorchScript storage that is too short.)
+    Torch would read past the end of a TorchScript storage that is too short.
     """
     sizes = {member.filename: member.file_size for member in archive.infolist()}
     for name in sizes:
@@ -205,9 +204,9 @@ def _torn_storage(archive: zipfile.ZipFile) -> str | None:
 
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
-        # torch would log a traceback before it raises
+        # Torch would log a traceback before it raises an error.
         with warnings.catch_warnings(), quiet(logging.CRITICAL):
-            # TorchScript is deprecated, but the file can still be used
+            # Torch calls TorchScript deprecated, but still opens the file.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":
                 return torch.export.load(path)
@@ -243,7 +242,7 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
     devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if devices <= {device.type}:
         return program
-    # imported here, because the import takes long
+    # Import this here, because the import takes long.
     from torch.export.passes import move_to_device_pass
 
     without_tensor_cores()
@@ -257,7 +256,7 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
 
 
 def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
-    """Return name, shape and type of every input, as the graph declares them."""
+    """Return the name, shape and type that the graph declares for every input."""
     keywords = program.example_inputs[1] if program.example_inputs else {}
     if keywords:
         raise CovcalError(
@@ -283,7 +282,7 @@ def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
 def _rows(
     program: Any, declared: list[tuple[str, Shape, torch.dtype]], n: int
 ) -> tuple[Tensor, ...]:
-    """Return random rows of the declared shapes; free sizes are taken from the file's example."""
+    """Return random rows of the declared shapes, with free sizes as in the file's example."""
     examples = program.example_inputs[0] if program.example_inputs else ()
     generator = torch.Generator().manual_seed(0)
     rows = []
@@ -294,7 +293,7 @@ def _rows(
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            # the example contains valid integers
+            # Random integers might not be valid, but the integers of the example are valid.
             rows.append(torch.cat([example.cpu()] * n)[:n])
         else:
             rows.append(torch.zeros(sizes, dtype=kind))
@@ -302,19 +301,20 @@ def _rows(
 
 
 # Files of weights.
-def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
-    """Load a file of weights into a module. Every name and shape must be right.
 
-    The file is a ``.safetensors`` file, or ``torch.save`` wrote it from a state_dict, or from a
+
+def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
+    """Load a file of weights into a module, and return notes. Refuse other names or shapes.
+
+    The file is a ``.safetensors`` file, or a file that ``torch.save`` wrote from a state_dict or a
     dict that contains a state_dict. `where` is the function that made the module, for messages.
-    Returns notes.
     """
     require_file(path, remedy="give the file that holds the module's state_dict")
     weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)
     expected = module.state_dict()
     weights, stripped = _without_prefix(weights, expected)
     _require_same(weights, expected, path, where)
-    for name, _ in module.named_parameters():  # buffers may contain infinite masks
+    for name, _ in module.named_parameters():  # buffers are not checked: a mask may be infinite
         if name in weights and not weights[name].isfinite().all():
             raise CovcalError(
                 f"{path}: {name} holds NaN or infinity, so training may have diverged: give "
@@ -352,7 +352,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
 
 
 def _forbidden(error: Exception) -> str:
-    """Return which object torch refused to build, from its long message."""
+    """Return the name of the object that torch refused to build, from torch's message."""
     text = str(error)
     for mark in ("Unsupported global: GLOBAL ", "GLOBAL "):
         if mark in text:
@@ -379,7 +379,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _without_prefix(
     weights: dict[str, Tensor], expected: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], str]:
-    """Remove the prefix that wrappers such as DataParallel put before every name."""
+    """Remove the prefixes that wrappers such as DataParallel put before every name."""
     stripped = ""
     for prefix in _PREFIXES:
         everywhere = all(name.startswith(prefix) for name in weights)

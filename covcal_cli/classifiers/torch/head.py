@@ -1,11 +1,11 @@
 """Find the last linear layers of a torch program, and how its output follows from them.
 
-The trace of a `RandomRun` shows from which layers an output comes. Then the steps between these
-layers and the output are found by fitting. A step may be a factor (temperature, cosine scale), a
-factor per class (batch norm), an added constant, or a weighted sum of several layers (averaged
-heads); then a softmax or another function of ``classifiers/proof.py`` (the "tail"). A `Head`
-consists of one or several `HeadLayer`, W and b, and this `Fit`. If no layer gives the logits, the
-result is an `Answer`. ``torch/classifier.py`` checks either on every batch.
+The trace of a `RandomRun` shows from which layers an output comes. Least squares then finds the
+steps between these layers and the output: a factor (temperature, cosine scale), a factor per class
+(batch norm), an added constant, or a weighted sum of several layers (averaged heads). The last step
+is the tail: a softmax or another function of ``classifiers/proof.py``. A `Head` consists of one or
+several `HeadLayer`, W and b, and the `Fit` of these steps. If no layer gives the logits, an
+`Answer` takes its place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,29 +28,27 @@ _OTHER_WAYS = (
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # with fewer rows, any constant could be found
-# bfloat16 has eight bits, so its sums are less exact than those of other types
-_BFLOAT16 = 4e-2
-_SUM = 1e-3  # by how much the sum of a row of probabilities may differ from 1
+_ENOUGH_ROWS = 3  # fewer rows cannot prove a constant
+_BFLOAT16 = 4e-2  # the relative error that rounding to bfloat16, with its eight bits, can cause
+_SUM = 1e-3  # the sum of a row of probabilities may differ from 1 by this number
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The formula logits = sum of factor * result over layers + offset; output = tail(logits)."""
+    """The formula of an output: tail(offset + the sum of factor * result over layers)."""
 
     tail: str  # one of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``
-    factors: tuple[Float64s, ...]  # one factor per layer, a number or (K,)
-    # (K,), where K is the width of the results: 1 if a single number is about two classes
-    offset: Float64s
+    factors: tuple[Float64s, ...]  # one factor per layer: a number, or shape (K,)
+    offset: Float64s  # shape (K,); (1,) if one number per row is for two classes
 
     @property
     def is_single(self) -> bool:
-        """Whether the layers give one number z per row, for the logits 0 and z of two classes."""
+        """Whether the layers give one number z per row, read as the logits 0 and z."""
         return len(self.offset) == 1
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
-        """Return the logits from the layers' results: (n, K), or (n, 2) for single numbers."""
-        # if a single layer is the last step, the logits are exactly its result
+        """Return the logits, (n, K), from the results of the layers; (n, 2) for single numbers."""
+        # Without a factor or offset, the logits are exactly the result of a single layer.
         scores = results[0]
         if len(results) > 1 or self.offset.any() or (self.factors[0] != 1).any():
             pairs = zip(self.factors, results, strict=True)
@@ -62,40 +60,37 @@ class Fit:
 class HeadLayer:
     """A linear layer of a head, which can be found again in other runs."""
 
-    # See `LayerCall`.
-    name: str
+    name: str  # this field and the next two fields are those of `LayerCall`
     op: str
     key: tuple[object, ...]
-    turn: int  # which call of the layer in a run, counted from the last call (-1)
-    # which pixel or token is used; None for the mean over all pixels or tokens
-    position: int | None
+    turn: int  # the number of the layer's call in a run, counted back from the last call (-1)
+    position: int | None  # the pixel or token that is used; None for the mean over all of them
 
     def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
-        """Return its call in a run; None if the layer was not run so often."""
+        """Return the call of this layer in a run; None if the run has too few calls."""
         return _turn_of(calls, self.key, self.turn)
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last linear layers, whose logits are phi W^T + b."""
+    """The last linear layers of a program, whose logits are phi W^T + b."""
 
-    # several if heads are averaged; phi then consists of all their inputs
+    # several layers if heads are averaged; phi is then the inputs of all layers, side by side
     layers: tuple[HeadLayer, ...]
     output: str  # name of the output that holds the classes
-    fit: Fit  # how the output follows from the results of the layers
-    # (K, d). If a single number is about two classes: a row of zeros, and the weights.
-    weight: Float64s
-    bias: Float64s  # shape (K,)
-    limit: float  # the relative error that the precision of the layers can cause
+    fit: Fit  # the formula from the results of the layers to the output
+    weight: Float64s  # W, (K, d); the first row is 0 if one number per row is for two classes
+    bias: Float64s  # b, (K,)
+    limit: float  # the relative error that rounding in the layers can cause
 
     @property
     def layer(self) -> str:
-        """The names of the layers, with their operators."""
+        """The operators and names of the layers."""
         return " + ".join(_described(layer.op, layer.name) for layer in self.layers)
 
     @property
     def features(self) -> str:
-        """The input of the layers, as ``--phi`` would name it."""
+        """The names of the inputs of the layers, in the form of ``--phi``."""
         return " + ".join(f"{layer.name}.input" for layer in self.layers)
 
     @property
@@ -106,12 +101,12 @@ class Head:
 
     @property
     def tail(self) -> str:
-        """How the output follows from the logits."""
+        """The function that turns the logits into the output."""
         return self.fit.tail
 
     @property
     def is_single(self) -> bool:
-        """Whether a single number is about two classes."""
+        """Whether one number per row is for two classes."""
         return self.fit.is_single
 
     def reads(self, features: Float64s, logits: Float64s) -> bool:
@@ -122,7 +117,7 @@ class Head:
         return proof.relative_error(computed, logits) <= self.limit
 
     def read(self, calls: Sequence[LayerCall], n: int) -> tuple[Float64s, Float64s] | None:
-        """Return phi, (n, d), and logits, (n, K); None if a layer was not run."""
+        """Return phi, (n, d), and logits, (n, K), of a run; None if a layer was not run."""
         features, results = [], []
         for layer in self.layers:
             call = layer.call(calls)
@@ -137,9 +132,9 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output itself, used as logits, for a model without a last linear layer.
+    """The output of a model without a last linear layer, used as logits.
 
-    Only all rows can show what it is; see `covcal_cli.classifiers.classifier`.
+    After all rows, `covcal_cli.classifiers.classifier.Outputs` decides whether it is probabilities.
     """
 
     is_single: bool  # whether the output is one number per row, for two classes
@@ -148,9 +143,9 @@ class Answer:
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
-        """Decide from a few rows, (n, K), whether the output is one number per row.
+        """Return the answer of a model whose output for n rows has shape (n, K).
 
-        Class numbers are refused. `where` is the model, for errors.
+        Refuses class numbers, shape (n,). `where` is the model, for errors.
         """
         if output.ndim != 2:
             raise CovcalError(
@@ -165,7 +160,7 @@ class Answer:
         return ()
 
     def logits(self, output: Float64s) -> Float64s:
-        """Return the output, shape (n, K). A single number z becomes 0 and z."""
+        """Return the output as logits, shape (n, K). A single number z becomes 0 and z."""
         return proof.two_logits(output) if self.is_single else output
 
 
@@ -177,15 +172,15 @@ class RandomRun:
     """Two runs of a program on n random rows: a trace, and the values in its last layers."""
 
     trace: Trace  # the trace of the first run
-    choices: Mapping[str, Tensor]  # the outputs that may be the classes
+    choices: Mapping[str, Tensor]  # the outputs of the first run that may be the classes
     outputs: Mapping[str, Tensor]  # the outputs of the second run
-    calls: Sequence[LayerCall]  # the calls of the last layers in the second run, with their values
+    calls: Sequence[LayerCall]  # the calls of the last layers in the second run, with values
     n: int
     where: str  # the model, for messages
 
 
 def find_head(run: RandomRun) -> Head:
-    """Find the head of one of the outputs."""
+    """Return the head of an output that may be the classes. Raise `CovcalError` without a head."""
     heads: dict[str, Head] = {}
     reasons: list[str] = []
     for name, output in run.choices.items():
@@ -209,7 +204,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
     """Return the head of these layers; None if the output does not follow from them."""
     if not layers or not all(layer.plain for layer in layers):
         return None
-    # Find the same calls in the second run, which may have called other layers.
+    # Find the same calls in the second run.
     turns = [run.trace.turn(layer) for layer in layers]
     calls = [
         call
@@ -221,8 +216,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
         return None
     answer = read_answer(run.outputs, name, run.n, run.where)
     limit = max(_tolerance(call.result.dtype) for call in calls)
-    # If a layer runs on every pixel or token, the output may come from their mean, or from one
-    # pixel or token.
+    # If a layer runs on every pixel or token, the output may come from the mean or from one token.
     tokens = not any(call.is_convolution for call in calls)
     for position in _positions([x.shape[1] for x, _ in values], tokens=tokens):
         fit = fitted([_reduced(z, position) for _, z in values], answer, limit)
@@ -246,7 +240,7 @@ def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64
     weight = np.concatenate(blocks, axis=1)
     if not fit.is_single:
         return weight, bias
-    # a single number z means the logits 0 and z
+    # A single number z stands for the logits 0 and z.
     return np.concatenate([np.zeros_like(weight), weight]), np.array([0.0, *bias])
 
 
@@ -256,7 +250,7 @@ def _turn_of(calls: Sequence[LayerCall], key: tuple[object, ...], turn: int) -> 
 
 
 def _positions(counts: Sequence[int], *, tokens: bool) -> Iterator[int | None]:
-    """Yield which positions of a row may be used: None for their mean, then each token."""
+    """Yield the positions of a row to try: None for the mean, then each token."""
     most = min(counts)
     if most == 1:
         yield 0
@@ -279,7 +273,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the only head of an output that is not from inside the network."""
+    """Return the head of the outputs that are not from inside the network; None without a head."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:
@@ -299,12 +293,12 @@ def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
             f"{run.where} has {len(answers)} outputs that could hold the classes ({described}): "
             "choose one with --model-output NAME"
         )
-    # if the outputs are logits and their softmax, prefer the logits
+    # If the outputs are logits and their softmax, prefer the logits.
     return min(answers, key=lambda head: [*proof.TAILS, proof.ARGMAX].index(head.tail))
 
 
 def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) -> str:
-    """Return why there is no head for an output."""
+    """Return in words why an output has no head."""
     name = "the output" if output == ONLY_OUTPUT else f"output {output}"
     if not layers:
         return f"no linear layer with fixed weights comes before {name}"
@@ -325,31 +319,31 @@ def _described(op: str, name: str) -> str:
     return op if name == op else f"{op} {name}"
 
 
-# Fitting an output to the results of layers, by least squares.
+# Finding the formula of an output by least squares.
 
 
 def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows from the results of layers; None if it does not follow from them.
+    """Return the formula of `output` from the results of layers; None if no formula fits.
 
-    Results have shape (n, K), with K = 1 for a single number about two classes. The output has
+    Results have shape (n, K), with K = 1 if one number per row is for two classes. The output has
     shape (n, K), or (n, 2) if K = 1, or (n,) if it is class numbers. `limit` is the largest
     relative error that is allowed.
     """
     k = results[0].shape[1]
-    # first, for a single layer, try the tails on its result without any change
+    # Try every tail on the unchanged result of a single layer.
     if len(results) == 1:
         for tail in proof.TAILS if output.ndim > 1 else (proof.ARGMAX,):
             plain = Fit(tail, (np.ones(()),), np.zeros(k))
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # a fit to so few numbers proves nothing
+        return None  # any factors and offset would fit so few numbers
     if any(result.shape != output.shape for result in results):
         return None
-    # results may be NaN, and masked classes of the output may be -inf
+    # Results may be NaN. The output may be -inf for masked classes.
     if not (all(map(_all_finite, results)) and (output < np.inf).all()):
         return None
-    # then try a fit with every tail that can be inverted
+    # Try factors and offsets with every tail that can be inverted.
     for tail, target in _before_tail(output):
         for factors, offset in _affine_maps(results, target, up_to_a_constant=tail != "none"):
             fit = Fit(tail, factors, offset)
@@ -363,10 +357,10 @@ def _all_finite(values: Float64s) -> bool:
 
 
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return how `output` follows if every row masks some classes; None if it does not follow.
+    """Return the formula of `output` if the same classes are masked in every row; else None.
 
-    A masked class has the factor 0, and the mask is its offset. If the output is logits, the mask
-    is the number there; else it is -inf.
+    In the formula, a masked class has the factor 0, and an offset equal to the mask: the output's
+    own value if the output is logits, else -inf.
     """
     same = (output == output[0]).all(axis=0)
     out = same & (masked(output).all(axis=0) | (output[0] == 0))
@@ -387,7 +381,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield possible tails of `output`, with logits that may lack a constant in each row."""
+    """Yield possible tails of `output`, with logits up to an unknown constant in each row."""
     if not np.isfinite(output).all():
         return
     yield "none", output
@@ -400,16 +394,16 @@ def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
 def _affine_maps(
     results: Sequence[Float64s], target: Float64s, *, up_to_a_constant: bool
 ) -> Iterator[tuple[tuple[Float64s, ...], Float64s]]:
-    """Yield factors and offsets from results to target by least squares, the simplest first."""
+    """Yield least-squares factors and offsets from results to target, the simplest pair first."""
 
     def centred(values: Float64s, axes: tuple[int, ...]) -> Float64s:
         for axis in axes:
             values = values - values.mean(axis=axis, keepdims=True)
         return values
 
-    # One factor per layer: first without, then with an offset per class. Subtracting the mean over
-    # the classes removes a constant of each row; subtracting the mean over the rows removes
-    # offsets.
+    # One factor per layer, first without offsets, then with an offset per class. Subtracting the
+    # mean over the rows removes offsets. Subtracting the mean over the classes removes the unknown
+    # constant of each row.
     classes = (1,) if up_to_a_constant else ()
     for axes in (classes, (*classes, 0)):
         columns = np.stack([centred(result, axes).ravel() for result in results], axis=1)
@@ -419,7 +413,7 @@ def _affine_maps(
         scaled = sum((f * z for f, z in zip(factors, results, strict=True)), start=np.zeros(()))
         offset = centred(target - scaled, classes).mean(axis=0) if 0 in axes else np.zeros(1)
         yield tuple(np.asarray(factor) for factor in factors), offset * np.ones(target.shape[1])
-    # For a single layer: one factor and one offset per class.
+    # For a single layer, one factor and one offset per class.
     if len(results) == 1 and not up_to_a_constant and len(target) > 2:
         z, y = centred(results[0], (0,)), centred(target, (0,))
         power = (z * z).sum(axis=0)

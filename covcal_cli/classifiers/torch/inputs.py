@@ -1,6 +1,6 @@
-"""Find a torch module's inputs, which it does not declare: by its attributes, or by trying inputs.
+"""Find the shapes of a torch module's inputs, by its attributes, its first layer, and trying.
 
-A shape is used if the module runs on random rows of this shape. A note says which.
+A shape is used if the module runs on random rows of this shape. A note names the shape.
 """
 
 import inspect
@@ -17,11 +17,11 @@ from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 ROWS = 4
-# Usual sizes, in the order in which they are tried. Other sizes must be declared.
+# Usual sizes of images, in the order in which they are tried. The module must declare other sizes.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # usual lengths of texts and signals
-# Attributes that give the shape of a row (dictionaries of timm), or the sides of an image.
+# Attributes with the shape of a row (timm's dictionaries), and attributes with the image size.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
@@ -47,7 +47,7 @@ class _Guess:
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
     source: str  # where the shape comes from, for the note
-    certain: bool = False  # whether the author gives the shape, so that no other is tried
+    certain: bool = False  # whether the author declares the shape; then no other shape is tried
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
@@ -57,8 +57,8 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> InputGuess:
     """Find the inputs of a module by running it on random rows.
 
-    `where` is the model, for messages. `holders` are the function and the module, whose attributes
-    may give the shape.
+    `where` is the model, for messages. The attributes of `holders`, the function and the module,
+    may declare the shape.
     """
     names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
@@ -75,8 +75,7 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
                 break
             continue
         n = len(guess.rows[0])
-        # the result has one row per example: on the first axis, or on the second after an axis of
-        # size 1
+        # The rows of a result are its first axis, or its second after an axis of size 1.
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
             return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
@@ -104,7 +103,7 @@ def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> InputGuess:
 
 
 def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
-    """Return the names of forward's positional arguments, and how many are required."""
+    """Return the names of forward's positional arguments, and the number of required arguments."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         arguments = forward.schema.arguments[1:]
@@ -148,7 +147,7 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
-    """Yield rows of a shape that an attribute of a function or module gives completely."""
+    """Yield rows with the complete shape that an attribute of a function or module declares."""
     example = getattr(holder, "example_input_array", None)
     if isinstance(example, Tensor | Mapping):
         example = (example,) if isinstance(example, Tensor) else tuple(example.values())
@@ -167,7 +166,7 @@ def _declared(holder: object) -> Iterator[_Guess]:
 
 
 def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
-    """Yield height and width of an image, from attributes of a module or of its config."""
+    """Yield height and width of an image that attributes of a module or its config declare."""
     for place in (holder, getattr(holder, "config", None)):
         for name in _SIDES:
             value = getattr(place, name, None)
@@ -178,7 +177,7 @@ def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
 
 
 def _sizes_in(value: Any) -> tuple[int, ...]:
-    """Return the sizes in an attribute; none if it is something else."""
+    """Return the value of an attribute if it is a list of sizes, else an empty tuple."""
     if isinstance(value, list | tuple) and all(isinstance(n, int) and n > 0 for n in value):
         return tuple(value)
     return ()
@@ -189,7 +188,10 @@ def _random(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = 
 
 
 def _several(rows: Tensor) -> Tensor:
-    """Return `ROWS` rows; a single row could not be told from other axes of size 1."""
+    """Return `ROWS` rows by repeating rows, with noise added to floats.
+
+    With a single row, the axis of the rows would look like other axes of size 1.
+    """
     copies = -(-ROWS // len(rows))
     rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows
     if not rows.is_floating_point():
@@ -203,7 +205,7 @@ def _seeded() -> torch.Generator:
 
 
 def _first_layer(module: nn.Module) -> tuple[str, int]:
-    """Return the class of the first layer with weights, and its channels, columns or words."""
+    """Return the class of the first layer with weights, and its number of inputs or words."""
     for layer in module.modules():
         name = getattr(layer, "original_name", "")
         weight = getattr(layer, "weight", None)
@@ -217,7 +219,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Return the class and channels of the first layer of a frozen TorchScript program."""
+    """Return the same as `_first_layer` for a frozen TorchScript program, which has no modules."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

@@ -1,6 +1,6 @@
-"""A torch program that can be run, and its outputs that may be the classes.
+"""Run a torch program, and find which of its outputs may be the classes.
 
-Modules of a function, TorchScript and exported programs differ only in how they are opened.
+Modules of a function, TorchScript and exported programs are all run in this way.
 """
 
 import logging
@@ -22,7 +22,7 @@ ONLY_OUTPUT = "output"  # the name of the output if a module returns a single te
 _USUAL_OUTPUT = "logits"
 _DEVICES = ("cpu", "cuda")
 _SUFFIX = "executionprovider"
-_SHOWN = 200  # the most characters of an error's message
+_SHOWN = 200  # the largest number of characters of torch's own message
 _STORED_SCORES = {
     *(torch.uint8, torch.int8, torch.int16),
     *(torch.quint8, torch.qint8, torch.qint32),
@@ -33,19 +33,19 @@ _STORED_SCORES = {
 class Program:
     """A torch module with its inputs and its device."""
 
-    where: str  # the user's name for the program, for messages
-    name: str  # its base name
-    sha256: str  # hash of its file, or of its weights
-    module: torch.nn.Module  # the module is on `device`, in evaluation mode
+    where: str  # the name of the program in messages, as the user gave it
+    name: str  # the base name of the program's file, or ``module:function``
+    sha256: str  # hash of the program's file, or of its weights
+    module: torch.nn.Module  # the module, on `device` and in evaluation mode
     inputs: tuple[ModelInput, ...]  # the inputs, in the order of the module's arguments
-    # random rows, (n, ...), on which the program runs, to find its structure before there are data
+    # random rows, (n, ...), by which the structure of the program is found before data are read
     rows: tuple[Tensor, ...]
-    fixed_batch: int | None  # the number of rows in a run, if the program allows only one number
-    notes: tuple[str, ...]  # notes on what was assumed about the program
-    device: torch.device = CPU  # where the module is; rows may be on any device
+    fixed_batch: int | None  # number of rows in every run; None if any number is allowed
+    notes: tuple[str, ...]  # notes on assumptions about the program
+    device: torch.device = CPU  # the device of the module; rows may be on any device
 
     def on(self, device: torch.device) -> "Program":
-        """Return the program on another device. The module itself is moved."""
+        """Move the module to another device, and return the program there."""
         if device == self.device:
             return self
         without_tensor_cores()
@@ -69,8 +69,8 @@ class Program:
 
 
 def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run a module in inference mode, and drop what it prints: stdout is for the result."""
-    # the rows are copied, because the module may change its input
+    """Run a module in inference mode, and suppress its print statements."""
+    # Copy the rows, because the module may change its input.
     fed = (row.clone() for row in in_precision(module, rows))
     with torch.inference_mode(), redirect_stdout(StringIO()):
         return dict(_named("", module(*fed)))
@@ -83,20 +83,20 @@ def in_precision(module: torch.nn.Module, rows: Sequence[Tensor]) -> tuple[Tenso
 
 
 def floating_type(module: torch.nn.Module) -> torch.dtype:
-    """Return the type of the first floating-point parameter; float32 if there is none."""
+    """Return the type of the first floating-point parameter; float32 without such a parameter."""
     kinds = (value.dtype for value in module.parameters() if value.is_floating_point())
     return next(kinds, torch.float32)
 
 
 def numpy_type(kind: torch.dtype) -> np.dtype[Any]:
-    """Return NumPy's type for inputs of a type; float32 for half precision."""
+    """Return NumPy's type for a torch type; float32 for half precision."""
     if kind in (torch.float16, torch.bfloat16):
         return np.dtype(np.float32)
     return np.dtype(torch.empty(0, dtype=kind).numpy().dtype)
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a module returns, alone or in a dict, a tuple or a dataclass."""
+    """Yield names and tensors from a module's result: a tensor, dict, tuple or dataclass."""
     items: Mapping[str, Any]
     if isinstance(value, Tensor):
         yield name or ONLY_OUTPUT, value
@@ -116,14 +116,14 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def to_array(tensor: Tensor) -> Float64s:
-    """Return the values of a tensor as float64, from any type and device."""
+    """Return a tensor of any type and device as a float64 array."""
     array: Float64s = tensor.detach().cpu().to(torch.float64).numpy()
     return array
 
 
 @contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Switch logging off, up to a level."""
+    """Switch off logging for messages up to a level."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:
@@ -133,9 +133,9 @@ def quiet(level: int) -> Iterator[None]:
 
 
 def cause(error: BaseException) -> str:
-    """Return class and message of an exception in one line."""
+    """Return the class and the message of an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # In TorchScript, the message comes last; in other errors, it comes first.
+    # The last line has the message of a TorchScript error. The first line has it otherwise.
     scripted = lines and lines[0].startswith("The following operation failed in the TorchScript")
     text = lines[-1 if scripted else 0] if lines else ""
     if len(text) > _SHOWN:
@@ -162,8 +162,7 @@ def may_hold_classes(
         wanted = _USUAL_OUTPUT
     chosen = {name: value for name, value in outputs.items() if wanted in (None, name)}
     usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
-    # If an output has a row of scores, another with one number per row is a loss or something like
-    # it.
+    # An output of one number per row is probably a loss if another output has several per row.
     wide = {name: value for name, value in usable.items() if value.numel() > n}
     indices = {name: value for name, value in chosen.items() if _is_index(value, n)}
     if usable or indices:
@@ -181,7 +180,10 @@ def may_hold_classes(
 
 
 def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) -> Float64s:
-    """Return one output, (n, K), or (n,) for class numbers. It must have a value for every row."""
+    """Return an output as an array, (n, K), or (n,) if it holds class numbers.
+
+    Refuses an output that does not have values for all n rows.
+    """
     value = outputs.get(name)
     if value is None or value.numel() == 0 or value.numel() % n:
         shape = "nothing" if value is None else list(value.shape)
@@ -194,18 +196,18 @@ def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) ->
 
 
 def _is_answer(value: Tensor, n: int) -> bool:
-    """Return whether a tensor has floats: one vector, or one number, per row."""
+    """Return whether a tensor holds floats, as a vector or a number per row."""
     if not value.is_floating_point() or value.numel() == 0:
         return False
     if value.ndim == 1:
-        return n in (1, len(value))  # some models drop the first axis if there is a single row
-    # [n, K] with more axes of size 1 anywhere; or [1, n, K], where the rows are the second axis
+        return n in (1, len(value))  # some models drop the axis of the rows for a single row
+    # The shape may be [n, K] with more axes of size 1, or [1, n, K].
     shape = value.shape[1:] if value.ndim == 3 and value.shape[:2] == (1, n) else value.shape
     return value.ndim > 1 and shape[0] == n and sum(size != 1 for size in shape[1:]) <= 1
 
 
 def _kind(value: Tensor) -> str:
-    """Return the shape of a tensor, and its type if it is not a float."""
+    """Return the shape of a tensor as text, and its type unless it holds floats."""
     kind = "" if value.is_floating_point() else f"{str(value.dtype).removeprefix('torch.')} "
     return f"{kind}{list(value.shape)}"
 
@@ -215,14 +217,13 @@ def _is_index(value: Tensor, n: int) -> bool:
     return not kind.is_floating_point and not kind.is_complex and value.numel() == n
 
 
-# Devices, under the names that ``--providers`` has for ONNX Runtime too.
+# Devices, with the names of ``--providers``.
 
 
 def device_of(providers: Sequence[str]) -> torch.device:
     """Return the device that the first of `providers` names; by default, the CPU.
 
-    Names are ``cpu`` and ``cuda``, in any case, the preferred one first. As with ONNX Runtime, it
-    is an error if the device is missing; no other device is used instead.
+    Names are ``cpu`` and ``cuda``, in capital or small letters. A missing device is an error.
     """
     names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
     for asked, name in zip(providers, names, strict=True):
@@ -240,9 +241,8 @@ def device_of(providers: Sequence[str]) -> torch.device:
 
 
 def without_tensor_cores() -> None:
-    """Compute convolutions on a GPU in float32, as matrix products already are.
+    """Compute convolutions on a GPU in float32, as torch computes matrix products by default.
 
-    Tensor cores would round to ten bits, so that the third digit of features would differ from the
-    CPU's.
+    Tensor cores round to ten bits: the third digit of features would differ from the CPU's digit.
     """
     torch.backends.cudnn.allow_tf32 = False

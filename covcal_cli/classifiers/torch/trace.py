@@ -1,7 +1,7 @@
-"""Follow a run of a torch program: its linear layers, their order, and the features of ``--phi``.
+"""Record a run of a torch program: its linear layers, their order, and the features of ``--phi``.
 
 Eager modules, TorchScript and exported programs run the same operators. So a call of a linear layer
-(`LayerCall`) is found by the arguments of its operator: input, weights and result.
+(`LayerCall`) is recognised by its operator and the operator's arguments.
 
 - A `Trace` records from which layers an output comes.
 - A `LayerReader` records the values in chosen layers, in every later run.
@@ -35,28 +35,26 @@ NAMES = _PRODUCTS | _CONVOLUTIONS
 class LayerCall:
     """A call of a linear layer."""
 
-    op: str  # the operator
-    # path of the layer in the module; the name of the operator if its weights are no parameters
+    op: str  # the name of the operator
+    # the path of the layer in the module, or the name of the operator if the weights of the layer
+    # are not parameters of the module
     name: str
-    key: tuple[object, ...]  # the key of the layer, which all calls of the layer have
-    # Input and result at the time of the call; later operators may change them.
-    features: Tensor
+    key: tuple[object, ...]  # identifies the layer; all calls of a layer have the same key
+    features: Tensor  # the input of the layer, which later operators may change
     weight: Tensor  # shape (K, d)
     bias: Tensor | None  # shape (K,)
-    result: Tensor
-    # Whether each result is a linear function of one vector of features; false for larger kernels.
-    plain: bool
+    result: Tensor  # the result of the layer, which later operators may change
+    plain: bool  # whether results depend on one vector; false for convolutions of large kernels
 
     @property
     def is_convolution(self) -> bool:
-        """Whether the positions are pixels; if not, they are tokens."""
+        """Whether the positions of a row are pixels, and not tokens."""
         return self.op in _CONVOLUTIONS
 
     def rows(self, n: int) -> tuple[Tensor, Tensor] | None:
-        """Return features, (n, P, d), and results, (n, P, K), by row and position.
+        """Return features, (n, P, d), and results, (n, P, K), for P pixels or tokens of each row.
 
-        P is the number of positions (pixels or tokens) of a row. None if the call has another
-        number of rows than n.
+        Returns None if the call does not have n rows.
         """
         x, z = self.features, self.result
         k, d = self.weight.shape
@@ -64,7 +62,7 @@ class LayerCall:
             if x.shape[0] != n:
                 return None
             z = z.flatten(2).transpose(1, 2)
-            if z.shape[1] == 1:  # the kernel covers the whole map, which is then the feature vector
+            if z.shape[1] == 1:  # the kernel covers the whole image, so all pixels are one vector
                 return x.reshape(n, 1, d), z
             return x.flatten(2).transpose(1, 2), z
         if x.ndim == 3 and x.shape[0] != n and x.shape[1] == n:  # the first axis is the tokens
@@ -85,7 +83,7 @@ def read_call(
 ) -> LayerCall | None:
     """Return a `LayerCall` if the operator is a linear layer, else None.
 
-    `func` is the ``torch.ops.OpOverload``; `names` come from `parameter_names`.
+    `func` is the operator, a ``torch.ops.OpOverload``. `names` is a result of `parameter_names`.
     """
     op = func.overloadpacket.__name__
     if op not in NAMES or not isinstance(result, Tensor):
@@ -102,7 +100,7 @@ def read_call(
         if op == "addmm":
             x, bias = arguments["mat1"], arguments["self"]
             plain = arguments["beta"] == 1 and arguments["alpha"] == 1
-        # einsum makes a batch of one matrix out of a plain product
+        # einsum turns a product of matrices into a batch of one matrix.
         matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
         weight = matrix.T if matrix.ndim == 2 else matrix
     if weight.ndim != 2 or x.ndim < 2 or (bias is not None and bias.numel() != len(weight)):
@@ -120,7 +118,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
 
 
 def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
-    """Return whether a convolution reads single pixels, or the whole map at once."""
+    """Return whether a convolution reads single pixels, or all pixels at once."""
     kernel = tuple(arguments["weight"].shape[2:])
     padding = arguments["padding"]
     unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
@@ -134,7 +132,7 @@ def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in the arguments or the result of an operator."""
+    """Yield the tensors in a value, such as the arguments or the result of an operator."""
     if isinstance(value, Tensor):
         if value.layout == torch.strided:
             yield value
@@ -150,9 +148,9 @@ def address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-# Recording a run. Operators are recorded while the program runs, so it may have control flow and
-# functions without modules. A value is identified by its memory block, so views and changes in
-# place count as the same value.
+# Recording a run. The operators are recorded while they run, so a program may have branches, loops
+# and functions without modules. A value is identified by its memory block. So a view of a tensor,
+# or a tensor that was changed in place, counts as the same value.
 
 Handler = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -171,7 +169,7 @@ def _dispatch(
 
 
 _BASE: Any = TorchDispatchMode
-# without the second member, torch would import its compiler, which takes seconds
+# Without `_should_skip_dynamo`, torch would import its compiler, which takes seconds.
 _MEMBERS = {"__torch_dispatch__": _dispatch, "_should_skip_dynamo": classmethod(lambda _: False)}
 _Mode: Any = type("_Mode", (_BASE,), _MEMBERS)
 
@@ -187,24 +185,23 @@ def operators_sent_to(handler: Handler) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of an operator: the values that it read and wrote, as numbers, and its layer."""
+    """A call of an operator, with the numbers of the values that it read and wrote."""
 
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
     created: frozenset[int]  # the values that the call wrote to new memory
-    call: LayerCall | None  # None if the operator is not a linear layer
+    call: LayerCall | None  # the call of a linear layer; None for other operators
 
 
 class Trace:
-    """Records every operator that runs in ``with trace.recording():``, but no tensor's values."""
+    """A record of every operator that runs in ``with trace.recording():``, without the numbers.
 
-    def __init__(
-        self,
-        # Values depend on the data if they depend on the inputs. All other values are constant.
-        inputs: Sequence[Tensor],
-        names: dict[int, str],  # the names of the layers, by the address of their weights
-    ) -> None:
+    `inputs` are the inputs of the program; values that do not depend on inputs are constant.
+    `names` is a result of `parameter_names`.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], names: dict[int, str]) -> None:
         self._names = names
         self._values: dict[int, int] = {}
         self._count = 0
@@ -218,12 +215,12 @@ class Trace:
             yield
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        # Give numbers to the values that it reads, before it runs.
+        # Number the values that the operator reads, before it runs.
         read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **kwargs)
-        # Give numbers to the values that it writes. A result in a memory block that it did not read
-        # is a new value.
+        # Number the values that the operator writes. A result is a new value if the operator did
+        # not read the memory block of the result.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
         created = frozenset(
@@ -234,7 +231,7 @@ class Trace:
             writes |= frozenset(self._value(tensor) for tensor in read[:1])
         if reads & self._from_data:
             self._from_data |= writes
-        # Record its layer without values, so that their memory becomes free.
+        # Record the layer without its input and result, which would fill the memory.
         call = read_call(func, args, kwargs, result, self._names)
         if call is not None:
             nothing = call.weight.new_empty(0)
@@ -246,9 +243,9 @@ class Trace:
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the first layers on the way back from `output`, and the operators after them.
+        """Return the first layers on the way back from `output`, and the operators between.
 
-        Both are in the order in which they ran.
+        Layers and operators are in the order in which they ran.
         """
         needed = {self._value(output)}
         layers: list[LayerCall] = []
@@ -266,12 +263,12 @@ class Trace:
         return layers[::-1], followers[::-1]
 
     def turn(self, layer: LayerCall) -> int:
-        """Return which call of its layer this is, counted from the last one (-1)."""
+        """Return the number of a call among the calls of its layer, where the last call is -1."""
         own = [call for call in self.calls if call.key == layer.key]
         return next(index - len(own) for index, call in enumerate(own) if call is layer)
 
     def before(self, layer: LayerCall) -> list[LayerCall]:
-        """Return all layers from which the input of `layer` comes."""
+        """Return all layers on which the input of `layer` depends."""
         needed: set[int] = set()
         layers: list[LayerCall] = []
         for step in reversed(self.steps):
@@ -285,7 +282,7 @@ class Trace:
 
     @property
     def calls(self) -> list[LayerCall]:
-        """All calls of linear layers with constant weights, in their order."""
+        """All calls of linear layers with constant weights, in the order in which they ran."""
         return [step.call for step in self.steps if step.call is not None]
 
     def _is_layer(self, call: LayerCall) -> bool:
@@ -299,26 +296,25 @@ class Trace:
         return self._values[block] if block in self._values else self._new(block)
 
     def _new(self, block: int) -> int:
-        # The memory of a freed block can be used again, for another value.
+        # A memory block that became free can hold another value later.
         self._count += 1
         self._values[block] = self._count
         return self._count
 
 
 class LayerReader:
-    """Records inputs and results of chosen layers that run in ``with reader.listening():``."""
+    """A record of inputs and results of chosen layers that run in ``with reader.listening():``.
 
-    def __init__(
-        self,
-        keys: Set[tuple[object, ...]],  # the keys of the layers
-        names: dict[int, str],  # the names of the layers, by the address of their weights
-    ) -> None:
+    `keys` are the keys of the layers. `names` is a result of `parameter_names`.
+    """
+
+    def __init__(self, keys: Set[tuple[object, ...]], names: dict[int, str]) -> None:
         self._keys, self._names = keys, names
         self.calls: list[LayerCall] = []
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Record the calls in this block. Without chosen layers, nothing is recorded."""
+        """Record the calls of the chosen layers in this block."""
         if not self._keys:
             yield
             return
@@ -330,7 +326,7 @@ class LayerReader:
         if func.overloadpacket.__name__ in NAMES:
             call = read_call(func, args, kwargs, result, self._names)
             if call is not None and call.key in self._keys:
-                # copies, because later operators may change them
+                # Copy the values, because later operators may change them.
                 copies = replace(call, features=call.features.clone(), result=call.result.clone())
                 self.calls.append(copies)
         return result
@@ -343,14 +339,14 @@ _SHOWN = 8
 
 
 class Tap:
-    """Where the features of ``--phi`` are read. This class reads the input of the program."""
+    """A reader of the features of ``--phi``. This class itself reads the input of the program."""
 
-    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers that it reads
-    note = ""  # a note on how the values are changed, if they are
+    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers to record
+    note = ""  # says that the features are averaged, if they are
 
     def __init__(self, where: str, name: str) -> None:
         self.where = where  # the model, for messages
-        self.name = name  # its name in ``--phi``
+        self.name = name  # the value of ``--phi``
 
     def listen(self) -> AbstractContextManager[None]:
         """Return the context in which the program must run."""
@@ -361,7 +357,7 @@ class Tap:
         return np.concatenate([to_array(row.flatten(1)) for row in rows], axis=1)
 
     def _vectors(self, value: Tensor, n: int) -> Float64s:
-        """Return one vector per row. Maps of pixels are averaged, and a note says so."""
+        """Return one vector per row. An image of features is averaged over its pixels."""
         shape = list(value.shape)
         if value.ndim >= 4 and shape[0] == n:
             if value.numel() > n * shape[1]:
@@ -377,7 +373,7 @@ class Tap:
 
 
 class _ModuleTap(Tap):
-    """Reads the input or the output of a module, by a hook."""
+    """A reader of the input or the output of a module, by a hook."""
 
     def __init__(self, where: str, name: str, module: torch.nn.Module) -> None:
         super().__init__(where, name)
@@ -398,7 +394,7 @@ class _ModuleTap(Tap):
 
     def _keep(self, _module: torch.nn.Module, *values: Any) -> None:
         value = next(tensors(values[-1]), None)
-        # a copy, because later operators may change it
+        # Copy the value, because later operators may change it.
         self._value = None if value is None else value.clone()
 
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
@@ -410,7 +406,7 @@ class _ModuleTap(Tap):
 
 
 class _LayerTap(Tap):
-    """Reads the input or the output of a linear layer, in a program from a file."""
+    """A reader of the input or the output of a linear layer, in a program from a file."""
 
     def __init__(self, where: str, name: str, call: LayerCall) -> None:
         super().__init__(where, name)
@@ -425,10 +421,10 @@ class _LayerTap(Tap):
 
 
 def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
-    """Return where ``--phi`` reads: ``input``, NAME or NAME.output, or NAME.input.
+    """Return the reader of ``--phi``, which is ``input``, NAME, NAME.output or NAME.input.
 
-    `calls` are the linear layers in a run. In a program from a file, features can be read only at
-    these layers.
+    `calls` are the calls of linear layers in a run. In a program from a file, features can be read
+    only at these layers.
     """
     if phi == "input":
         return Tap(program.where, phi)
@@ -437,7 +433,7 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     hookable = not isinstance(program.module, torch.jit.ScriptModule | torch.fx.GraphModule)
     layers = {call.name: call for call in calls}
     names = [key for key in modules if key] if hookable else list(layers)
-    # the name of a module itself may end in ".input" or ".output"
+    # The name of a module may itself end in ".input" or ".output".
     if name not in names:
         name, side = next(
             ((phi.removesuffix(end), end) for end in _SIDES if phi.endswith(end)), (phi, side)
