@@ -1,12 +1,12 @@
 """Build a calibration into a classifier, and write one model.
 
-The outputs of the original model come first, unchanged. Three more outputs follow.
-``probabilities`` has shape [N, K]. ``label``, [N] int64, is the first class with the original's
-largest logit. ``confidence``, [N], is the calibrated probability of this class. If the model
-already uses one of these names, the new output is called ``calibrated_NAME``.
+The outputs of the original model come first, unchanged. Three more outputs follow:
+``probabilities``, [N, K]; ``label``, [N] int64, the first class with the largest logit of the
+original; and ``confidence``, [N], the calibrated probability of this class. If the model already
+uses one of these names, the new output is called ``calibrated_NAME``.
 
-If rows can have several labels, only ``probabilities`` follows, [N, L]: the calibrated probability
-of each label.
+If rows can have several labels, the only new output is ``probabilities``, [N, L], with the
+calibrated probability of each label.
 """
 
 import json
@@ -66,34 +66,34 @@ def export(
         The file to write: ``.onnx`` for ONNX, ``.pt2`` for torch. Default: ``calibrated`` with this
         ending, in the current folder.
     weights : Path, optional
-        Weights for the module that ``module:function`` returns.
+        A file of weights for the module that ``module:function`` returns.
     networks : Path, optional
-        For fl methods: the adapted file, if it has moved.
+        The adapted file of a calibration with an fl method, if this file has moved.
     decision : Path, optional
-        A decide.json made with the calibration; it adds the output ``accept``.
+        A decide.json made with the calibration. The new model then also has the output ``accept``.
     model_output : str, optional
-        The output with the classes, if the model has several. Default: the output that was
-        extracted, found by the names of phi and the logits in the features file.
+        The output with the classes, if the model has several outputs. Default: the output that was
+        extracted, which is found by the names of phi and the logits in the features file.
     trust_model : bool
-        Open a model that is a program and can run code, as torch files can.
+        Open a model that can run code, such as a torch program.
     force : bool
         Replace `output` if it exists, and accept a calibration although its classes seem exchanged.
 
     Returns
     -------
     ExportReport
-        What was written, and how it was checked.
+        The files and outputs that were written, and the result of the checks.
     Calibration
-        The calibration that the model now contains; with several labels, that of the first.
+        The calibration that the model now contains; with several labels, that of the first label.
 
     Raises
     ------
     CovcalError
         If the calibration was made with another model or other networks, if its classes seem
-        exchanged, or if the new model does not agree with the original and with NumPy. No file is
-        then written.
+        exchanged, or if the new model does not agree with the original and with NumPy. Then no
+        file is written.
     """
-    # names are checked before anything is read
+    # Check the names before any file is read.
     kind = kind_of(model)
     path, document = Path(output or default_output(model)), Path(document)
     weights, networks = (None if extra is None else Path(extra) for extra in (weights, networks))
@@ -125,7 +125,7 @@ def export(
         accuracy = of_label.source_accuracy
         if accuracy is not None and accuracy.class_order is not None and not force:
             raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
-    # The model is opened with its own library. The model must be the model that was calibrated.
+    # Open the model with its own library. It must be the model that was calibrated.
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 
@@ -141,7 +141,7 @@ def export(
             f"{document} was made for another model ({calibration.model['name']}, with another "
             f"sha256) than {model}: export that model, or extract and calibrate this one"
         )
-    # phi and the logits must be the same tensors as in the extraction
+    # Open the model so that phi and the logits are the same tensors as in the extraction.
     aligned = calibrated_networks(calibration, document, networks)
     scalings = [of_label.scaling for of_label in calibrations.values()] if labels else []
     stored = for_each_label(labels, lambda: stored_rows(calibration, networks))
@@ -180,10 +180,10 @@ def _as_extracted(
 
     `outputs` are the outputs that may have been extracted, the most probable first.
     """
-    # only networks need phi
+    # Without networks, phi is not needed.
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:
-        # the file does not name them, so the first of several outputs is used
+        # Use the first output, because the file does not name the logits.
         outputs = outputs[:1]
     refusal: CovcalError | None = None
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
@@ -222,13 +222,13 @@ def _as_extracted(
 
 
 def _joined(stored: Sequence[StoredRows | None]) -> StoredRows | None:
-    """Return the logits of several labels as columns, from the rows of each label."""
+    """Return the logits of all labels as columns, or None if the rows of a label are missing."""
     present = [rows.logits[:, 1] for rows in stored if rows is not None]
     return StoredRows(None, np.stack(present, axis=1)) if len(present) == len(stored) else None
 
 
 def _label_metadata(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
-    """Return the entries that have one value for each of several labels, as JSON."""
+    """Return the metadata with a value for each of several labels, as JSON lists."""
     if not calibrations:
         return {}
     entries = {

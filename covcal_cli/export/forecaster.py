@@ -1,4 +1,4 @@
-"""The calibrated forecaster, what is checked before it is written, and the tensors it reads."""
+"""The calibrated forecaster to build in, the protocols of an export, and the stored tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.softmax import ForecasterName, Scaling, class_major, log_mean_softmax
 
-# Names of the added outputs; `free_name` changes a name that the model already has.
+# the names of the new outputs; `free_name` changes a name that the model already has
 ADDED = ("probabilities", "label", "confidence")
-ACCEPT = "accept"  # the output that a decision adds
+ACCEPT = "accept"  # the new output of a decision
 _STORED_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Forecaster:
-    """A calibrated forecaster in NumPy, with which every framework is compared."""
+    """A calibrated forecaster in NumPy. Exported models are compared with its results."""
 
     scaling: Scaling
-    # the networks of an adapted file; None if the classifier's own logits are scaled
+    # the networks of an adapted file; None if only the classifier's own logits are scaled
     networks: Networks | None
-    # a decision accepts rows with a higher confidence; None without a decision
+    # rows with a higher confidence are accepted; None without a decision
     accept_above: float | None = None
-    # If rows can have several labels: the scaling of each. `scaling` is then that of the first.
+    # the scaling of each label if rows can have several labels; `scaling` is then not used
     of_labels: Sequence[Scaling] = ()
 
     @property
     def added(self) -> tuple[str, ...]:
-        """Names of the outputs that are added."""
+        """The names of the new outputs."""
         if self.of_labels:
             return ADDED[:1]
         return ADDED if self.accept_above is None else (*ADDED, ACCEPT)
@@ -62,18 +62,18 @@ class Forecaster:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows of the calibration's own file, for a second check."""
+    """Rows of the file on which the calibration was fitted, for a second check."""
 
-    features: Float32s | None  # phi, (n, d); None if the classifier's own logits are scaled
+    features: Float32s | None  # phi, (n, d); None if only the classifier's own logits are scaled
     logits: Float32s  # the classifier's logits, (n, K)
 
 
 @dataclass(frozen=True)
 class Merge:
-    """A calibration to build in, and the file to write."""
+    """A calibrated forecaster to build in, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # rows of the calibration's file, for a second check
+    stored: StoredRows | None  # None if the file with these rows is missing or has changed
     metadata: Mapping[str, str]
     output: Path
     force: bool  # whether to replace existing files
@@ -82,26 +82,23 @@ class Merge:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far an exported model is from the original and from NumPy."""
+    """The differences between an exported model, the original and NumPy."""
 
     rows: int  # number of random inputs
-    # number of rows of the calibration's file that were checked; 0 if it was not there
-    stored_rows: int
-    # how much the original outputs changed, relative to the largest value; 0 without a change
-    output_error: float
+    stored_rows: int  # number of `StoredRows`; 0 if there were none
+    output_error: float  # change of the original outputs, divided by the largest value
     probability_error: float  # largest difference from NumPy's probabilities
-    # in how many of these rows another class is more probable than the label
-    label_is_not_top: int = 0
+    label_is_not_top: int = 0  # number of stored rows whose label is not the most probable class
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """The exported model, and how well it agrees with the original."""
+    """An exported model, and its agreement with the original."""
 
     output: Path
     kept: tuple[str, ...]  # names of the original outputs
-    added: tuple[str, ...]  # names of the added outputs
-    weights: Path | None  # the file beside it with large weights, if there is one
+    added: tuple[str, ...]  # names of the new outputs
+    weights: Path | None  # the file beside the model with large weights, if there is one
     agreement: Agreement
 
 
@@ -114,11 +111,11 @@ class Original(Protocol):
 
     @property
     def tail(self) -> str | None:
-        """How the output follows from the logits; None if it is not known."""
+        """The function that turns the logits into the output; None if it is not known."""
         ...
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as the extraction did. If `tail` is None, the random inputs decide."""
+        """Read the outputs as an extraction that found `tail`; see `Outputs`."""
         ...
 
 
@@ -129,7 +126,7 @@ class Exporter(Protocol[OriginalT]):
     """A model into which a calibrated forecaster can be built."""
 
     sha256: str
-    outputs: Sequence[str]  # names of its outputs
+    outputs: Sequence[str]  # names of the model's outputs
 
     def original(self, output: str | None, phi: str | None) -> OriginalT:
         """Open the classifier as `extract` does, with the same output and the same ``--phi``."""
@@ -141,7 +138,7 @@ class Exporter(Protocol[OriginalT]):
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return a name, or ``calibrated_NAME`` (with a number if needed) if the model uses it."""
+    """Return a name that is not taken: `name`, ``calibrated_NAME``, ``calibrated_NAME_2``, ..."""
     if name not in taken:
         return name
     free, number = f"calibrated_{name}", 2
@@ -152,21 +149,20 @@ def free_name(name: str, taken: set[str]) -> str:
 
 # The tensors, networks and rows to which a calibration was fitted.
 
-
 _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """The names of a model's tensors, from a file of covcal; None if the file has no names."""
+    """The names of a model's tensors and of its tail, as extracted; None if a name is not known."""
 
-    features: str | None = None  # names of the tensors that form phi
+    features: str | None = None  # the tensors that are phi, joined by " + "
     logits: str | None = None
-    tail: str | None = None  # how the output follows from the logits
+    tail: str | None = None  # the function that turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
-    """Return the names of the tensors, from the calibration or else from its features file."""
+    """Return the names of the tensors, from the calibration or from its features file."""
     if calibration.reading:
         names = map(calibration.reading.get, _TENSORS)
         return Tensors(*(str(name) if name else None for name in names))
@@ -183,7 +179,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
 def calibrated_networks(
     calibration: Calibration, document: Path, networks: Path | None
 ) -> AlignedNetworks | None:
-    """Return the networks of an fl calibration; None if the classifier's own logits are scaled."""
+    """Return the networks of an fl calibration; None if only the classifier's logits are scaled."""
     if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(
@@ -195,9 +191,9 @@ def calibrated_networks(
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows of the calibration's file; None if it is missing or has changed.
+    """Return the first rows of the calibration's file; None if the file is missing or has changed.
 
-    An adapted file does not contain phi, so phi is read from its features file.
+    Reads phi from the features file of an adapted file, because an adapted file has no phi.
     """
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None

@@ -1,7 +1,7 @@
-"""Build a calibrated forecaster into an ONNX classifier, and check the result before it appears.
+"""Build a calibrated forecaster into an ONNX classifier, and check the new model before it appears.
 
-`NodeBuilder` adds nodes to a graph. The functions below it add the forecaster. `OnnxOriginal` is
-the classifier to which nodes are added, and `OnnxExporter` writes the result.
+`NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster. `OnnxOriginal` is
+the classifier that gets these nodes, and `OnnxExporter` writes the new model.
 """
 
 from collections.abc import Sequence
@@ -36,19 +36,17 @@ from covcal_cli.maths.softmax import Scaling, valid_rows
 _LEAST_OPSET = 7  # the first version of the operators with broadcasting
 # in files with an older IR version, stored tensors are also inputs
 _INITIALIZERS_ARE_INPUTS_BELOW = 4
-_AXES_ARE_INPUT_FROM = 18
-_NEW_OPSET = 13  # used if the model imports no standard operators
-_PAGE = 4096  # bytes; weights can be mapped into memory if they begin at a multiple of this
+_AXES_ARE_INPUT_FROM = 18  # in this and later versions, axes are an input and not an attribute
+_NEW_OPSET = 13  # the version for a model without standard operators
+_PAGE = 4096  # bytes; weights must begin at a multiple of this number to be mapped into memory
 # the inputs of the forecaster if it runs without the classifier
 _FEATURES, _LOGITS = "features", "logits"
 
 
 class NodeBuilder:
-    """Adds nodes to a graph. Each method returns the name of its new tensor.
+    """A graph that gets new nodes. Each method adds nodes and returns the name of their result.
 
-    The nodes have operators of the model's own version, in a form that every version from 7 on
-    accepts. The axes of maxima and means are the exception: they were an attribute, and became an
-    input.
+    The nodes use the model's own version of the operators, which must be 7 or later.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -58,7 +56,7 @@ class NodeBuilder:
         self._count = 0
 
     def node(self, op: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Add one node with one output. By default, its output gets a free name."""
+        """Add a node with one output, which gets a free name by default."""
         tensor = output or self._new_name(op)
         name = f"{tensor}_node" if output else tensor
         self.graph.node.append(helper.make_node(op, inputs, [tensor], name=name, **attributes))
@@ -92,8 +90,8 @@ class NodeBuilder:
     def vectors(self, tensor: str, token: int | str | None, width: int | None) -> str:
         """Add nodes that turn a tensor with N rows into one vector per row, [N, width].
 
-        If a row has several vectors, `token` says which one to use, or "mean". If `width` is given,
-        the tensor may have more axes of length 1, even before the rows.
+        If a row has several vectors, `token` is the index of the vector to use, or "mean". If
+        `width` is given, the tensor may have axes of length 1 anywhere, even before the rows.
         """
         if token is None and width is None:
             return self.node("Flatten", tensor, axis=1)
@@ -127,12 +125,11 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
 
 
 # The calibrated forecaster as ONNX nodes, in float32. The same mathematics is in
-# ``maths/networks.py`` (projection, psi, head), ``softmax.log_mean_softmax`` (mean of the members)
-# and ``maths/softmax.py`` (temperatures, offsets, mean of two).
+# ``maths/networks.py`` (projection, psi, head) and ``maths/softmax.py`` (the rest).
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
-    """Add psi and the forecaster's head to phi, float32 [N, d]. Return its logits, [N, K]."""
+    """Add psi and the head of `adapt` for phi, float32 [N, d]. Return the logits, [N, K]."""
     values = build.node("Sub", features, build.floats(networks["projection/mean"]))
     if "projection/components" in networks:
         components = build.floats(networks["projection/components"])
@@ -141,7 +138,7 @@ def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) ->
     relu = bool(networks["psi/output_relu"][0])
     values = _add_perceptrons(build, values, networks, "psi", output_relu=relu)
     values = _add_perceptrons(build, values, networks, "head", output_relu=False)
-    # it must be the last axis: before opset 13, all earlier axes are joined
+    # The classes must be the last axis: before opset 13, LogSoftmax joins all later axes.
     logs = build.node("LogSoftmax", values, axis=2)
     highest = build.reduced("ReduceMax", logs, 0)
     shares = build.node("Exp", build.node("Sub", logs, highest))
@@ -159,9 +156,9 @@ def add_probabilities(
 ) -> str:
     """Add softmax(logits / T + b + a 1[k = f]) for float32 logits [N, K].
 
-    `offsets` is b, (K,). `of_label` is a, and f is the first class with the largest logit.
-
-    The maximum is subtracted first: large float32 logits would lose digits if divided by a small T.
+    `offsets` is b, (K,), and `of_label` is the number a. The class f is the first class with the
+    largest logit. The maximum is subtracted first, because large float32 logits would lose digits
+    in a division by a small T.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
@@ -177,9 +174,10 @@ def add_probabilities(
 def add_label_probabilities(
     build: NodeBuilder, logits: str, scalings: Sequence[Scaling], output: str
 ) -> str:
-    """Add the probabilities of several labels, each from its own scaling, [N, L].
+    """Add the probabilities of several labels, [N, L], each with its own scaling.
 
-    The logits 0 and z of a label give the sigmoid of z / T + b_1 - b_0 + a if z > 0, else - a.
+    The logits 0 and z of a label give the sigmoid of z / T + b_1 - b_0 + s a, where s is 1 if
+    z > 0, else -1.
     """
     temperatures = [scaling.temperature for scaling in scalings]
     shifts = [0.0 if s.offsets is None else s.offsets[1] - s.offsets[0] for s in scalings]
@@ -205,7 +203,7 @@ def add_confidence(
 
 
 def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
-    """Add 1 for the class with the largest logit and 0 for the other classes, [N, K]."""
+    """Add a tensor, [N, K], that is 1 for the class with the largest logit and 0 elsewhere."""
     label = build.node("ArgMax", logits, axis=1, keepdims=1)
     numbers = build.constant(np.arange(n_classes, dtype=np.int64)[None])
     return build.as_float(build.node("Equal", label, numbers))
@@ -214,7 +212,7 @@ def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
 def _add_perceptrons(
     build: NodeBuilder, values: str, networks: Networks, name: str, *, output_relu: bool
 ) -> str:
-    """Add M perceptrons. Their first MatMul turns [N, inputs] into [M, N, outputs]."""
+    """Add M perceptrons, whose result has shape [M, N, outputs]."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     for layer in range(layers):
         weight = build.floats(networks[f"{name}/weight_{layer}"])
@@ -223,9 +221,6 @@ def _add_perceptrons(
         if layer < layers - 1 or output_relu:
             values = build.node("Relu", values)
     return values
-
-
-# The original classifier: phi and the logits in its graph, and its outputs for random inputs.
 
 
 class OnnxOriginal:
@@ -250,11 +245,11 @@ class OnnxOriginal:
 
     @property
     def tail(self) -> str | None:
-        """How the output follows from the logits; None if it is not known."""
+        """The function that turns the logits into the output; None if it is not known."""
         return self._outputs.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as the extraction did. If `tail` is None, the random inputs decide."""
+        """Read the outputs as an extraction that found `tail`; see `Outputs`."""
         self._outputs.settle_as_extracted(tail, self._made)
 
     def answers(self) -> Answers:
@@ -268,21 +263,21 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self._outputs.are_logged,
-            # ONNX Runtime may fuse a quantised model in another way, so that values differ by one
-            # step
+            # ONNX Runtime may fuse a quantised model in another way, which can change values by one
+            # step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
     def add_features(self, build: NodeBuilder) -> str:
         """Add nodes that compute phi, float32 [N, d], from the tensors of the last layer."""
-        # if phi has several parts, their widths are not known
+        # If phi has several parts, the width of each part is not known.
         several = self._reading.token is None and len(self._head.features) > 1
         width = None if several else self.n_features
         parts = []
         for part in self._head.features:
             _append_nodes(build, part)
-            # The cast comes last. ONNX Runtime removes a cast right after a float16 operator. Then
-            # phi would have more digits than the extraction has read.
+            # Cast at the end: ONNX Runtime removes a cast right after a float16 operator, and phi
+            # would then have more digits than in the extraction.
             vectors = build.vectors(part.tensor, self._reading.token, width)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
@@ -290,8 +285,8 @@ class OnnxOriginal:
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
         """Add nodes that compute one score per class, [N, K], for the label and for the forecaster.
 
-        For the label, the scores are float64 if the model's are. For the forecaster, they are
-        float32.
+        The scores for the label are float64 if the model's scores are float64. The scores for the
+        forecaster are float32.
         """
         _append_nodes(build, self._head.logits)
         tail = self._reading.tail
@@ -299,7 +294,7 @@ class OnnxOriginal:
         scores = build.vectors(self._head.logits.tensor, None, width)
         floats = build.as_float(scores)
         if tail.is_single:
-            # a single number z about two classes means the logits 0 and z, or is a probability
+            # A single number for two classes is a logit z, read as 0 and z, or a probability.
             first = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
             if self._outputs.are_logged:
                 first = build.node("Sub", build.floats(1.0), floats)
@@ -321,7 +316,7 @@ def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Check the classifier on the first random inputs that it accepts. Return both."""
+    """Check the classifier on the first random inputs that it accepts, and return both."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:
@@ -333,9 +328,6 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
         if valid_rows(logits).any():
             return classifier, batch
     raise refusal or no_number(where)
-
-
-# Building it in.
 
 
 class OnnxExporter:
@@ -353,8 +345,8 @@ class OnnxExporter:
     def write(self, original: OnnxOriginal, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks.
 
-        Weights in other files are written to one file beside it, with ``.data`` after the model's
-        name.
+        If the model has weights in other files, they are written to one file beside the new model,
+        called like the model with ``.data`` at the end.
         """
         output, folder = merge.output, self._file.folder
         added = tuple(
@@ -366,7 +358,7 @@ class OnnxExporter:
         if weights is not None:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        # a model must never be beside the weights of another model
+        # Rename both files together, so that a model is never beside the weights of another model.
         with moved_together(), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
@@ -384,18 +376,14 @@ class OnnxExporter:
                 lambda rows: _of_stored(original, merge.forecaster, rows),
             )
             if weights is not None:
-                for tensor in tensors:  # the file gets its final name at the end
+                for tensor in tensors:  # the checks read the file under its temporary name
                     set_location(tensor, weights.name)
                 partial.write_bytes(model.SerializeToString(deterministic=True))
         return ExportReport(output, tuple(self.outputs), added, weights, agreement)
 
 
 def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy of the model with the forecaster added, and with the model's metadata.
-
-    The forecaster has the operator version of the model, because its first nodes read the model's
-    tensors.
-    """
+    """Return a copy of the model with the forecaster and with the metadata of the calibration."""
     model = onnx.ModelProto()
     model.CopyFrom(original.file.model)
     if opset_of(model) == 0:
@@ -467,7 +455,7 @@ def _declared(
 
 
 def _rows(original: OnnxOriginal) -> int | str | None:
-    """Return the number of rows that the model's input declares: a number, a name, or None."""
+    """Return the first axis that the model's input declares: a number, a name, or None."""
     wanted = original.inputs[0].name
     graph = original.file.model.graph
     dims = next(value for value in graph.input if value.name == wanted).type.tensor_type.shape.dim
@@ -475,8 +463,8 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
-    """Copy weights from other files into one file, and change the tensors to read this file."""
-    packed.write_bytes(b"")  # a killed run may have left the file
+    """Copy weights from other files into the file `packed`, and let the tensors name this file."""
+    packed.write_bytes(b"")
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE
@@ -488,7 +476,7 @@ def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Pat
 def _of_stored(
     original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
 ) -> Sequence[AnyArray]:
-    """Run only the forecaster, on phi and logits of stored rows."""
+    """Run only the forecaster, on phi and the logits of stored rows."""
     source, classes, feeds = original.file.model, original.n_classes, {_LOGITS: stored.logits}
     inputs = [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.FLOAT, ["N", classes])]
     if stored.features is not None:

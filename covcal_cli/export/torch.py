@@ -1,8 +1,8 @@
 """Build a calibrated forecaster into a torch classifier, and check the ``.pt2`` before it appears.
 
 The program becomes a graph of operators. Phi and the logits are found among the values of this
-graph. A `CalibratedModule` consists of the graph and a `TorchForecaster`, and is traced again.
-`TorchOriginal` is the original classifier, and `TorchExporter` writes the result.
+graph. A `CalibratedModule`, which consists of the graph and a `TorchForecaster`, is traced again.
+`TorchOriginal` is the original classifier, and `TorchExporter` writes the new model.
 """
 
 import json
@@ -33,22 +33,21 @@ from covcal_cli.maths.softmax import ForecasterName
 
 METADATA = "covcal.json"  # the file inside the ``.pt2`` with the metadata
 _CLOSE = 1e-5
-# Metadata with paths, which differ between machines, so they are removed.
+# metadata of nodes that contain paths of this machine, and are removed
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 Outputs = dict[str, Tensor]
 
 
-# Finding phi and the logits among the values of a traced program. Names do not help, because
-# programs are written in many ways. But the extraction gave their values for random inputs, so the
-# node with these values is the right one.
+# Finding phi and the logits among the values of a traced program. The checked classifier gives
+# their values for random inputs, and the node of the graph with the same values is the right node.
 
 
 @dataclass(frozen=True)
 class ValuePlace:
-    """A node of the graph, and the view by which its value becomes one vector per row."""
+    """A node of the graph, and the function that turns its value into one vector per row."""
 
-    node: str  # name in the graph
-    view: str  # a key of `VIEWS`
+    node: str  # the name of the node
+    view: str  # the name of the function in `VIEWS`
 
     def read(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the vectors, (n, width), from the values of a run."""
@@ -65,7 +64,7 @@ VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueReader(fx.Interpreter):
-    """Runs a graph and keeps the values of the `wanted` nodes; with None, of all nodes."""
+    """An interpreter that runs a graph and copies the values of the `wanted` nodes, or of all."""
 
     def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
         super().__init__(module, garbage_collect_values=wanted is not None)
@@ -73,10 +72,7 @@ class ValueReader(fx.Interpreter):
         self.values: dict[str, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run one node.
-
-        A kept value is copied, because later nodes may change it.
-        """
+        """Run a node, and copy its value because later nodes may change it."""
         result = super().run_node(n)
         is_wanted = n.op != "get_attr" if self._wanted is None else n.name in self._wanted
         if is_wanted and isinstance(result, Tensor):
@@ -85,10 +81,10 @@ class ValueReader(fx.Interpreter):
 
 
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
-    """Return the nodes that give `expected`, (n, width), together; none if a part is missing.
+    """Return the nodes whose values side by side are `expected`, (n, width).
 
-    If one node has all columns, only this node is returned. A model with several heads has one node
-    per head.
+    Usually this is one node. A model with several heads has a node per head. The result is empty if
+    no node has some of the columns.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
@@ -103,16 +99,15 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Tensor:
-    """Return the vectors at these places in a run, (n, width)."""
+    """Return the vectors of these nodes in a run side by side, (n, width)."""
     parts = [part.read(values) for part in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Return the node with the most leading columns of `expected`, and how many it has.
+    """Return the node that has the most leading columns of `expected`, and the number of columns.
 
-    If several nodes have the same number, the first node whose values are exactly equal is used,
-    else the node with the closest values.
+    Among nodes with the same number of columns, the first node with the smallest error is used.
     """
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
@@ -128,7 +123,7 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield each view of `VIEWS` that gives a vector of at most `width` numbers per row."""
+    """Yield the functions of `VIEWS`, with results, that give at most `width` numbers per row."""
     if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
         return
     if value[0].numel() <= width:
@@ -142,11 +137,11 @@ def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]
             yield view, vectors
 
 
-# Turn every program that can be extracted into a graph that torch.export can trace again.
+# Tracing.
 
 
 def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
-    """Return the program as one graph of operators."""
+    """Return the program as one graph of operators, which torch.export can trace again."""
     module = program.module
     graph: Any
     if isinstance(module, fx.GraphModule):
@@ -163,9 +158,10 @@ def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
 
 
 def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
-    """Return a module with the inputs of `program`, as a ``torch.export.ExportedProgram``.
+    """Return a ``torch.export.ExportedProgram`` of a module that has the inputs of `program`.
 
-    Sizes that are free in the program stay free. The result contains no path of this machine.
+    Free sizes of the program are also free in the result. The result contains no path of this
+    machine.
     """
     free = tuple(
         {
@@ -185,7 +181,7 @@ def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
 
 
 def signature_of(program: Program) -> Signature:
-    """Return a signature with the names of the program's inputs, which tracing then keeps."""
+    """Return a signature with the names of the program's inputs, for torch.export."""
     names = [wanted.name for wanted in program.inputs]
     if len({*names}) < len(names) or not all(name.isidentifier() for name in names):
         names = [f"input_{number}" for number in range(len(names))]
@@ -194,7 +190,7 @@ def signature_of(program: Program) -> Signature:
 
 @contextmanager
 def _one_attempt(where: str) -> Iterator[None]:
-    """Drop what torch prints, and turn its exceptions into one line."""
+    """Suppress torch's print statements and warnings, and report its exceptions in one line."""
     try:
         with quiet(logging.WARNING), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
@@ -207,11 +203,11 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 # The calibrated forecaster as a module, in float32. The same mathematics is in
-# ``maths/networks.py``, ``softmax.log_mean_softmax`` and ``maths/softmax.py``.
+# ``maths/networks.py`` and ``maths/softmax.py``.
 
 
 class TorchForecaster(nn.Module):
-    """A calibrated forecaster as a module: psi, the head, the temperatures and the offsets."""
+    """A torch module with psi, the head, the temperatures and the offsets of a forecaster."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
@@ -221,7 +217,7 @@ class TorchForecaster(nn.Module):
         self._has_offsets = offsets is not None
         if offsets is not None:
             self.register_buffer("offsets", torch.from_numpy(offsets).float())
-        # Names of the networks' arrays; none if the classifier's own logits are scaled.
+        # the names of the networks' arrays; empty if only the classifier's own logits are scaled
         self._names: tuple[str, ...] = ()
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
@@ -278,20 +274,20 @@ def _buffer(name: str) -> str:
 
 
 class CalibratedModule(nn.Module):
-    """The graph of a classifier, and the forecaster that reads its phi and logits."""
+    """The graph of a classifier, and a forecaster that reads phi and the logits from the graph."""
 
     def __init__(
         self,
         classifier: fx.GraphModule,
-        signature: Signature,  # the signature of `forward`, which gives the inputs their names
+        signature: Signature,  # the signature of `forward`, with the names of the inputs
         kept: tuple[str, ...],  # names of the classifier's outputs
         *,
-        features: tuple[ValuePlace, ...],  # phi; none if only the logits are read
-        logits: tuple[ValuePlace, ...],
-        is_single: bool,  # whether `logits` is one number z per row, which means the logits 0 and z
+        features: tuple[ValuePlace, ...],  # the nodes with phi; empty if phi is not needed
+        logits: tuple[ValuePlace, ...],  # the nodes with the logits
+        is_single: bool,  # whether `logits` is one number z per row, read as the logits 0 and z
         are_logged: bool,  # whether the logits are logarithms of probabilities
         forecaster: Forecaster,
-        added: tuple[str, ...],  # names of probabilities, label and confidence
+        added: tuple[str, ...],  # names of the new outputs
     ) -> None:
         super().__init__()
         self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)
@@ -302,18 +298,18 @@ class CalibratedModule(nn.Module):
         def forward(*rows: Tensor) -> Outputs:
             return self._answer(*rows)
 
-        # torch.export reads the names of the inputs here
+        # torch.export reads the names of the inputs from this attribute.
         forward.__dict__["__signature__"] = signature
         self.forward = forward
 
     def _answer(self, *rows: Tensor) -> Outputs:
-        # Run the unchanged classifier, and keep phi and the logits.
+        # Run the unchanged classifier, and copy phi and the logits.
         wanted = {place.node for place in (*self._features, *self._logits)}
         reader = ValueReader(self.classifier, wanted)
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on phi and the logits. The label is the classifier's own.
+        # Run the forecaster on phi and the logits. The label is the classifier's own label.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)
@@ -328,9 +324,6 @@ class CalibratedModule(nn.Module):
         if self._accept_above is not None:
             values.append(confidence > self._accept_above)
         return outputs | dict(zip(self._added, values, strict=True))
-
-
-# Building it in.
 
 
 class TorchOriginal:
@@ -354,11 +347,11 @@ class TorchOriginal:
 
     @property
     def tail(self) -> str | None:
-        """How the output follows from the logits; None if it is not known."""
+        """The function that turns the logits into the output; None if it is not known."""
         return self.settled.tail
 
     def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as the extraction did. If `tail` is None, the random inputs decide."""
+        """Read the outputs as an extraction that found `tail`; see `Outputs`."""
         self.settled.settle_as_extracted(tail, self.model_outputs)
 
     def answers(self) -> Answers:
@@ -372,8 +365,7 @@ class TorchOriginal:
             outputs=[to_numpy(value) for value in self.outputs.values()],
             shown=[output],
             is_rounded=output.dtype == np.float64 or self.settled.are_logged,
-            # Tracing splits operators that torch otherwise fuses, such as attention. The parts then
-            # round in another way.
+            # Tracing splits operators such as attention, and the parts round in another way.
             output_tolerance=proof.tolerance(
                 np.dtype(np.float16 if tensor.itemsize == 2 else "f4")
             ),
@@ -394,20 +386,20 @@ class TorchExporter:
 
     def write(self, original: TorchOriginal, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks."""
-        # Find phi and the logits of the extraction in the traced program.
+        # Find phi and the logits in the traced program.
         program, rows, outputs = self._program, original.rows, tuple(self.outputs)
         added = tuple(free_name(name, {*outputs}) for name in merge.forecaster.added)
         graph = as_graph(program, rows)
         with torch.inference_mode():
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
-        # if a single number is about two classes, only the second logit is in the program
+        # For one number per row, look only for this number, which is the second logit.
         settled = original.settled
         logits = _find(program, reader.values, settled.shown(original.model_outputs), "logits")
         features: tuple[ValuePlace, ...] = ()
         if merge.forecaster.networks is not None and original.features is not None:
             features = _find(program, reader.values, original.features, "features")
-        # trace the new module, save it, load it again and check it
+        # Trace the new module, save it, load it again and check it.
         module = CalibratedModule(
             graph,
             signature_of(program),
@@ -422,7 +414,7 @@ class TorchExporter:
         exported = trace(program, module, rows)
         with atomic_output(merge.output, force=merge.force) as partial:
             content = json.dumps(dict(merge.metadata), indent=2, ensure_ascii=False)
-            # If the disk is full, torch ends the process. So covcal writes the file itself.
+            # Write the file without torch, because torch ends the process if the disk is full.
             packed = BytesIO()
             torch.export.save(exported, packed, extra_files={METADATA: content})
             partial.write_bytes(packed.getbuffer())
@@ -455,7 +447,7 @@ def _find(
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
-    """Refuse a new model that accepts only one batch size, if the original accepts several."""
+    """Refuse a new model that does not accept other batch sizes."""
     for count in (1, len(rows[0]) + 3):
         batch = [row[:1].expand(count, *row.shape[1:]).clone() for row in rows]
         try:
@@ -470,7 +462,7 @@ def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...])
 
 
 def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]:
-    """Run the forecaster without the classifier, on phi and logits."""
+    """Run only the forecaster, on phi and the logits of stored rows."""
     features = None if stored.features is None else torch.from_numpy(stored.features)
     with torch.inference_mode():
         probabilities = TorchForecaster(forecaster)(
@@ -481,6 +473,6 @@ def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]
 
 
 def to_numpy(value: Tensor) -> AnyArray:
-    """Return a tensor as an array. NumPy has no bfloat16, so it becomes float32."""
+    """Return a tensor as an array; bfloat16, which NumPy does not have, becomes float32."""
     detached = value.detach()
     return (detached.float() if detached.dtype == torch.bfloat16 else detached).numpy()

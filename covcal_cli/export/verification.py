@@ -1,8 +1,7 @@
 """Check an exported model on random inputs before it is written.
 
-Its added outputs are compared with covcal's NumPy code on phi and the logits of the ORIGINAL model.
-So the exported model agrees with ``covcal apply`` and ``covcal evaluate``. (That phi gives the
-logits was checked before, in ``classifiers/proof.py``.)
+The new outputs are compared with the results of covcal's NumPy code on phi and the logits of the
+original model. So the exported model agrees with ``covcal apply`` and ``covcal evaluate``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +17,7 @@ from covcal_cli.maths.softmax import valid_rows
 
 ROWS = 16
 TOLERANCE = 1e-5  # the largest allowed difference of a probability
-# sizes to try where the model leaves one free, such as the sides of an image or the length of a
-# text
+# the sizes to try for a free size of the input, such as the side of an image
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 
@@ -30,11 +28,10 @@ class Answers:
     where: str  # the model, for messages
     features: Float32s | None  # phi, shape (n, d)
     logits: Float32s  # shape (n, K)
-    outputs: Sequence[Any]  # its outputs
-    shown: Sequence[Any]  # its outputs that have a number per class
-    # Whether rounding may make two of `logits` equal, although the model's float64 scores differ.
-    is_rounded: bool
-    output_tolerance: float  # how much the original outputs may change, relatively
+    outputs: Sequence[Any]  # all outputs of the model
+    shown: Sequence[Any]  # the outputs that have a number per class
+    is_rounded: bool  # whether different scores of the model may round to equal `logits`
+    output_tolerance: float  # the largest relative change of the original outputs that is allowed
 
 
 def prove(
@@ -43,17 +40,17 @@ def prove(
     merged: Sequence[Any],
     of_stored: Callable[[StoredRows], Sequence[AnyArray]],
 ) -> Agreement:
-    """Compare an exported model with the original and with NumPy.
+    """Compare an exported model with the original and with NumPy. Refuse a model that differs.
 
-    `merged` are the exported model's outputs for the same inputs: the original outputs, then
-    probabilities, label and confidence; with several labels, only probabilities. `of_stored`
-    returns these outputs for stored rows, computed without the classifier.
+    `merged` are the outputs of the exported model for the same inputs: the original outputs, then
+    the new outputs. `of_stored` runs only the forecaster of the exported model, on stored rows, and
+    returns the new outputs.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
     if not finite.any():
         raise no_number(answers.where)
-    # compare the added outputs with NumPy, for the original's phi and logits and for stored rows
+    # Compare the new outputs with NumPy, for random inputs and for stored rows.
     after, added_outputs = merged[: -len(forecaster.added)], merged[-len(forecaster.added) :]
     expected = forecaster.probabilities(answers.features, logits)
     added = [values[finite] for values in added_outputs[:3]]
@@ -71,7 +68,7 @@ def prove(
         probability_error=max(errors),
         label_is_not_top=label_is_not_top,
     )
-    # the original outputs and the labels must be unchanged
+    # Refuse changed labels, changed original outputs, and wrong decisions or probabilities.
     remedy = "export the classifier again with another exporter or opset"
     if not forecaster.of_labels and not _labels_agree(added_outputs[1], answers):
         raise CovcalError(
@@ -100,7 +97,7 @@ def prove(
 
 
 def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Inputs]:
-    """Yield random inputs with fixed seeds, to be tried until the model accepts one."""
+    """Yield random inputs of several sizes, from which the caller uses the first that runs."""
     is_open = any(size is None for wanted in inputs for size in wanted.shape[1:])
     for size in _OPEN_SIZES if is_open else _OPEN_SIZES[:1]:
         for rows in (ROWS, 1) if fixed_batch is None else (fixed_batch,):
@@ -118,10 +115,10 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)
     else:
-        # Integers may be token ids or a mask; 0 and 1 are valid for both.
+        # Integers may be token ids or a mask. The values 0 and 1 are valid for both.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # one token remains, so that no row is masked completely
+            values[..., 0] = 1  # so a mask leaves at least one token
     return values.astype(wanted.dtype)
 
 
@@ -134,11 +131,10 @@ def no_number(where: str) -> CovcalError:
 
 
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
-    """Return the largest difference of probabilities, and of confidence, from `expected`.
+    """Return the largest difference of probabilities, and of the confidence, from `expected`.
 
-    The result is infinite if a value is NaN, or a shape differs. `added` are the outputs that
-    export adds: the probabilities and, unless a row can have several labels, the label and the
-    confidence.
+    The result is infinite if a value is NaN or a shape differs. `added` is the probabilities and,
+    unless rows can have several labels, the label and the confidence.
     """
     probabilities, *rest = added
     if probabilities.shape != expected.shape:
@@ -154,9 +150,9 @@ def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
 
 
 def _difference(before: Any, after: Any) -> float:
-    """Return the largest relative difference of an output. NaN counts as equal to NaN.
+    """Return the largest relative change of an output. NaN counts as equal to NaN.
 
-    For texts and maps it is 0 if they are equal, else infinite.
+    The result is infinite if shapes or types differ, or if texts, maps or integers are not equal.
     """
     if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
         return 0.0 if before == after else float("inf")
@@ -176,10 +172,10 @@ def _difference(before: Any, after: Any) -> float:
 
 
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
-    """Return whether each label, int64 (n,), is the label of the original model.
+    """Return whether each label, int64 (n,), is the class with the original's largest logit.
 
-    Rows that are not finite have no label. In an output with a number per class, the number of the
-    label must be the largest.
+    Outputs of the original with a number per class must also have their largest number there. Rows
+    with NaN or infinity are not compared.
     """
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:
@@ -192,6 +188,6 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
             if not (values[np.arange(len(rows)), labels] == values.max(axis=1)).all():
                 return False
     finite = logits[rows]
-    if answers.is_rounded:  # among equal rounded logits, any may be the label
+    if answers.is_rounded:  # if several rounded logits are the largest, each of them may be right
         return bool((finite[np.arange(len(rows)), labels] == finite.max(axis=1)).all())
     return np.array_equal(labels, finite.argmax(axis=1))

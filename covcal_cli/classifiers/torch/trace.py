@@ -144,7 +144,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return the address of the memory block of a tensor. Its views have the same address."""
+    """Return the address of a tensor's memory block, which all views of the tensor share."""
     return tensor.untyped_storage().data_ptr()
 
 
