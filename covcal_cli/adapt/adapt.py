@@ -1,4 +1,4 @@
-"""Make adapted.h5 from features.h5. Torch is loaded when the work starts."""
+"""Make adapted.h5 from features.h5. The function `adapt` loads torch."""
 
 import os
 import sys
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.training import MemberReport
 
 _FEW_ROWS = 200
-_MOST_THREADS = 256  # OpenMP crashes if the number is very large
-_SEPARATED_ESS = 0.05
+_MOST_THREADS = 256  # OpenMP crashes with a very large number of threads
+_SEPARATED_ESS = 0.05  # with a smaller share of effective rows, the domains are separated
 DEFAULTS = AdaptSettings()
 
 
@@ -35,16 +35,14 @@ class AdaptReport:
     device: str  # the device that was used, "cpu" or "cuda"
     seed: int
     threads: int
-    n_features: int  # number of features
-    n_inputs: int  # number of principal components, which are the inputs of psi
-    # Numbers of rows: "source train", "labelled source train", "source validation",
-    # "labelled source validation", "target train" and "target validation".
-    counts: Mapping[str, int]
+    n_features: int
+    n_inputs: int  # number of inputs of psi: principal components or features
+    counts: Mapping[str, int]  # numbers of rows; see `TrainingRows.counts`
     members: "tuple[MemberReport, ...]"
-    # The discriminator's squared error on phi, on validation rows; both domains have equal weight.
+    # mean over domains of the discriminator's squared error on phi of validation rows
     domain_error: float
     networks_sha256: str
-    warnings: tuple[str, ...]  # each says what follows for the user
+    warnings: tuple[str, ...]
 
 
 def adapt(
@@ -57,7 +55,7 @@ def adapt(
 ) -> AdaptReport:
     """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
 
-    Networks are trained on training rows, and the best are chosen on validation rows. No target
+    Networks are trained on training rows. Validation rows decide when training stops. No target
     label is read. Equal input, seed, threads, versions and machine give equal bytes. `output`
     appears whole or not at all. An existing file is replaced only with `force`.
 
@@ -147,8 +145,8 @@ def _require_adaptable(file: FeatureFile) -> int:
 def _torch_threads(threads: int) -> Iterator[None]:
     """Load torch, and let it use this many threads inside the block."""
     if threads > 1 and "torch" not in sys.modules:
-        # By default, waiting threads keep their core busy, which makes a busy machine 10 to 100
-        # times slower.
+        # By default, a waiting thread keeps its core busy, which can slow training by a factor of
+        # 10 to 100 on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -196,5 +194,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return the number of members whose adapted features still separate source from target."""
+    """Return the number of members whose features on psi still separate the domains."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

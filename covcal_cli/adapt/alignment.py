@@ -1,8 +1,8 @@
 """Feature learning: train psi, the forecaster's head and the discriminator D-bar together.
 
-The forecaster learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
-trained to make the forecaster better and, by a gradient reversal layer, D-bar worse. From time to
-time a new linear classifier of the domains (a "probe") measures how far they still differ on psi.
+The head learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
+trained to help the head and, by a gradient reversal layer, to mislead D-bar. At every check, a new
+linear classifier of the domains (a "probe") measures how well psi still separates the domains.
 D-bar cannot measure this: it may fail although a new discriminator separates the domains with 99 %
 accuracy (MATHEMATICS, section 5).
 """
@@ -31,10 +31,10 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.maths.weights import fit_logistic, importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-PROBE_ROWS = 3000
-_PURPOSE = 1  # this number chooses the random numbers of the alignment
+PROBE_ROWS = 3000  # the largest number of rows of a domain to which a probe is fitted
+_PURPOSE = 1  # `member_generators` gets this number, which no other part of the training uses
 EVALUATION_BLOCK = 16384
-_FIRST_CHECK = 200
+_FIRST_CHECK = 200  # the first step at which a probe may end the training
 _MEAN_WEIGHT_TOLERANCE = 0.1
 
 
@@ -44,14 +44,14 @@ class MemberTrace:
 
     steps: int  # the training step at which the member's networks were stored
     stop_reason: str
-    # At every check: the ``step``, the mean losses ``forecaster`` and ``discriminator`` since the
-    # last check, and the numbers by which training may stop.
+    # For every check: ``step``, the mean losses ``forecaster`` and ``discriminator`` since the last
+    # check, and the numbers that decide whether training stops.
     losses: list[dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The aligned networks. Each member's networks are from the check at which it stopped."""
+    """The aligned networks of all members, from the check at which each member stopped."""
 
     psi: Perceptrons
     head: Perceptrons
@@ -59,7 +59,7 @@ class Alignment:
 
 
 class Aligner:
-    """One run that aligns all members."""
+    """A run of the training that aligns the networks of all members together."""
 
     def __init__(
         self, rows: TrainingRows, settings: Settings, seed: int, device: torch.device
@@ -95,12 +95,11 @@ class Aligner:
     def losses(self, source_rows: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forecaster loss, discriminator loss and gradient penalty, each of shape (M,).
 
-        The arguments are numbers of training rows, (M, batch) int64.
+        `source_rows` and `target_rows` are numbers of training rows, (M, batch) int64.
         """
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
         inputs = torch.cat([rows.source.train[source_rows], rows.target.train[target_rows]], dim=1)
-        # the rows of the source, then the same number of rows of the target
         aligned = self.psi(inputs)
         logits = self.head(self._dropout(aligned[:, :batch]))
         reversed_ = reverse_gradient(aligned, settings.reversal(self._iteration))
@@ -112,17 +111,17 @@ class Aligner:
         return fit, fooled, input_gradient_penalty(self.discriminator, hidden)
 
     def run(self, progress: ProgressCallback) -> Alignment:
-        """Train until all members have stopped, or the schedule ends."""
+        """Train until every member has stopped, or the schedule ends."""
         settings = self._settings
         schedule, larger = settings.schedule, self._rows.larger
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        # for each member, how many checks in a row had enough overlap
+        # the number of successive checks, up to the last, at which each member's domains overlapped
         good = [0] * settings.members
         while self._iteration < total and running:
-            # Members that have stopped are still computed, because a batched pass without them
-            # costs the same.
+            # Members that have stopped are also trained, because this costs nothing, but their
+            # stored networks do not change.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -136,7 +135,7 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Store the networks of the check before; at the first check, store the present
+                    # Keep the networks of the check before. At the first check, store the current
                     # networks.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
@@ -168,7 +167,7 @@ class Aligner:
 
     @torch.no_grad()
     def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
-        """Return numbers for the progress line: means over members, on a few validation rows."""
+        """Return the source error and the effective rows, as text for the progress line."""
         numbers = {}
         labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
         is_labelled = labels >= 0
@@ -184,7 +183,7 @@ class Aligner:
     def _average(self) -> None:
         if self._settings.averaging == 0.0:
             return
-        # The average begins with a short memory, so that it soon forgets the initial weights.
+        # A smaller decay in the first iterations removes the initial weights from the average.
         decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
         with torch.no_grad():
             for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):
@@ -218,11 +217,11 @@ class Aligner:
 
 
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
-    """Return whether the probe shows enough overlap of the domains to stop.
+    """Return whether a probe shows enough overlap of the domains to stop.
 
-    The share of effective rows of its weights must be at least `least`. The mean weight must also
-    be near 1, because the mean of the true weights is 1. (The weights of a bad probe are also
-    nearly equal, but their mean is not near 1.)
+    The share of effective rows by the probe's importance weights must be at least `least`. The mean
+    weight must be near 1, which is the mean of the true weights. A bad probe can also give nearly
+    equal weights, but their mean is not near 1.
     """
     if least is None or "ess_share" not in check:
         return False
@@ -231,26 +230,23 @@ def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
 
 
 def diverged() -> CovcalError:
-    """Return the error that the weights of the networks are no longer finite."""
+    """Return the error for networks whose weights are not finite."""
     return CovcalError(
         "training diverged, because the features or the weight decay are too large: use "
         "--preset default, or less weight decay"
     )
 
 
-# The linear probe.
-
-
 @torch.no_grad()
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
-    """Fit a new linear probe on psi of training rows, and measure it on validation rows.
+    """Fit a new linear probe to psi of training rows, and test the probe on validation rows.
 
-    Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, (M,) each.
+    Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, each of shape (M,).
     """
     domains = (rows.source, rows.target)
     train = [psi(spread_rows(domain.train, PROBE_ROWS)[None]).cpu().numpy() for domain in domains]
     probes = [fit_probe(source, target) for source, target in zip(*train, strict=True)]
-    # only the logits are kept, because psi of all validation rows and members may not fit in memory
+    # Store only logits: psi of all validation rows and members may not fit into memory.
     logits: list[Float64s] = []
     for domain in domains:
         blocks = [
@@ -271,21 +267,20 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 
 
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
-    """Return a function from rows, (r, p), to the logits of "came from the source", (r,).
+    """Fit a logistic regression to `source`, (n, p), and `target`, (m, p), with equal weights.
 
-    The function is a logistic regression fitted to `source`, (n, p), and `target`, (m, p). Both
-    domains have equal weight.
+    Return a function from rows, (r, p), to the logits of "came from the source", (r,).
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
 
     def blocks() -> Iterator[tuple[Floats, float, float]]:
-        # each domain has half of the weight, however many rows it has
+        # Each domain has half of the total weight.
         yield (source - centre) / spread, 1.0, 0.5 / len(source)
         yield (target - centre) / spread, 0.0, 0.5 / len(target)
 
     weights = fit_logistic(blocks, len(centre))
-    if weights is None:  # with a convex loss, the fit fails only if inputs are not finite
+    if weights is None:  # the loss is convex, so the fit fails only if inputs are not finite
         raise diverged()
 
     def probe(rows: Float32s) -> Float64s:
@@ -295,5 +290,5 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:
-    """Return the share of logits on the right side of 0: the mean of the shares of both domains."""
+    """Return the mean over domains of the share of logits on the right side of 0."""
     return float(((source > 0).mean() + (target <= 0).mean()) / 2)

@@ -1,7 +1,8 @@
 """M independent perceptrons, computed together: their losses, gradients and training steps.
 
-All random numbers (initial weights, order of rows, dropout) come from one generator per member, on
-the CPU. So the result of a member depends neither on the device nor on other members.
+All random numbers (initial weights, order of rows, dropout) come from a generator on the CPU, one
+for each member. So the random numbers of a member are the same on every device, and with any number
+of other members.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return one generator with a seed per member, on the CPU. Each `purpose` has other numbers."""
+    """Return a seeded generator on the CPU for each member. Each `purpose` has its own numbers."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]
@@ -29,7 +30,7 @@ def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
 
 
 class Dropout:
-    """Dropout, with random numbers from the members' generators."""
+    """A dropout layer, whose random numbers come from the generators of the members."""
 
     def __init__(self, share: float, generators: Sequence[Generator]) -> None:
         self._keep = 1.0 - share
@@ -46,9 +47,10 @@ class Dropout:
 
 
 class Perceptrons:
-    """M perceptrons of the same shape. ReLU follows every layer; the last only with `output_relu`.
+    """M perceptrons of the same shape, for M members.
 
-    Weights have shape (M, inputs, outputs), biases (M, 1, outputs).
+    Weights have shape (M, inputs, outputs), and biases (M, 1, outputs). A ReLU follows every layer
+    except the last layer; with `output_relu`, it also follows the last layer.
     """
 
     def __init__(
@@ -68,9 +70,9 @@ class Perceptrons:
     ) -> Self:
         """Draw initial weights. `widths` are the number of inputs, then the outputs of each layer.
 
-        With `xavier`, weights are Xavier-normal and biases are zero, as in the paper's
-        discriminator. Without `xavier`, weights and biases are uniform within 1 / sqrt(inputs), as
-        in torch's linear layer.
+        With `xavier`, weights are Xavier-normal and biases are 0, as in the discriminator of the
+        paper. Without `xavier`, weights and biases are uniform between -1 / sqrt(inputs) and
+        1 / sqrt(inputs), as in torch's linear layer.
         """
 
         def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:
@@ -96,7 +98,7 @@ class Perceptrons:
     def forward(
         self, inputs: Tensor, dropout: Dropout | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the outputs and the hidden activations, (M, n, width) each."""
+        """Return the outputs, (M, n, outputs), and the activations of each hidden layer."""
         members = self.weights[0].shape[0]
         values = inputs.expand(members, -1, -1)
         hidden: list[Tensor] = []
@@ -116,7 +118,7 @@ class Perceptrons:
         return [*self.weights, *self.biases]
 
     def copy(self) -> Self:
-        """Return a copy with memory of its own, and without gradients."""
+        """Return a copy that shares no memory and has no gradients."""
         return type(self)(
             [weight.detach().clone() for weight in self.weights],
             [bias.detach().clone() for bias in self.biases],
@@ -124,7 +126,7 @@ class Perceptrons:
         )
 
     def take_members(self, other: Self, members: Sequence[int]) -> None:
-        """Copy the weights of some members from `other`."""
+        """Copy the weights of these members from `other`."""
         for own, new in zip(self.parameters(), other.parameters(), strict=True):
             own[list(members)] = new[list(members)].detach()
 
@@ -140,9 +142,9 @@ class Perceptrons:
 def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) -> Tensor:
     """Return the mean squared norm of d logit / d input for each member, shape (M,).
 
-    With ReLU, this gradient is a product of weights and masks of 0 and 1. So it is computed
-    directly, not by differentiating twice. Dropout is not supported. The discriminators have one
-    output. `hidden` are the activations of the rows, as `Perceptrons.forward` returns them.
+    The discriminators have one output and no dropout. `hidden` is the second result of
+    `Perceptrons.forward`. With ReLU, the gradient is a product of weights and masks of 0 and 1, so
+    it is computed without automatic differentiation.
     """
     gradient = discriminators.weights[-1].transpose(1, 2)
     for weight, activation in zip(
@@ -153,12 +155,12 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
     return gradient.square().sum(dim=2).mean(dim=1)
 
 
-# Losses of each member. The sum of all losses is minimised, which trains each member independently.
+# Losses of each member. Training minimises their sum, which trains each member independently.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Return the mean loss of each member over its labelled rows, shape (M,).
 
-    Logits have shape (M, n, K), labels (M, n). Rows with label -1 are ignored. The squared loss is
-    the Brier score, summed over classes.
+    Logits have shape (M, n, K), and labels (M, n). Rows with the label -1 are ignored. The loss
+    "squared" is the Brier score, summed over classes.
     """
     is_labelled = labels >= 0
     safe = labels.clamp(min=0)
@@ -171,9 +173,9 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
-    """Return the discriminator loss of each member, (M,); both domains have equal weight.
+    """Return the discriminator loss of each member, (M,), as the mean of both domains.
 
-    `source` (M, n) and `target` (M, m) are logits of "came from the source".
+    `source`, (M, n), and `target`, (M, m), are logits of "came from the source".
     """
     if loss == "squared":
         from_source = (1.0 - torch.sigmoid(source)).square()
@@ -185,15 +187,15 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 # Steps of AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
-# The first beta is low: with more momentum, psi and D-bar only oscillate.
+# With a larger first beta, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
 
 
 class ScheduledOptimiser:
-    """Takes steps of AdamW or SGD, with the learning rate of a schedule.
+    """An optimiser, AdamW or SGD, with the learning rate of a schedule.
 
-    Each group is some tensors, and by how much their learning rate is multiplied. `n_rows`, the
-    number of training rows of the larger domain, is an epoch.
+    Each group is a list of tensors and a factor for their learning rate. An epoch is `n_rows` rows,
+    the number of training rows of the larger domain.
     """
 
     def __init__(
@@ -204,7 +206,7 @@ class ScheduledOptimiser:
         self._groups = [(tensors, speed, step(tensors)) for tensors, speed in groups]
 
     def step(self, loss: Tensor, step: int) -> None:
-        """Take a step that lowers `loss`. `step` is its number; the first step is number 0."""
+        """Take a training step that lowers `loss`. The first step has the number 0."""
         rate, decay = self._schedule.rate(step, self._n_rows), self._schedule.weight_decay
         torch.autograd.backward(loss)
         for tensors, speed, update in self._groups:
@@ -214,11 +216,11 @@ class ScheduledOptimiser:
                 tensor.grad = None
 
 
-# Torch's own classes would do, but they import its compiler, which takes two seconds.
+# The classes of torch are not used, because they import its compiler, which takes two seconds.
 
 
 class _AdamW:
-    """The steps of AdamW for tensors that all have a gradient."""
+    """AdamW for tensors that all have a gradient."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
@@ -247,7 +249,7 @@ class _AdamW:
 
 
 class _SGD:
-    """The steps of stochastic gradient descent with momentum."""
+    """Stochastic gradient descent with momentum."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
@@ -283,6 +285,6 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
-    """Return `values` unchanged, but multiply their gradient by ``-coefficient``."""
-    apply: Callable[..., Tensor] = _Reversal.apply  # torch has no annotation for `apply`
+    """Return `values` unchanged. Their gradient is multiplied by ``-coefficient``."""
+    apply: Callable[..., Tensor] = _Reversal.apply  # torch does not annotate `apply`
     return apply(values, coefficient)

@@ -1,7 +1,7 @@
-"""The two presets of ``covcal adapt``, with all their numbers.
+"""The options of ``covcal adapt``, and all numbers of its two presets.
 
-``examples/research/choose_adapt_settings.py`` chose ``default``. No shift with MNIST was used for
-that. The table has the ECE in % of fl+temp and fl+iw+temp with three members, and the standard
+``examples/research/choose_adapt_settings.py`` chose the preset ``default``, without any shift of
+MNIST. The table has the ECE in % of fl+temp and fl+iw+temp with three members, and the standard
 deviation (sd) over single members. All numbers are means over five families with eight shifts:
 synthetic data, corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10 and Amazon reviews.
 
@@ -18,13 +18,13 @@ plain AdamW on raw features         10.00  1.99       12.95  3.96
 two layers, no reversal             13.03  1.40       14.18  2.06
 ================================  =======  ====  ==========  ====
 
-With one hidden layer, psi has the form of the paper. It is the best on corruptions and
-Office-Caltech10, and nearly the best on the other families except reviews. On reviews it is better
-not to align at all (4.7 instead of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp). With one
-layer, dropout or a fixed number of 300 steps was worse on corruptions. Afterwards, eight more
-shifts and SVHN to USPS were run with 1, 3 and 5 members. With alignment, fl+temp had 7.15, 6.96 and
-6.76, and fl+iw+temp 8.31, 7.48 and 7.03. Without alignment, fl+temp had 9.00, 8.03 and 7.38, and
-fl+iw+temp 10.46, 9.24 and 8.72.
+With one hidden layer, psi has the form of the paper. This recipe is the best on corruptions and
+Office-Caltech10, and nearly the best on the other families except reviews. On reviews, the ECE is
+lower without alignment (4.7 instead of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp).
+
+Afterwards, nine shifts (eight of them new) were run with 1, 3 and 5 members. With alignment,
+fl+temp had an ECE of 7.15, 6.96 and 6.76 %, and fl+iw+temp 8.31, 7.48 and 7.03 %. Without
+alignment, fl+temp had 9.00, 8.03 and 7.38 %, and fl+iw+temp 10.46, 9.24 and 8.72 %.
 """
 
 from dataclasses import dataclass, replace
@@ -40,26 +40,24 @@ Loss = Literal["squared", "cross-entropy"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one set of networks is trained, in steps or in epochs of the larger domain."""
+    """A schedule of training steps. An epoch uses every training row of the larger domain once."""
 
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
     weight_decay: float  # decoupled for AdamW, an L2 penalty for SGD
-    # rows of each domain in a step; rows of the smaller domain are used again and again
-    batch: int
+    batch: int  # number of rows of each domain in a step
     steps: int | None = None  # largest number of steps; None if `epochs` is given
-    epochs: int | None = None
-    check_every: int | None = None  # steps between two checks whether to stop; None: one epoch
-    # number of first steps in which the learning rate rises linearly to its full value
-    warm_up: int = 0
-    halve_every: int | None = None  # the learning rate is halved after this many epochs
+    epochs: int | None = None  # largest number of epochs; None if `steps` is given
+    check_every: int | None = None  # steps between two checks whether to stop; None: an epoch
+    warm_up: int = 0  # number of first steps, in which the learning rate rises linearly
+    halve_every: int | None = None  # number of epochs after which the learning rate is halved
 
     def steps_per_epoch(self, n_rows: int) -> int:
         """Return the number of steps that use each of `n_rows` training rows once."""
         return -(-n_rows // self.batch)
 
     def total_steps(self, n_rows: int) -> int:
-        """Return the maximum number of steps."""
+        """Return the largest number of steps."""
         if self.epochs is not None:
             return self.epochs * self.steps_per_epoch(n_rows)
         return self.steps or 0
@@ -69,7 +67,7 @@ class Schedule:
         return self.check_every or self.steps_per_epoch(n_rows)
 
     def rate(self, step: int, n_rows: int) -> float:
-        """Return the learning rate of step number `step`, from 0."""
+        """Return the learning rate of a step. The first step has the number 0."""
         rate = self.learning_rate
         if step < self.warm_up:
             rate *= (step + 1) / self.warm_up
@@ -80,12 +78,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DiscriminatorSettings:
-    """How a source discriminator is trained on fixed inputs: one hidden layer, squared error."""
+    """The settings of a source discriminator with one hidden layer, trained by squared error."""
 
     hidden: int  # width of the hidden layer
     dropout: float  # share of hidden activations that are set to 0 in training
-    schedule: Schedule  # the weights with the smallest error on validation rows are kept
-    patience: int  # training ends after this many checks without a smaller error
+    schedule: Schedule
+    patience: int  # number of checks without a smaller validation error after which training ends
 
 
 @dataclass(frozen=True)
@@ -94,38 +92,33 @@ class Settings:
 
     preset: str
     members: int  # number of members: each has its own feature map, head, discriminator and seed
-    # number of principal components of phi that psi reads; None: psi reads phi itself
-    components: int | None
+    components: int | None  # number of principal components of phi that psi reads; None: all of phi
     psi_widths: tuple[int, ...]  # widths of psi's layers
-    psi_output_relu: bool  # whether a ReLU follows psi's last layer too
+    psi_output_relu: bool  # whether a ReLU also follows the last layer of psi
     discriminator_hidden: int  # width of the hidden layer of D-bar
-    # Share of activations that are set to 0 in training: in psi's output before the head, and in
-    # D-bar's hidden layer.
+    # share of activations that are set to 0 in training, before the head and inside D-bar
     dropout: float
-    loss: Loss  # loss of the forecaster, and of D-bar
-    forecaster_weight: float  # weight of the forecaster's loss; the discriminator's has weight 1
-    discriminator_speed: float  # D-bar's learning rate, divided by psi's
-    # The coefficient of the gradient reversal at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1;
-    # with None, it is 1.
+    loss: Loss  # the loss of the forecaster, and of D-bar
+    forecaster_weight: float  # weight of the forecaster's loss; D-bar's loss has weight 1
+    discriminator_speed: float  # learning rate of D-bar, divided by the learning rate of psi
+    # The coefficient of the gradient reversal at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1.
+    # With None, the coefficient is always 1.
     reversal_horizon: int | None
-    penalty: float  # weight of the gradient penalty on D-bar; 0 for none
-    # decay of the running average of psi and the head, which is what is stored; 0 for no average
+    penalty: float  # weight of the gradient penalty on D-bar; 0 for no penalty
+    # decay of the running averages of psi and the head, which are stored; 0 for no averages
     averaging: float
-    # Stop if, at two checks in a row, the weights of a new probe leave this share of effective
-    # rows.
+    # Stop if a new probe finds this share of effective rows at two successive checks.
     stop_ess: float | None
-    # Stop if D-bar's mean squared error on training rows falls below this, and keep the networks of
-    # the check before.
+    # Stop if the mean squared error of D-bar on training rows falls below this number.
     stop_discriminator_error: float | None
-    schedule: Schedule  # how psi, the head and D-bar are trained
-    # how discriminators are trained afterwards, on phi and on the fixed psi
-    discriminator: DiscriminatorSettings
+    schedule: Schedule  # the training of psi, the head and D-bar
+    discriminator: DiscriminatorSettings  # the later training of discriminators on phi and on psi
 
     def reversal(self, iteration: int) -> float:
-        """Return the coefficient of the gradient reversal at an iteration, from 0."""
+        """Return the coefficient of the gradient reversal at an iteration; the first is 0."""
         if self.reversal_horizon is None:
             return 1.0
-        # tanh(x / 2) = 2 / (1 + exp(-x)) - 1, without overflow.
+        # tanh(x / 2) equals 2 / (1 + exp(-x)) - 1, and cannot overflow.
         return tanh(5.0 * iteration / self.reversal_horizon)
 
 
@@ -158,11 +151,11 @@ def default_settings() -> Settings:
 
 
 def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
-    """Return the paper's settings for this number of features.
+    """Return the paper's settings for a number of features.
 
-    The paper sets the widths per data set: 84 for LeNet-5 with 84 features; 256 (psi) and 100
+    The paper sets the widths for each data set: 84 for LeNet-5 with 84 features; 256 (psi) and 100
     (discriminator) for its SVHN network; 1000, with batches of 32, for ResNet-50 with 2048
-    features. Here the widths depend on the number of features: below 256, below 1280, or more.
+    features. Here the number of features chooses one of these three settings.
     """
     if n_features < 256:
         width, hidden, batch = 84, 84, 200
@@ -187,8 +180,8 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper says 0.2, but its code divides the sum over both domains by the number of rows
-        # of one.
+        # The paper says 0.2, but its code divides the sum over the rows of both domains by the
+        # number of rows of one domain. So its mean is twice as large as ours.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),
@@ -200,13 +193,12 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
 class AdaptSettings:
     """The options of ``covcal adapt``."""
 
-    preset: str = "default"  # the name of a preset
-    members: int | None = None  # number of forecasters; None: the number of the preset
-    weight_decay: float | None = None  # weight decay, with the preset paper; None: the paper's 5e-4
+    preset: str = "default"  # "default" or "paper"
+    members: int | None = None  # number of forecasters; None for the preset's number
+    weight_decay: float | None = None  # only with the preset paper; None for the paper's 5e-4
     seed: int = 0  # seed of all random numbers
-    device: str = "auto"  # with auto, CUDA is used if there is a device
-    # on a busy machine, two threads can be far slower than one
-    threads: int = 1
+    device: str = "auto"  # "cpu", "cuda", or "auto" for CUDA if there is a device
+    threads: int = 1  # on a busy machine, two threads can be far slower than one
 
     def __post_init__(self) -> None:
         decay, members = self.weight_decay, self.members
@@ -227,7 +219,7 @@ class AdaptSettings:
             raise CovcalError(f"{members} members: give 1 or more")
 
     def training(self, n_features: int) -> Settings:
-        """Return all numbers of the training, for this number of features."""
+        """Return all settings of the training for a number of features."""
         if self.preset == "paper":
             settings = paper_settings(n_features, self.weight_decay)
         else:

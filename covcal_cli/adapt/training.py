@@ -1,8 +1,7 @@
 """Train all networks of ``covcal adapt``, report on every member, and write adapted.h5.
 
-Psi and the forecaster are aligned first, and then fixed. Then two source discriminators are
-trained, on phi and on psi(phi), as in Section 6 of the paper: one hidden layer, dropout and squared
-error.
+First psi and the head are trained, and then fixed. Then source discriminators are trained on phi
+and on psi(phi), as in Section 6 of the paper: with one hidden layer, dropout and squared error.
 """
 
 import json
@@ -54,10 +53,10 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # most rows of a domain for a discriminator; psi of all of them is in memory
-_ON_FEATURES, _ON_ALIGNED = 2, 3  # seeds of the stages; the stage of alignment has seed 1
+MAX_ROWS = 50_000  # largest number of rows of a domain to train a discriminator; limits memory
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes for `member_generators`; the alignment has purpose 1
 _REPORT_PRECISION = 6
-_BLOCK_VALUES = 1 << 22  # most logits of a member in one block
+_BLOCK_VALUES = 1 << 22  # largest number of a member's logits in a block
 _CARRIED = ("logits", "labels", "split", "ids", "columns")
 
 
@@ -66,26 +65,26 @@ class MemberReport:
     """A report on the training of one member, and on its quality."""
 
     steps: int  # the training step at which the member's networks were stored
-    # Why the alignment stopped: "overlap" (enough effective rows), "discriminator won" (the paper's
-    # rule), or "schedule ended".
+    # "overlap" (enough effective rows), "discriminator won" (the rule of the paper), or "schedule
+    # ended"
     stop_reason: str
     forecaster_loss: float  # mean training loss since the check before
-    discriminator_loss: float
-    # Accuracy of a new linear probe on validation rows, mean of both domains; 0.5 means that the
-    # probe cannot separate them.
+    discriminator_loss: float  # mean training loss since the check before
+    # accuracy of a new linear probe on validation rows, mean of both domains; 0.5 if the probe
+    # cannot separate the domains
     probe_accuracy: float
-    # About the weights of source validation rows by the final discriminator on psi: the share of
-    # effective rows, and the mean weight.
+    # share of effective rows, and mean, of the importance weights of source validation rows, which
+    # come from the final discriminator on psi
     ess_share: float
     mean_weight: float
-    # Squared error of this discriminator on validation rows, mean of both domains; 0.25 is chance.
+    # squared error of this discriminator on validation rows, mean of both domains; 0.25 is chance
     domain_error: float
     # Importance-weighted Brier score of the aligned forecaster on labelled source validation rows,
     # without and with a control variate. Lower is better. This score needs no target label.
     weighted_brier: float
     weighted_brier_control: float
-    # The share of the target validation rows in which the aligned forecaster predicts the same
-    # class as the classifier.
+    # share of target validation rows for which the aligned forecaster and the classifier predict
+    # the same class
     target_agreement: float
 
 
@@ -93,17 +92,16 @@ class MemberReport:
 class TrainedNetworks:
     """The networks of all members, and a report on each member."""
 
-    # Each of the first three fields has the networks of all M members.
-    psi: Perceptrons
-    head: Perceptrons
-    aligned_discriminator: Perceptrons
+    psi: Perceptrons  # M networks
+    head: Perceptrons  # M networks
+    aligned_discriminator: Perceptrons  # M discriminators on psi
     discriminator: Perceptrons  # one discriminator on the projected features
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
-    domain_error: float  # squared error of the discriminator on features, for validation rows
+    domain_error: float  # squared error of `discriminator` on validation rows
 
     def arrays(self) -> dict[str, AnyArray]:
-        """Return all weights, with the names of ``/networks`` (see `maths.networks`)."""
+        """Return all weights by their names in ``/networks`` (see `maths.networks`)."""
         parts = {
             "psi": self.psi,
             "head": self.head,
@@ -128,7 +126,7 @@ def train(
     device: torch.device,
     progress: ProgressCallback,
 ) -> TrainedNetworks:
-    """Align, fix psi, and train the discriminators on phi and on psi(phi).
+    """Train psi and the heads, fix them, and train the discriminators on phi and on psi(phi).
 
     `predictions`, (m,) int64, are the classes that the classifier predicts for the target's
     validation rows.
@@ -163,11 +161,10 @@ def train_discriminators(
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
-    """Train one discriminator per member, on psi of the rows; if psi is None, on the rows.
+    """Train a discriminator for each member on psi of the rows, or on the rows if psi is None.
 
-    Each member has random numbers of its own. Return each member's weights with the smallest error
-    on validation rows, and this error, (M,). The error is squared, and both domains weigh the same;
-    0.25 is chance.
+    Return the weights with the smallest squared error on validation rows for each member, and these
+    errors, (M,). An error is the mean of both domains; 0.25 is chance.
     """
     members = len(generators)
 
@@ -188,8 +185,8 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train until the next check, and compare errors on validation rows. End when no member has
-    # become better for `patience` checks.
+    # Train until the next check, and compute errors on validation rows. Stop if the errors of all
+    # members have not become smaller for `patience` checks.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -210,8 +207,7 @@ def train_discriminators(
                 for domain in domains
             ]
             error = domain_loss(scores[0], scores[1], "squared").cpu()
-        # When a member's patience has ended, its best weights are kept, while the others are
-        # trained.
+        # A member whose patience has ended keeps its best weights while other members are trained.
         better = (error < least) & (stale < settings.patience)
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
@@ -221,9 +217,6 @@ def train_discriminators(
         if bool((stale >= settings.patience).all()):
             break
     return best, least
-
-
-# Numbers about the training that the adapted file records.
 
 
 @torch.no_grad()
@@ -236,7 +229,7 @@ def _reports(
 ) -> tuple[MemberReport, ...]:
     probe = probe_overlap(aligned.psi, rows)
     labels = rows.validation_labels.cpu().numpy()
-    # in blocks, because K logits per row and member need much memory
+    # Compute in blocks, because K logits per row and member need much memory.
     on_source: list[Float32s] = []
     errors: list[Float64s] = []
     size = max(1, _BLOCK_VALUES // rows.n_classes)
@@ -280,7 +273,7 @@ def _reports(
 
 
 def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
-    """Return the Brier score of each row, (n,); NaN if its label is unknown."""
+    """Return the Brier score of each row, (n,); NaN for a row without a label."""
     probabilities = np.exp(log_softmax(class_major(logits), 1.0))
     truth = np.eye(logits.shape[1])[labels].T
     return np.where(labels >= 0, ((probabilities - truth) ** 2).sum(axis=0), np.nan)
@@ -290,8 +283,8 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score, without and with a control variate.
 
     The second result adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which removes the
-    noise of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows
-    whose error is NaN are left out. Without labelled rows, both results are NaN.
+    noise of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows with
+    the error NaN are left out. Without labelled rows, both results are NaN.
     """
     is_labelled = np.isfinite(errors)
     if not is_labelled.any():
@@ -306,7 +299,7 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
 
 
 def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
-    """Return what the file records about the training, as JSON without times and paths."""
+    """Return the record of the training for the adapted file, without times and paths."""
     return {
         "domain_error": _rounded(trained.domain_error),
         "members": [
@@ -317,7 +310,7 @@ def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with rounded floats, and with None for NaN, which JSON does not have."""
+    """Return `values` with rounded floats, and with None instead of NaN, which JSON lacks."""
     return {
         name: (None if math.isnan(value) else _rounded(value))
         if isinstance(value, float)
@@ -343,13 +336,13 @@ def write_adapted(
     device: torch.device,
     progress: ProgressCallback,
 ) -> str:
-    """Write the adapted file to `partial`, which will become `output`. Return networks_sha256."""
+    """Write the adapted file to `partial`, which later becomes `output`. Return networks_sha256."""
     networks = trained.arrays() | {
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # The seed of the extraction gets another name, because `seed` is the seed of the training. The
-    # hash of the features file's content gets another name too.
+    # Rename the seed and the content hash of the features file. In the adapted file, `seed` is the
+    # seed of the training.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value
@@ -390,7 +383,7 @@ def write_adapted(
 def _written_blocks(
     writer: HDF5Writer, domain: Domain, trained: TrainedNetworks, projection: Projection
 ) -> Iterator[Rows]:
-    """Write one domain. Yield the rows of each block when they are written."""
+    """Write the results for a domain, and yield the rows of each block after writing it."""
     members = len(trained.psi.weights[0])
     aligned_logits, aligned_domain_logits, domain_logits = (
         f"{domain.name}/{name}"

@@ -1,8 +1,8 @@
 """Read the rows that may be used for training, project them, and draw batches from them.
 
-The rows are projected to principal components of phi. Both domains contribute equally to these.
-With 64 components, the domains begin to overlap after far fewer steps than with raw features. Also,
-the gradient penalty then has the same effect whatever the width and the scale of phi.
+The rows are projected to principal components of phi, to which both domains contribute equally.
+With 64 components, the domains overlap after far fewer training steps than with raw features. The
+effect of the gradient penalty then does not depend on the width and the scale of phi.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,17 +18,17 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 200_000  # most rows of one split of one domain; of more, a random part is used
-_BLOCK = 8192  # rows of features in memory at a time
+MAX_ROWS = 200_000  # from a larger split of a domain, this number of random rows is used
+_BLOCK = 8192  # number of rows whose features are in memory at a time
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
-# yields features, (n, d) float32 on the CPU; called once for each pass
+# A function that yields features, (n, d) float32 on the CPU. Each pass over the rows calls it.
 Blocks = Callable[[], Iterator[Tensor]]
 
 
 @dataclass(frozen=True)
 class DomainRows:
-    """The rows of one domain that may be used for training."""
+    """The projected rows of a domain that may be used for training."""
 
     train: Tensor  # (n, k) float32
     validation: Tensor  # (m, k) float32
@@ -40,22 +40,22 @@ class DomainRows:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The rows of both domains, and the labels of the source."""
+    """The projected rows of both domains that may be used for training, and the source's labels."""
 
     source: DomainRows
     target: DomainRows
     labels: Tensor  # labels of the source's training rows, (n,) int64; -1 if unknown
-    validation_labels: Tensor  # labels of the source's validation rows, (m,)
+    validation_labels: Tensor  # labels of the source's validation rows, (m,) int64; -1 if unknown
     n_classes: int
 
     @property
     def width(self) -> int:
-        """The number of inputs of psi, k."""
+        """k, the number of inputs of psi."""
         return int(self.source.train.shape[1])
 
     @property
     def larger(self) -> int:
-        """The number of training rows of the larger domain, which is an epoch."""
+        """The number of training rows of the larger domain, which make an epoch."""
         return max(len(self.source.train), len(self.target.train))
 
     def counts(self) -> dict[str, int]:
@@ -85,11 +85,11 @@ class Projection:
     """The linear map ``(x - mean) @ components / scale``."""
 
     mean: Tensor  # (d,)
-    components: Tensor | None  # (d, k), orthonormal columns; None if features are not rotated
-    scale: float  # one number for all directions, with which their mean variance is 1
+    components: Tensor | None  # (d, k), orthonormal columns; None if features are not projected
+    scale: float  # makes the mean variance of the projected features 1
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return projected features, (n, k) float32, of features, (n, d)."""
+        """Return the projected features, (n, k) float32, of features, (n, d)."""
         centred = features - self.mean
         if self.components is not None:
             centred = centred @ self.components
@@ -97,7 +97,7 @@ class Projection:
 
     @property
     def width(self) -> int:
-        """The number of projected features, k."""
+        """k, the number of projected features."""
         return len(self.mean) if self.components is None else int(self.components.shape[1])
 
     def to(self, device: torch.device) -> Self:
@@ -106,7 +106,7 @@ class Projection:
         return type(self)(self.mean.to(device), components, self.scale)
 
     def arrays(self) -> dict[str, Float32s]:
-        """Return arrays ``mean`` and ``scale``, and ``components`` if features are projected."""
+        """Return the arrays ``mean`` and ``scale``, and ``components`` if there are any."""
         named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()
@@ -116,14 +116,13 @@ class Projection:
 def read_rows(
     file: FeatureFile, settings: Settings, *, seed: int, progress: ProgressCallback
 ) -> tuple[TrainingRows, Projection, Tensor]:
-    """Read the rows that training may see, and fit the projection on the training rows.
+    """Read the rows that may be used for training, and fit the projection on the training rows.
 
-    Features are read block by block, and only projected blocks are stored. So memory does not grow
-    with the width of phi. But training rows are read three times, for their mean, for their
-    covariance and for the projection.
+    To save memory, features are read block by block, and only projected rows are stored. Training
+    rows are read three times: for their mean, their covariance and their projection.
 
-    Return the projected rows, on the CPU; the projection; and the classifier's labels (not the true
-    labels) of the target's validation rows, shape (m,) int64.
+    Return the projected rows, on the CPU; the projection; and the classes that the classifier
+    predicts for the target's validation rows, shape (m,) int64.
     """
     source, target = file.require_source(), file.require_target()
     chosen = {
@@ -179,15 +178,15 @@ def read_rows(
 
 
 def identity(n_features: int) -> Projection:
-    """Return the projection that changes nothing."""
+    """Return a projection that does not change features."""
     return Projection(torch.zeros(n_features), None, 1.0)
 
 
 def principal_components(source: Blocks, target: Blocks, components: int) -> Projection:
     """Fit a projection on the training rows of both domains, which are read twice.
 
-    `components` is the largest number of directions to keep. Directions in which no feature varies
-    are left out.
+    `components` is the largest number of principal components. Components without variance are left
+    out.
     """
     mean = (_mean(source) + _mean(target)) / 2
     covariance = (_second_moment(source, mean) + _second_moment(target, mean)) / 2
@@ -221,8 +220,7 @@ def _second_moment(blocks: Blocks, mean: Tensor) -> Tensor:
 def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest eigenvalues and their vectors, by orthogonal iteration.
 
-    For 2048 features, a full decomposition would take seconds instead of milliseconds. If `count`
-    is the number of features, this is a full decomposition.
+    For 2048 features, a full decomposition would take seconds instead of milliseconds.
     """
     width = len(covariance)
     started = torch.Generator().manual_seed(0)
@@ -232,14 +230,14 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         basis = torch.linalg.qr(covariance @ basis).Q
     values, rotation = torch.linalg.eigh(basis.T @ covariance @ basis)
     vectors = (basis @ rotation).flip(1)[:, :count]
-    # An eigenvector may have either sign: make its largest entry positive.
+    # An eigenvector may have either sign. Make its largest entry positive.
     largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
     return values.flip(0)[:count].clamp(min=0.0), vectors * torch.sign(largest)
 
 
 # Drawing batches and samples.
 class RowStream:
-    """An endless series of row numbers for M members: one random permutation after another."""
+    """An endless series of row numbers for each of M members: random permutations in a row."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators
@@ -264,5 +262,5 @@ class RowStream:
 
 
 def spread_rows(rows: Tensor, most: int) -> Tensor:
-    """Return at most `most` rows, at equal distances, because files are often sorted by class."""
+    """Return at most `most` rows at equal distances, because files are often sorted by class."""
     return rows[:: max(1, -(-len(rows) // most))]
