@@ -14,8 +14,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, La
 from covcal_cli.errors import ArgumentError
 from covcal_cli.records import at
 
-# Metrics that treat the confidence as a forecast of whether the label is right, and average its
-# loss.
+# Mean losses of the confidence, taken as a forecast of whether the predicted label is right.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
 MAX_BINS = 10_000
 SMALL_GROUP = 100  # in a group of fewer rows, the ECE is mostly noise
@@ -24,13 +23,13 @@ _FEW_ULPS = 2.0**-50
 
 
 def check_bins(bins: int) -> None:
-    """Raise `ArgumentError` for a number of bins that is too small or too large."""
+    """Raise an ArgumentError if the number of bins is too small or too large."""
     if not 1 <= bins <= MAX_BINS:
         raise ArgumentError(f"bins must be from 1 to {MAX_BINS}, not {bins}")
 
 
 def bin_edges(bins: int) -> Float64s:
-    """Return the edges b/B, shape (bins + 1,)."""
+    """Return the edges of equally wide bins from 0 to 1, shape (bins + 1,)."""
     edges: Float64s = np.arange(bins + 1) / bins
     return edges
 
@@ -42,18 +41,16 @@ def require_rows(n: int) -> int:
     return n
 
 
-# Rows with their confidence and bin.
-
-
 @dataclass(frozen=True)
 class ConfidenceBlock:
-    """A block of m rows with the bin of each; every array has shape (m,)."""
+    """A block of m rows with the bin of each row; every array has shape (m,)."""
 
     confidence: Float64s  # within [0, 1]
     correct: Booleans
-    index: Integers  # the number of its bin
-    # the losses of the rows, by metric
-    losses: Mapping[str, Float64s] = field(default_factory=dict)
+    index: Integers  # the number of the row's bin
+    losses: Mapping[str, Float64s] = field(
+        default_factory=dict
+    )  # for each metric, the rows' losses
 
 
 def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:
@@ -62,8 +59,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     Raises ValueError if a confidence is NaN, or outside [0, 1] by more than rounding.
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # Rounding may move a confidence into the bin above, so it is also compared with the edges. So
-    # 0, 1 and every edge belong to exactly one bin.
+    # Rounding may move a confidence on an edge into the bin above, so confidences are compared too.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0  # 0 belongs to the first bin
@@ -74,7 +70,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
 def _within_bounds(values: Float64s) -> Float64s:
     if len(values) == 0:
         return values
-    lowest, highest = values.min(), values.max()  # both are NaN if any value is
+    lowest, highest = values.min(), values.max()  # both are NaN if any value is NaN
     if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
         raise ValueError("a confidence is NaN or outside [0, 1]")
     return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
@@ -85,15 +81,15 @@ def _within_bounds(values: Float64s) -> Float64s:
 
 @dataclass(frozen=True)
 class Bins:
-    """Rows by bin: how many, how many are right, and their confidence; shape (bins,) each."""
+    """The counts of rows in bins; every array has shape (bins,)."""
 
-    counts: Integers  # rows
-    hits: Integers  # right rows
+    counts: Integers  # number of rows
+    hits: Integers  # number of right rows
     confidence_sums: Float64s
 
     @property
     def n(self) -> int:
-        """Rows in all bins."""
+        """Number of rows in all bins together."""
         return int(self.counts.sum())
 
     @property
@@ -127,12 +123,12 @@ class Bins:
         return float(under(self._gaps()).sum())
 
     def mce(self) -> float:
-        """Return n_b/n (conf_b - acc_b); 0 for an empty bin."""
+        """Return the largest |conf_b - acc_b| of a bin (maximum calibration error)."""
         require_rows(self.n)
         return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
 
     def _gaps(self) -> Float64s:
-        """Return n_b/n (conf_b - acc_b); an empty bin has none."""
+        """Return n_b/n (conf_b - acc_b) for each bin."""
         return (self.confidence_sums - self.hits) / require_rows(self.n)
 
 
@@ -145,17 +141,17 @@ class ReliabilityBins(Bins):
         return bin_edges(len(self.counts))
 
     def ece(self) -> float:
-        """Return the expected calibration error. It equals the sum of its two parts exactly."""
+        """Return the expected calibration error, as the sum of its two parts."""
         return self.over_ece() + self.under_ece()
 
 
 def over(gaps: Float64s) -> Float64s:
-    """Return the over-confident part of gaps."""
+    """Return the positive gaps, where confidence exceeds accuracy; 0 for other gaps."""
     return np.maximum(gaps, 0.0)
 
 
 def under(gaps: Float64s) -> Float64s:
-    """Return the under-confident part of gaps."""
+    """Return the sizes of negative gaps, where accuracy exceeds confidence; 0 for other gaps."""
     return np.maximum(-gaps, 0.0)
 
 
@@ -166,7 +162,7 @@ def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
     return quotient
 
 
-# Counts by group and bin. A group is a class, a predicted label, a value of a column, or all rows.
+# A group of rows is a class, a predicted label, a value of a column, or all rows.
 
 
 @dataclass(frozen=True)
@@ -180,29 +176,28 @@ class GroupMetrics:
     ece: float | None
     over_ece: float | None
     small: bool  # whether the group has so few rows that its ECE is mostly noise
-    correctness_brier: float | None = None  # None if the user did not ask for it
+    correctness_brier: float | None = None  # None if the user did not ask for this metric
     correctness_nll: float | None = None
-    # None if the user did not ask for it, or if all rows are right, or all wrong
-    correctness_auroc: float | None = None
-    # the intervals by metric, at the level of the evaluation; empty without resamples
+    correctness_auroc: float | None = None  # None without right rows, or without wrong rows
+    # For each metric, its interval at the level of the evaluation. Empty without resamples.
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class GroupBins:
-    """Counts of rows, hits and confidence per group and bin, and sums of losses per group."""
+    """The counts of rows in every bin of every group, and the sums of losses in every group."""
 
     def __init__(self, bins: int, n_groups: int = 1) -> None:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
-        self._losses: dict[str, Float64s] = {}  # for each metric, a sum per group
+        self._losses: dict[str, Float64s] = {}  # for each metric, the sum of losses per group
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
-        """Count a block of rows. `groups` are the numbers of the rows' groups; None: one group."""
+        """Count a block of rows. `groups` has the group of each row; None if there is one group."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
-        # Summing weights is faster than choosing the right rows; sums of 0 and 1 are exact.
+        # Summing zeros and ones is exact, and faster than choosing the right rows.
         hits = np.bincount(cells, rows.correct, minlength=size).reshape(shape)
         self.hits += hits.astype(np.int64)
         self.confidence_sums += np.bincount(cells, rows.confidence, minlength=size).reshape(shape)
@@ -213,21 +208,21 @@ class GroupBins:
                 sums += np.bincount(places, values, minlength=shape[0])
 
     def together(self) -> ReliabilityBins:
-        """Return the counts of all groups together, by bin."""
+        """Return the counts in each bin, summed over groups."""
         arrays = (self.counts, self.hits, self.confidence_sums)
         return ReliabilityBins(*(array.sum(axis=0) for array in arrays))
 
     def by_group(self) -> Bins:
-        """Return the counts of all bins together, by group."""
+        """Return the counts in each group, summed over bins."""
         arrays = (self.counts, self.hits, self.confidence_sums)
         return Bins(*(array.sum(axis=1) for array in arrays))
 
     def bins_of(self, group: int) -> ReliabilityBins:
-        """Return the counts of one group, by bin."""
+        """Return the counts in each bin of one group."""
         return ReliabilityBins(self.counts[group], self.hits[group], self.confidence_sums[group])
 
     def result(self, names: Sequence[str]) -> tuple[GroupMetrics, ...]:
-        """Return the metrics of every group, in the order of its number."""
+        """Return the metrics of every group, in the order of `names`."""
         return tuple(
             _of_group(
                 name,
@@ -258,16 +253,16 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Most probabilities are small and belong to the same bin, and an addition to a bin must wait for
-# the addition before. So each bin has several copies, and neighbouring rows use different copies.
+# Most probabilities are in the lowest bin, and a processor adds to the same number slowly.
+# So each bin has several copies, and neighbouring rows use different copies.
 _LANES = 4
 
 
 class ClasswiseBins:
-    """Counts of the probabilities of every class in bins, for class-wise ECE and sharpness.
+    """The counts of every class's probabilities in bins, for class-wise ECE and sharpness.
 
-    A probability less than 1e-15 above an edge counts as equal to it, because probabilities have
-    rounding errors. 0, 1 and every edge belong to the same bins as in `confidence_block`.
+    Because of rounding errors, a probability less than 1e-15 above an edge counts as equal to this
+    edge. 0, 1 and every edge belong to the same bins as in `confidence_block`.
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:
@@ -279,9 +274,9 @@ class ClasswiseBins:
         self._first = self._first_cells(0)
 
     def add(self, probabilities: Float64s, places: Labels) -> None:
-        """Count a block of rows, given probabilities of shape (K, m), within [0, 1].
+        """Count a block of m rows. `probabilities` have shape (K, m) and are within [0, 1].
 
-        `places`, (m,), are the places of the true labels in the flat block.
+        `places`, (m,), are the indexes of the true labels' probabilities in the flattened block.
         """
         m, size = len(places), len(self._sums)
         if self._first.shape[1] != m:
@@ -290,8 +285,8 @@ class ClasswiseBins:
         cells = scaled.astype(np.int32)
         cells += self._first
         cells = cells.reshape(-1)
-        # One pass gives the count and the sum of each cell: c + p is added for a probability p.
-        # The total of a cell is then c times its count, plus its sum, which is less than c.
+        # One pass gives the count and the sum of each cell, if c + p is added for a probability p.
+        # The total is then c times the count plus the sum, because the sum is less than c.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         totals = np.bincount(cells, np.add(probabilities, c, out=scaled).reshape(-1), size)
         counts = np.floor(totals / c)
@@ -302,7 +297,7 @@ class ClasswiseBins:
         self._hits += np.bincount(cells.take(places), minlength=size)
 
     def ece_by_class(self) -> Float64s:
-        """Return the ECE of each class's probability over all rows, shape (K,)."""
+        """Return the ECE of the probability of each class over all rows, shape (K,)."""
         n = require_rows(self._n)
         errors: Float64s = np.abs(self._by_bin(self._sums - self._hits)).sum(axis=1) / n
         return errors
@@ -310,16 +305,17 @@ class ClasswiseBins:
     def ece(self) -> float:
         """Return the mean over classes of sum_b n_kb/n |mean p_k - share of class k|.
 
-        (Kull et al. 2019; the static calibration error of Nixon et al. 2019.)
+        This is the class-wise ECE of Kull et al. 2019, and the static calibration error of Nixon
+        et al. 2019.
         """
         return float(self.ece_by_class().mean())
 
     def decomposition(self) -> tuple[float, float]:
         """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
 
-        Let c_k be the frequency of class k among the rows whose probability of class k is in the
-        same bin. Then Brier = calibration + 1 - sharpness, up to the covariance of probability and
-        label within bins.
+        For each row, c_k is the frequency of class k among the rows whose probability of class k is
+        in the same bin. Then Brier = calibration + 1 - sharpness, except for the covariance of
+        probabilities and labels within bins.
         """
         n = require_rows(self._n)
         hits, sums = self._by_bin(self._hits), self._by_bin(self._sums)
@@ -329,26 +325,22 @@ class ClasswiseBins:
         return max(0.0, calibration) / n, sharpness / n
 
     def _by_bin(self, values: AnyArray) -> AnyArray:
-        """Add up the copies of each bin; shape (K, bins)."""
+        """Return the sum over the copies of each bin, shape (K, bins)."""
         added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
         return added
 
     def _first_cells(self, m: int) -> NDArray[np.int32]:
-        """Return where the bins of each class begin, for every row in turn, shape (K, m)."""
+        """Return the index of the first bin that each row uses for each class, shape (K, m)."""
         lanes = np.arange(self._classes)[:, None] * _LANES + np.arange(m) % _LANES
         return (lanes * self._bins).astype(np.int32)
 
 
-# The debiased ECE of Kumar, Liang & Ma (2019): the ECE minus what noise adds to it.
-
-
 def debiased_ece(bins: Bins) -> float:
-    """Return 2 ECE - E[ECE*].
+    """Return the ECE minus an estimate of what noise adds to it, which is 2 ECE - E[ECE*].
 
-    For ECE*, the accuracy of each bin is drawn from a normal distribution with the observed mean
-    and the variance acc (1 - acc) / n_b. The mean of ECE* is computed by a formula. (The package
-    uncertainty-calibration draws a thousand samples in ``get_ece(debias=True)``.) If the result is
-    below 0, chance alone explains the ECE.
+    ECE* is the ECE if the accuracy of each bin is drawn from a normal distribution with the
+    observed mean and the variance acc (1 - acc) / n_b (Kumar, Liang & Ma 2019). The mean of ECE* is
+    computed by a formula, not by simulation. If the result is below 0, chance explains the ECE.
     """
     n = require_rows(bins.n)
     filled = bins.counts > 0
@@ -372,17 +364,17 @@ def _mean_of_magnitude(mean: float, deviation: float) -> float:
     return spread + mean * math.erf(z / math.sqrt(2))
 
 
-# The distribution of a number per row, from which the mean is resampled. Numbers are counted in
-# narrow cells. A cell contains the numbers with the same sign, exponent and first five bits of the
-# fraction in float32, so it is at most 3 % wide. The sum of each cell is kept too, so the mean of a
-# cell is exact.
-
 _SHIFT = np.uint32(18)
 _CELLS = 1 << 14
 
 
 class ValueCells:
-    """Counts and sums of values per cell."""
+    """The distribution of a number per row, counted in narrow cells, from which rows are resampled.
+
+    Numbers are in one cell if they have the same sign, the same exponent and the same first five
+    bits of the fraction in float32. So a cell is at most 3 % wide. The mean of a cell is exact,
+    because the sum of its numbers is stored too.
+    """
 
     def __init__(self) -> None:
         self._counts = np.zeros(_CELLS, dtype=np.int64)
@@ -395,7 +387,7 @@ class ValueCells:
         self._sums += np.bincount(cells, values, minlength=_CELLS)
 
     def filled(self) -> tuple[Integers, Float64s]:
-        """Return count and mean of every cell that is not empty."""
+        """Return the count and the mean of every cell that has values."""
         filled = self._counts > 0
         counts = self._counts[filled]
         return counts, self._sums[filled] / counts

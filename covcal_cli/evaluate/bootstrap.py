@@ -88,7 +88,7 @@ MAX_DRAWS = 1 << 20  # at most this many numbers are drawn at a time, which limi
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000
 GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics with intervals for groups of rows
 # The ECE and its parts. All other sums of gaps use absolute values.
-_PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
+PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
 def intervals(
@@ -106,9 +106,9 @@ def intervals(
     """
     if names is None:
         names = metrics.names
-    elif not _PARTS.keys().isdisjoint(names):
+    elif not PARTS.keys().isdisjoint(names):
         # The ECE and its parts are always computed together, so that their intervals fit.
-        names = {*names, *(name for name in _PARTS if name in metrics.names)}
+        names = {*names, *(name for name in PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
     }
@@ -130,9 +130,9 @@ def intervals(
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
         if bins is not None:  # with too many classes, there are no bins
-            part = _PARTS.get(name, np.abs)
+            part = PARTS.get(name, np.abs)
             gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
-    return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in _PARTS if n in gaps})
+    return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in PARTS if n in gaps})
 
 
 def group_interval(
@@ -141,7 +141,7 @@ def group_interval(
     """Return the interval of a metric in `GROUP_METRICS` for a group with rows."""
     if metric == "accuracy":
         return wilson(bins.mean_accuracy(), bins.n, level)
-    part = _PARTS[metric]
+    part = PARTS[metric]
     return ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
 
 

@@ -1,8 +1,8 @@
 """Say in sentences what the rows prove about a confidence.
 
-A sentence states an error only if the interval excludes 0. If the interval contains 0, the sentence
-says how large the error may be. A number of classes is a lower bound, because a class with few rows
-proves nothing.
+A sentence states an error only if the interval of the error excludes 0. If the interval contains 0,
+the sentence says how large the error may be. The number of wrong classes is a lower bound, because
+a class with few rows proves nothing.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
-MARGIN = 0.05  # a predicted class with a smaller gap counts as right
+MARGIN = 0.05  # the confidence of a predicted class with a smaller gap counts as right
 
 
 @dataclass(frozen=True)
 class MeanGap:
-    """Mean confidence minus accuracy on the same rows, with its interval."""
+    """Mean confidence minus accuracy on the same rows, with the interval of this difference."""
 
     value: float
     low: float
@@ -28,8 +28,8 @@ class MeanGap:
         """Measure the gap on rows in bins.
 
         A gap counts as proved only if an interval with half of the error rate excludes 0. The
-        interval of the ECE uses the same test. So the sentences on the gap and on the ECE are both
-        right with the stated probability.
+        interval of the ECE uses the same test. So with the stated probability, the sentences on the
+        gap and on the ECE are both right.
         """
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)
@@ -56,7 +56,7 @@ class MeanGap:
 
 
 def ece_sentence(interval: Interval) -> str:
-    """Return words on how wrong a confidence is, by the interval of its ECE."""
+    """Return the interval of an ECE in words."""
     low, high = interval
     if low == 0:
         return f"at most {points(high)} points; the rows do not contradict 0"
@@ -65,10 +65,10 @@ def ece_sentence(interval: Interval) -> str:
 
 @dataclass(frozen=True)
 class ClassGaps:
-    """The predicted classes whose confidence is off, is within the margin, or is undecided."""
+    """The predicted classes, divided by whether their confidence is proved to be off."""
 
-    off: tuple[GroupMetrics, ...]  # proved to be off by more than the margin, worst class first
-    within: tuple[GroupMetrics, ...]  # proved to be within the margin
+    off: tuple[GroupMetrics, ...]  # classes proved to be off by more than the margin, worst first
+    within: tuple[GroupMetrics, ...]  # classes proved to be off by at most the margin
     undecided: tuple[GroupMetrics, ...]  # classes with too few rows to decide
     margin: float = MARGIN
 
@@ -76,7 +76,7 @@ class ClassGaps:
     def of(
         cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
     ) -> "ClassGaps":
-        """Test every class that has rows, at a level for all tests together (Bonferroni)."""
+        """Test every class that has rows. The level is that of all tests together (Bonferroni)."""
         predicted = [group for group in groups if group.n]
         off: list[tuple[float, GroupMetrics]] = []
         within, undecided = [], []
@@ -115,7 +115,7 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """In words: how many classes are off; a lower bound if some classes are undecided."""
+        """The number of classes that are off, in words; at least so many if some are undecided."""
         limit = f"{100 * self.margin:g} points"
         if not self.undecided:
             if not self.off:
@@ -135,7 +135,7 @@ class ClassGaps:
 
     @property
     def _directions(self) -> str:
-        """Say how many classes have too high a confidence, and how many too low a confidence."""
+        """The number of classes with too high and with too low a confidence, in words."""
         too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)
@@ -147,7 +147,7 @@ def direction_of(group: GroupMetrics) -> str:
 
 
 def points(value: float) -> str:
-    """Return the size of a fraction in percentage points, without digits that mean nothing."""
+    """Return the size of a fraction in percentage points, with two digits as a rule."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 
@@ -158,7 +158,7 @@ def percent(value: float | None) -> str:
 
 
 def _ends(low: float, high: float) -> str:
-    """Return both ends in points, or one number if both are rounded to this number."""
+    """Return both ends in points, or a single number if both are rounded to the same number."""
     near, far = points(low), points(high)
     return near if near == far else f"{near} to {far}"
 

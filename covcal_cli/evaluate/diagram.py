@@ -1,9 +1,9 @@
 """The reliability diagram: as a picture (PNG, SVG, PDF) and as text for a terminal.
 
-A bin without rows is not drawn. For every calibration, the picture has the two views of the paper.
-The first shows the accuracy by confidence in bins; colours say whether the confidence is too high
-or too low. The second shows the accuracy of the rows above a threshold of confidence, and their
-share. Matplotlib is imported only for a picture. The Python API has `ece` and
+Bins without rows are not drawn. For every calibration, the picture has the two views of the paper.
+The first view shows the accuracy by confidence in bins. Colours say whether the confidence is too
+high or too low. The second view shows the accuracy of the rows above a threshold of confidence, and
+the share of these rows. Matplotlib is imported only for a picture. The Python API has `ece` and
 `reliability_diagram`, for probabilities in arrays.
 """
 
@@ -32,22 +32,21 @@ from covcal_cli.maths.softmax import class_major, softmax
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# With hatches, both directions can be told apart without colour. They are lines, because dots would
-# need one path each in SVG.
+# Hatches show the direction of an error without colour. Dots would make SVG files large.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
-# Metadata that are left out of each format, because they change from run to run.
+# For each format, the metadata that are left out because they change from run to run.
 _DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 _MAX_ROWS_OF_TEXT = 15
 
 
 def check_diagram(path: Path) -> None:
-    """Refuse a picture with an unknown ending."""
+    """Raise a CovcalError if the ending of a picture is unknown."""
     if path.suffix.lower() not in FORMATS:
         raise CovcalError(f"{path}: a diagram ends in {', '.join(FORMATS)}")
 
 
 def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, force: bool) -> None:
-    """Draw one row of panels per calibration and write the picture, whole or not at all."""
+    """Draw a row of panels for each calibration, and write the picture, whole or not at all."""
     check_diagram(path)
     write_figure(lambda: figure_of(metrics, title), path, force=force)
 
@@ -57,8 +56,7 @@ def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
     import matplotlib as mpl
 
     kind = path.suffix.lower().lstrip(".")
-    # Without dates and random ids, equal numbers give equal bytes. In SVG, letters stay text,
-    # because their outlines would be most of the file.
+    # In SVG, ids are not random, and letters are text: outlines would be most of the file.
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
     with atomic_output(path, force=force) as partial, mpl.rc_context():
         # Ignore the user's own settings of Matplotlib.
@@ -67,7 +65,7 @@ def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
 
 
 def figure_of(metrics: Mapping[str, Metrics], title: str) -> Any:
-    """Return a Matplotlib figure with one row of panels per calibration."""
+    """Return a Matplotlib figure with a row of panels for each calibration."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 0.6 + 3.9 * len(metrics)), layout="constrained")
@@ -114,7 +112,6 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
             align="edge",
             **outline,
         )
-        # Bins are drawn one by one: Matplotlib's bar chart joins them into one block.
         legend.append(Patch(label=label, **outline))
     axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
@@ -142,9 +139,9 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return accuracy and share of the rows above the lower edge of each bin.
+    """Return the accuracy and the share of the rows above the lower edge of each bin.
 
-    Both have shape (bins,). The accuracy is NaN if there are no such rows.
+    Both arrays have shape (bins,). The accuracy is NaN if no row is above the edge.
     """
     counts = np.cumsum(bins.counts[::-1])[::-1]
     hits = np.cumsum(bins.hits[::-1])[::-1]
@@ -154,13 +151,12 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     """Return a reliability diagram as text, with one line for each bin that has rows.
 
-    ``#`` shows the accuracy. The signs between the accuracy and the confidence are ``>`` if the
-    confidence is too high, and ``<`` if it is too low. Neighbouring bins are joined until at most
-    15 lines remain.
+    A bar of ``#`` reaches to the accuracy or the confidence, whichever is lower. From there to the
+    higher value, the signs are ``>`` if the confidence is too high, and ``<`` if it is too low.
+    Neighbouring bins are joined until at most 15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    # number of bins in a line; the last line may have fewer
-    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # number of bins in a line
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
@@ -187,7 +183,7 @@ def ece(
     bins: int = 15,
     classes: ArrayLike | None = None,
 ) -> float:
-    """Return the expected calibration error of the most probable class, a fraction.
+    """Return the expected calibration error of the most probable class, from 0 to 1.
 
     Parameters
     ----------
@@ -195,14 +191,14 @@ def ece(
     labels : array, shape (n,)
         Class numbers 0 to K-1, or values of `classes`.
     bins : int
-        Number of bins of equal width; an edge belongs to the bin below it.
+        Number of bins of equal width. An edge belongs to the bin below this edge.
     classes : array, shape (K,), optional
         The classes in the order of the columns.
 
     Raises
     ------
     CovcalError
-        If the rows are not probabilities, or a label is not one of the classes.
+        If the rows are not probabilities, or a label is not a class.
     """
     check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)
@@ -222,10 +218,10 @@ def reliability_diagram(
     title: str = "Reliability",
     force: bool = False,
 ) -> Any:
-    """Draw accuracy by confidence. Return the Matplotlib figure, and write it to `path` if given.
+    """Draw accuracy by confidence, and return the Matplotlib figure.
 
-    The other parameters are the same as in `ece`. `force` replaces an existing file. The ending of
-    the path decides the format: .png, .svg or .pdf.
+    If `path` is given, the figure is also written to this file, in the format of its ending: .png,
+    .svg or .pdf. `force` replaces an existing file. The other parameters are those of `ece`.
     """
     check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)

@@ -45,6 +45,7 @@ from covcal_cli.evaluate.result import (
     Evaluation,
     Predictions,
     Since,
+    auroc_of,
     require_unseen,
 )
 from covcal_cli.files import as_word, sha256_of
@@ -428,7 +429,7 @@ class _Collector:
             for difference in paired.differences(
                 after.name,
                 before.name,
-                (_auroc(results[before]), _auroc(results[after])),
+                (auroc_of(results[before]), auroc_of(results[after])),
                 resamples=settings.resamples,
                 seed=settings.seed,
                 level=settings.level,
@@ -682,7 +683,3 @@ def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[
         group if ranking is None else replace(group, correctness_auroc=ranking.value)
         for group, ranking in zip(groups, rankings, strict=True)
     )
-
-
-def _auroc(metrics: Metrics) -> float | None:
-    return metrics.correctness_auroc if "correctness_auroc" in metrics.names else None

@@ -1,4 +1,4 @@
-"""Apply gates to an evaluation, and say the result of each gate in a sentence."""
+"""Apply gates to an evaluation, and put the result of each gate into a sentence."""
 
 import functools
 import math
@@ -26,28 +26,26 @@ from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
-POWER = 0.8  # a gate should find a fault with this probability
-# If more than this many times the rows would be needed, the number is too uncertain to suggest.
-_MOST = 20
+POWER = 0.8  # the suggested number of rows finds a fault with this probability
+_MOST = 20  # a number of rows above this many times the present number is not suggested
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of an evaluation. A `confident` gate compares an interval, at the settings' level.
+    """The gates of an evaluation. With `confident`, gates compare intervals, else plain values.
 
     Raises
     ------
     CovcalError
-        If a `confident` gate is on a metric that has no interval: chance alone could fail it.
+        If gates compare intervals, and the metric of a gate has no interval.
     """
 
     limits: Sequence[Limit] = ()
     allowed: Sequence[Limit] = ()  # how much worse than the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
-    # number of evaluations whose gates share the level (one evaluation for each label)
-    shared_by: int = 1
+    shared_by: int = 1  # number of labels, if the gates of all labels share one error probability
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
@@ -77,8 +75,7 @@ class GateResult:
     subject: str  # the calibration, estimate or period that was tested
     gate: str  # the condition, such as ``ece <= 0.05``
     sentence: str  # the outcome, and the numbers that decided it
-    # "not proved": too few rows to decide; "skipped": there is no value to compare
-    outcome: Outcome
+    outcome: Outcome  # "not proved": too few rows to decide; "skipped": no value to compare
 
     @property
     def failed(self) -> bool:
@@ -93,12 +90,11 @@ class Assessment:
     evaluation: Evaluation
     verdicts: Sequence[Verdict] = ()  # results of limits
     changes: Sequence[Change] = ()  # results of comparisons with the baseline
-    # level of the interval of each gate; None if gates compare the metrics themselves
-    level: float | None = None
+    level: float | None = None  # level of each gate's interval; None if gates compare plain values
 
     @property
     def gates(self) -> list[GateResult]:
-        """The results of all gates, limits first. All groups of a limit have one result."""
+        """The results of all gates, limits first. A limit on groups of rows has one result."""
         grouped: dict[tuple[str, float, str, str | None], list[Verdict]] = {}
         for verdict in self.verdicts:
             key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
@@ -128,19 +124,19 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    - `path`: a features or adapted file. Default: the features file of the first calibration.
-    - `documents`: calibrations. Default: the calibration of the decision; without `path`, also
-      cal.json.
-    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. If gates need intervals, they
-      are computed even if the settings do not ask for them.
+    - `path`: a features or adapted file. By default, the features file of the first calibration.
+    - `documents`: calibrations. By default, the calibration of the decision. Without a decision and
+      without `path`, the default is cal.json.
+    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. Intervals that gates need are
+      computed even if the settings do not ask for intervals.
     - `names`: names of the calibrations. If a name is empty or missing, `read_named` chooses it.
-    - `check`: called with all input files before the work starts; it may refuse outputs.
+    - `check`: called with all input files before the work starts, to refuse existing outputs.
     - `tell`: called with each note as soon as it is known.
 
     Raises
     ------
     CovcalError
-        As in `evaluate`; also if a gate's metric has no value, here or in the baseline.
+        For the reasons that `evaluate` has, or if the metric of a gate has no value.
     UnusedOptionError
         If `networks` are given, but no calibration needs them.
     """
@@ -154,8 +150,7 @@ def assess(
         [*calibrations.values()],
         documents,
         purpose="evaluate",
-        # other calibrations in the file's folder are not used unless the user names them
-        picked=False,
+        picked=False,  # a calibration in the folder is used only if the user names it
     )
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
@@ -211,10 +206,8 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
     if evaluation.unlabelled:
         yield f"{evaluation.unlabelled} rows without a label are left out"
     if evaluation.left_out:
-        yield f"{evaluation.left_out} rows that a calibration was fitted to are left out"
+        yield f"{evaluation.left_out} rows to which a calibration was fitted are left out"
 
-
-# The sentence of each gate.
 
 _WORDS: Mapping[Outcome, str] = {
     "passed": "passed by",
@@ -297,7 +290,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return how far the value, or the nearer end of its interval, is beyond the limit."""
+    """Return by how much the nearer end of the interval (without interval, the value) fails."""
     if GATED[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
@@ -327,9 +320,10 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
-    """Return an estimate of the true value, without what chance adds to a sum of gaps.
+    """Estimate the true value of a metric.
 
-    The estimate is the middle of the 95 % interval, which does not depend on the number of gates.
+    Chance makes a sum of gaps too large. So the estimate of such a metric is the middle of its 95 %
+    interval, for any number of gates.
     """
     if GATED[metric].interval != "gaps":
         return value
@@ -339,7 +333,7 @@ def _middle(metric: str, value: float, interval: Interval, level: float) -> floa
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
-    """Return words on how many rows would decide whether the value is beyond the limit."""
+    """Say how many rows would probably decide whether the value is beyond the limit."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (
@@ -370,21 +364,18 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
     return text.replace(".0 %", " %")
 
 
-# How many rows a gate needs. The width of an interval shrinks with the square root of the number of
-# rows. At a level of 95 %, a gate decides in four of five cases if the true value is 1.96 + 0.84
-# standard errors from the limit.
-
-
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
     """Return about how many rows would decide whether a value is beyond a limit.
 
-    The true value is assumed to be `value`. None if more than `_MOST` times `n` would be needed.
+    The true value is assumed to be `value`. The width of an interval shrinks with the square root
+    of the number of rows. At a level of 95 %, a gate decides in four of five cases if the true
+    value is 1.96 + 0.84 standard errors from the limit. Return None if more than 20 `n` rows would
+    be needed.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # 0.84 is added to the half-width of a 95 % interval in standard errors, and about as much at
-    # other levels.
+    # The factor (1.96 + 0.84) / 1.96 of the half-width is used at every level.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 
@@ -392,7 +383,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 def detectable(interval: Interval, level: float) -> float:
     """Return how far beyond a limit the true value must be for a gate to fail in 4 of 5 cases.
 
-    `interval` has the level of the gate. Its width is assumed to be the same at the true value.
+    `interval` has the level of the gate. Its width is assumed not to depend on the true value.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))

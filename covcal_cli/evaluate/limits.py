@@ -1,22 +1,22 @@
 """Gates: the limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``.
 
 The metric of a sample varies by chance. So a gate fails only if the whole interval of the metric is
-beyond the limit. If lower is better, the lower end decides; if higher is better, the upper end. If
-the interval contains the limit, the rows cannot decide. The gate then does not fail, but is called
-"not proved".
+beyond the limit. If a lower metric is better, the lower end of the interval decides, else the upper
+end. If the interval contains the limit, the rows cannot decide. The gate then does not fail, but is
+called "not proved".
 
 All gates of a command share one error probability (Bonferroni): each of m gates has an interval of
-level 1 - (1 - level) / m.
-So if nothing is wrong, a command with many gates fails as rarely as one with a single gate.
+level 1 - (1 - level) / m. So if nothing is wrong, a command with many gates fails as rarely as a
+command with a single gate.
 
-`Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. On the
-same rows, the change of a metric is a paired difference, which has less noise. Whether the rows are
-the same is tested: the earlier temperature must give its earlier metrics on the current rows.
-Otherwise the rows differ, and the interval is computed for two independent samples.
+`Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. If both
+were measured on the same rows, the change of a metric is a paired difference, which has less noise.
+To test this, the earlier temperature is applied to the current rows. If it does not give the
+earlier metrics, the rows differ, and the interval is computed for two independent samples.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.errors import CovcalError
-from covcal_cli.evaluate.bins import Bins, over, under
+from covcal_cli.evaluate.bins import Bins
 from covcal_cli.evaluate.bootstrap import (
     GROUP_METRICS,
+    PARTS,
     Interval,
-    Part,
     ece_interval,
     group_interval,
     group_resamples,
@@ -45,26 +45,23 @@ from covcal_cli.records import read_document
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: the largest or smallest value, or the largest change, that a metric may have.
-
-    If higher is better, `limit` is the smallest value that is allowed, else the largest.
-    """
+    """A gate: the largest or smallest value, or the largest change, that a metric may have."""
 
     metric: str
     limit: float  # a fraction
-    by: str | None = None  # the groups to each of which the limit applies
+    by: str | None = None  # a column, "class" or "predicted", if each group of rows has the limit
 
     @property
     def least(self) -> bool:
-        """Whether `limit` is the smallest value that is allowed."""
+        """Whether `limit` is the smallest allowed value, because a higher value is better."""
         return GATED[self.metric].better == "higher"
 
 
 def parse_limit(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    Raises ValueError with the reason. Metrics where higher is better are refused: with a limit on
-    the accuracy, bad classifiers would pass and good ones fail.
+    Raises ValueError with the reason, also for a metric such as the accuracy. Its higher values are
+    better, so an upper limit would fail good classifiers.
     """
     limit = _parse_metric(text)
     if limit.least:
@@ -79,7 +76,7 @@ def parse_limit(text: str) -> Limit:
 def parse_least(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-below``, such as ``accuracy=0.9``.
 
-    Raises ValueError with the reason. Metrics where lower is better are refused.
+    Raises ValueError with the reason, also for a metric whose lower values are better.
     """
     limit = _parse_metric(text)
     if not limit.least:
@@ -121,7 +118,7 @@ def _parse_metric(text: str) -> Limit:
 
 
 def limit_from(number: str, metric: str, highest: float = 1.0) -> float:
-    """Return the limit of a metric from its text. Raises ValueError with the reason."""
+    """Convert the text of a metric's limit to a number. Raises ValueError with the reason."""
     try:
         limit = float(number)
     except ValueError:
@@ -144,9 +141,9 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the level for each gate's interval, so that all gates together have the level.
+    """Return the level of each gate's interval, at which all gates have the evaluation's level.
 
-    `times` is the number of evaluations that have these gates.
+    `times` is the number of labels, if each label has these gates.
     """
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
@@ -165,9 +162,8 @@ def apply_limits(
 ) -> list[Verdict]:
     """Apply every limit to every calibration; without a calibration, to ``none``.
 
-    With a `level`, intervals of this level are compared, else the metrics themselves.
-
-    Raises `CovcalError` if a metric has no value, so that no gate passes without one.
+    With a `level`, intervals of this level are compared with the limit, else plain values. Raises
+    `CovcalError` if a metric has no value, because a gate may not pass without a value.
     """
     decided = [limit for limit in limits if limit.metric in DECIDED]
     return [_verdict_on_decision(evaluation, limit, level) for limit in decided] + [
@@ -206,7 +202,7 @@ def _verdict_on_all(
 
 
 def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
-    """Apply a limit to the decision. The verdict has the name of its calibration."""
+    """Apply a limit to the decision. The verdict has the name of the decision's calibration."""
     metrics = evaluation.decision
     if metrics is None:
         raise CovcalError(f"{limit.metric} needs a decision: pass --decide decide.json")
@@ -235,7 +231,7 @@ def _verdicts_by_group(
 
 
 def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
-    """Return the verdict of a limit on a value of the calibration `name`."""
+    """Compare a value of the calibration `name`, or its interval, with a limit."""
     low, high = interval or (None, None)
     if limit.least:
         exceeded = (value if high is None else high) < limit.limit
@@ -245,7 +241,7 @@ def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None)
 
 
 def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
-    """Return the groups that have rows."""
+    """Return the binned rows of each group that has rows."""
     return {group: bins for group, bins in evaluation.counts[by][name].items() if bins.n}
 
 
@@ -254,20 +250,19 @@ def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# If all of these metrics are equal, the rows are taken to be the same.
+# If these metrics are equal in two evaluations, both are assumed to have the same rows.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
-_OF_BINS: Mapping[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """An earlier metrics.json."""
+    """An earlier metrics.json, with which an evaluation is compared."""
 
     path: Path
     read: MetricsRecord
 
     def require_settings(self, **settings: Any) -> None:
-        """Refuse a ``split``, ``predictions`` or ``bins`` that differs from the baseline's."""
+        """Raise a CovcalError if ``split``, ``predictions`` or ``bins`` differs in the baseline."""
         bins = len(self.read.edges) - 1
         earlier = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
         for name, value in settings.items():
@@ -279,7 +274,7 @@ class Baseline:
                 )
 
     def note_on_rows(self, n: int) -> str | None:
-        """Return a note if the baseline's number of rows is not `n`."""
+        """Return a note if the baseline has another number of rows than `n`."""
         if self.read.n == n:
             return None
         return (
@@ -288,10 +283,10 @@ class Baseline:
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:
-        """Return the name of a calibration (one of `names`) in this baseline.
+        """Return the name that the baseline has for a calibration of the evaluation.
 
-        Usually it has the same name. If both sides have only one calibration, names may differ,
-        because the method may have changed.
+        Usually both have the same name. If both have only one calibration, the names may differ,
+        because the method may have changed. `names` are all calibrations of the evaluation.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -305,7 +300,7 @@ class Baseline:
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
-        """Return the earlier scaling of these calibrations, if the file contains it."""
+        """Return the earlier scaling of each calibration whose scaling the baseline contains."""
         scalings = {}
         for name in names:
             then = self.name_of(name, names)
@@ -322,8 +317,8 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        The rows are taken to be the same if the earlier calibration `name` has the same metrics on
-        both.
+        `metrics` are those of the earlier calibration `name` on the current rows. If they equal the
+        metrics in the baseline, the rows are assumed to be the same.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
@@ -333,7 +328,7 @@ class Baseline:
         )
 
     def interval(self, name: str, metric: str, now: Evaluation, level: float) -> Interval:
-        """Return the earlier interval of a metric, at the level of a gate."""
+        """Return the interval of a metric in the baseline, at the level of a gate."""
         recorded = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
         ends = self.read.intervals.get(name, {}).get(metric, ())
         value = self.read.metrics[name][metric]
@@ -342,17 +337,17 @@ class Baseline:
         if recorded == now.level and len(ends) == 2:
             middle = (ends[0] + ends[1]) / 2
             return stretched((ends[0], ends[1]), middle, now.level, level)
-        bins = self._bins(name) if metric in _OF_BINS else None
+        bins = self._bins(name) if metric in PARTS else None
         if bins is None:
             raise CovcalError(
                 f"{self.path} has no {now.level:.0%} interval for {metric} of {name}: make a "
                 "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
             )
         settings = {"resamples": now.resamples, "seed": now.seed}
-        return ece_interval(bins, part=_OF_BINS[metric], level=level, **settings)
+        return ece_interval(bins, part=PARTS[metric], level=level, **settings)
 
     def _bins(self, name: str) -> Bins | None:
-        """Return the rows of a calibration by bin; None if they are missing or damaged."""
+        """Return the bins of a calibration in the baseline; None if they are missing or damaged."""
         arrays = self.read.bins.get(name, {})
         try:
             counts, confidence, accuracy = (
@@ -385,11 +380,11 @@ def compare(
 ) -> list[Change]:
     """Compare every calibration with its baseline; without a calibration, compare ``none``.
 
-    With a `level`, a limit is exceeded if the lower end of the change's interval is above it. If
-    the rows are the same, the interval is computed for a paired difference, else for two
-    independent samples. Without a level, the change itself is compared.
+    With a `level`, a limit is exceeded if the lower end of the change's interval is above the
+    limit; else the change itself is compared. If the rows are the same, the interval is that of a
+    paired difference, else of two independent samples.
 
-    Raises `CovcalError` if a calibration or a metric is missing on one side.
+    Raises `CovcalError` if the evaluation or the baseline lacks a calibration or a metric.
     """
     names = gated_names(evaluation.metrics, calibrations)
     changes = []
@@ -412,7 +407,7 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Return a change with the interval of how much worse the metric became."""
+    """Add the interval of the change. Its sign is such that above 0 means worse."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)
@@ -434,9 +429,9 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    The method is called variance estimates recovery (Zou & Donner 2008). Each end combines the
-    distances from both values to the ends of their own intervals. An observed ECE may be outside
-    its interval, because noise adds to it. Then the nearest end of this interval is used instead.
+    The method is called variance estimates recovery (Zou & Donner 2008). It combines the distance
+    from each value to an end of its own interval. An observed ECE may be outside its interval,
+    because noise makes it larger. Then the nearest end of this interval replaces the observed ECE.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)
@@ -445,7 +440,7 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
 
 
 def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
-    """Return the value of a metric. Refuse a value that is missing or not finite."""
+    """Return the value of a metric. Raise a CovcalError if it is missing or not finite."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(

@@ -1,9 +1,9 @@
 """Evaluate several labels together: the mean over labels, the worst label, and the gates.
 
 A limit such as ``ece=0.05`` applies to every label. ``ece:macro=0.05`` applies to the mean over
-labels. The ends of its interval are the means of the ends of all labels. Such an interval is wide
-enough, whether or not the labels depend on each other. All gates of all labels share one error
-probability.
+labels. The ends of the mean's interval are the means of the ends of all labels' intervals. Such an
+interval is wide enough even if the labels depend on each other. All gates of all labels share one
+error probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from covcal_cli.evaluate.result import Verdict, metrics_document
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.records import of_labels
 
-_LISTED = 10  # the largest number of labels that a note names
-MACRO = "macro"  # stands for the mean over labels, in a limit such as ece:macro=0.05
+_LISTED = 10  # a note names at most this many labels
+MACRO = "macro"  # in a limit such as ece:macro=0.05, stands for the mean over labels
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LabelAssessments:
         return list(self.labels.values())
 
     def values(self, calibration: str, metric: str) -> dict[str, float]:
-        """Return the values of a metric, for the labels that have a value."""
+        """Return the value of a metric for each label that has a value."""
         values = {
             label: assessment.evaluation.metrics[calibration].value(metric)
             for label, assessment in self.labels.items()
@@ -52,7 +52,7 @@ class LabelAssessments:
         return {label: value for label, value in values.items() if value is not None}
 
     def mean(self, calibration: str, metric: str) -> float | None:
-        """Return the mean of a metric over labels; None if no label has it."""
+        """Return the mean of a metric over labels; None if no label has a value."""
         values = self.values(calibration, metric)
         return fmean(values.values()) if values else None
 
@@ -86,7 +86,7 @@ class LabelAssessments:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The results of all gates: first of each label, then of the mean."""
+        """The results of all gates: first the gates of each label, then the gates of the mean."""
         results = [
             gate_of_label(label, gate)
             for label, assessment in self.labels.items()
@@ -120,7 +120,7 @@ class LabelAssessments:
         )
 
     def _of_label(self, assessment: Assessment) -> Assessment:
-        """Return an evaluation without the results that only the mean needs."""
+        """Return an evaluation without the verdicts that only the mean over labels needs."""
         asked = {(limit.metric, limit.limit, limit.by) for limit in self.limits}
         verdicts = [v for v in assessment.verdicts if (v.metric, v.limit, v.by) in asked]
         return replace(assessment, verdicts=verdicts)
@@ -135,7 +135,7 @@ def gate_of_label(label: str, gate: GateResult) -> GateResult:
 def assess_labels(
     labels: Sequence[str], gates: Gates, assess_one: Callable[..., Assessment]
 ) -> LabelAssessments:
-    """Evaluate every label by `assess_one`, which takes `gates` and `tell` as `assess` does."""
+    """Evaluate every label. `assess_one` evaluates one label, given `gates` and `tell`."""
     every = [limit for limit in gates.limits if limit.by != MACRO]
     macro = [limit for limit in gates.limits if limit.by == MACRO]
     limits = dict.fromkeys((*every, *(replace(limit, by=None) for limit in macro)))

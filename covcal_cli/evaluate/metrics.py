@@ -1,11 +1,11 @@
-"""The list of all metrics, and the counts from which they are computed.
+"""The list of all metrics, and the counts from which metrics are computed.
 
-The confidence of a row is the probability of its predicted label. If this label is right, the row
-is a hit. Rows are counted in bins (``bins.py``), or ranked by confidence (``ranked.py``). Counts
-are integers and sums are float64.
+The confidence of a row is the probability of its predicted label. If the predicted label is right,
+the row is a hit. Rows are counted in bins (``bins.py``), or ranked by confidence (``ranked.py``).
+Counts are integers and sums are float64.
 
-To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. But if the
-metric needs a sum over all rows, make it a field of `Metrics`, which `MetricsAccumulator` computes.
+To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. If the
+metric needs a sum over all rows, add a field instead, which `MetricsAccumulator` computes.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,18 +41,18 @@ from covcal_cli.evaluate.ranked import (
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 from covcal_cli.records import Within
 
-_MAX_CELLS = 1_000_000  # a metric that needs more counts in memory than this has no value
+_MAX_CELLS = 1_000_000  # a metric that needs more counts in memory has no value
 _NEARLY_ONE = 0.9999
-_ROUNDING = 1e-6  # the largest relative rounding error
-_LEAST_HIT = 1e-3  # the largest change of the number of hits that rounding can cause
+_ROUNDING = 1e-6  # the largest relative rounding error that is accepted
+_LEAST_HIT = 1e-3  # the largest rounding error of the number of hits that is accepted
 
 
 @dataclass(frozen=True)
 class Display:
-    """Under which heading a table shows a metric, and where."""
+    """The heading of a metric in a table, and the place of its column or line."""
 
     label: str
-    order: int = 0  # metrics are sorted by this number; if it is equal, by the order of `METRICS`
+    order: int = 0  # metrics are sorted by this number, then by the order of `METRICS`
     percent: bool = True
 
 
@@ -61,13 +61,12 @@ class Metric:
     """One metric: where it is shown, and which gates it may have."""
 
     name: str  # the property of `Metrics`, the key in metrics.json, and the name in options
-    screen: Display | None  # its column on the screen of ``covcal evaluate``; None if it has none
-    report: Display | None  # its line on the report page, in words; None if it has none
+    screen: Display | None  # the column on the screen of ``covcal evaluate``, or None
+    report: Display | None  # the line on the report page, or None
     better: Literal["lower", "higher", "neither"] = "lower"
-    # The kind of metric, which decides how its interval is computed: a share of rows, a mean over
-    # rows, a ranking of rows, or a sum of gaps in bins. None if the metric has no interval.
+    # How the interval is computed: for a share of rows, a mean over rows, a ranking, or gaps.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
-    # the bins whose gaps are summed: a property of `Metrics`
+    # The property of `Metrics` with the bins whose gaps are summed.
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
     main: bool = False  # whether the metric is shown even without ``--metrics all``
     lowest: float = 0.0  # the lowest possible value
@@ -160,25 +159,23 @@ _TABLE = (
 # All metrics by name, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
-# Metrics for which counts in bins of confidence are not enough: they need the probabilities of all
-# classes, the ranked rows, or the loss of the confidence.
-_CLASSWISE = ("calibration", "sharpness", "classwise_ece")
-# Metrics of all probabilities of a row, which are unknown if the file has one confidence per row.
+_CLASSWISE = ("calibration", "sharpness", "classwise_ece")  # metrics that need `ClasswiseBins`
+# Metrics that have no value if the file has one confidence per row.
 OF_ALL_CLASSES = ("nll", "brier", "agreement", *_CLASSWISE)
-_RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
+_RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")  # metrics of ranked rows
 
 
 def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
-    """Return the metrics that can be computed, with all classes or one confidence per row."""
+    """Return the metrics that can be computed. Some need the probabilities of all classes."""
     return tuple(name for name in names if has_all_classes or name not in OF_ALL_CLASSES)
 
 
 def require_possible(what: str, values: Mapping[str, float | None], n: float) -> None:
     """Raise ValueError if metrics of n rows are impossible or contradict each other.
 
-    The hash of a document shows damage, but somebody who edits a document can renew the hash. An
-    edited number is still found, because the ECE is the sum of its parts, their difference is mean
-    confidence minus accuracy, and accuracy is a share of n rows.
+    This finds edited numbers even if somebody has renewed the hash of the document. The accuracy is
+    k / n for a whole number k. The ECE is the sum of its two parts, and their difference is mean
+    confidence minus accuracy.
     """
     known = {name: value for name, value in values.items() if value is not None}
     for name, value in known.items():
@@ -191,7 +188,7 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
 
     hits = known.get("accuracy", 0.0) * n
     whole = abs(hits - round(hits)) <= _LEAST_HIT
-    require(whole, "accuracy", f"which is not a whole number of {n:g} rows")
+    require(whole, "accuracy", f"which is not k / {n:g} for a whole number k of right rows")
     if {"ece", "over_ece", "under_ece"} <= known.keys():
         total = known["over_ece"] + known["under_ece"]
         require(_near(known["ece"], total), "ece", f"and its parts sum to {total:.7g}")
@@ -239,37 +236,25 @@ class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
     Unless stated otherwise, confidence means the probability of the predicted label. A metric that
-    the user did not ask for has no value.
+    the user did not ask for has no value. Metrics of all classes are None if they need over a
+    million counts. The log loss of a probability that is 0 in float64 is 708.
     """
 
-    # names of the metrics that the user asked for, in the order of `METRICS`
-    names: tuple[str, ...]
-    # Log loss of the calibrated probabilities of all classes. If the probability of the right class
-    # is 0 in float64, the loss is 708.
-    nll: float
+    names: tuple[str, ...]  # the metrics that the user asked for, in the order of `METRICS`
+    nll: float  # log loss of the probabilities of all classes
     brier: float  # Brier score of the probabilities of all classes, from 0 to 2
-    # E||p - c||^2 and E||c||^2, where c_k is the frequency of class k among rows with nearly this
-    # probability of class k (`ClasswiseBins.decomposition`). None if this needs over a million
-    # counts.
-    calibration: float | None
-    sharpness: float | None
-    # share of rows in which the classifier's label still has the largest probability
-    agreement: float
-    # ECE of the probabilities of all classes; None if this needs over a million counts
-    classwise_ece: float | None
-    # How well the confidence c forecasts whether the label is right (r = 1) or wrong (r = 0): the
-    # mean of (c - r)^2, and the mean of -log c or -log(1 - c). If c or 1 - c is 0 in float64, its
-    # log loss is 708.
-    correctness_brier: float | None
-    correctness_nll: float | None
+    calibration: float | None  # E||p - c||^2 in `ClasswiseBins.decomposition`
+    sharpness: float | None  # E||c||^2 in `ClasswiseBins.decomposition`
+    agreement: float  # share of rows in which the predicted label has the largest probability
+    classwise_ece: float | None  # ECE of the probabilities of all classes
+    # Let r be 1 if the label is right, else 0. The confidence c is a forecast of r.
+    correctness_brier: float | None  # mean of (c - r)^2
+    correctness_nll: float | None  # mean of -log c in right rows, and of -log(1 - c) in wrong rows
     bins: ReliabilityBins
     rows: RowCollector | None  # None if no metric needs ranked rows
-    # rows by predicted label and bin; None if this needs over a million counts
-    by_class: GroupBins | None
-    # for metrics that are means over rows: their losses, for resampling
-    losses: Mapping[str, ValueCells]
-    # False if the file has one confidence per row; metrics in `OF_ALL_CLASSES` then have no value
-    has_all_classes: bool = True
+    by_class: GroupBins | None  # rows by predicted label and bin
+    losses: Mapping[str, ValueCells]  # for each metric that is a mean over rows, the rows' losses
+    has_all_classes: bool = True  # whether the file has the probabilities of all classes
 
     @property
     def n(self) -> int:
@@ -303,24 +288,24 @@ class Metrics:
 
     @cached_property
     def ranked(self) -> RankedRows:
-        """The rows in ascending order of confidence. Raises ValueError if they were not stored."""
+        """The rows in ascending order of confidence. Raises ValueError if no metric needs them."""
         if self.rows is None:
             raise ValueError("no metric of ranked rows was asked for")
         return self.rows.ranked()
 
     @cached_property
     def adaptive(self) -> Bins:
-        """The rows in bins with equally many rows."""
+        """The rows in bins that have the same number of rows each."""
         return adaptive_bins(self.ranked, len(self.bins.counts))
 
     @property
     def adaptive_ece(self) -> float:
-        """ECE in bins with equally many rows."""
+        """ECE in bins that have the same number of rows each."""
         return self.adaptive.ece()
 
     @property
     def debiased_ece(self) -> float:
-        """ECE minus what noise adds to it; may be negative."""
+        """ECE minus the part that noise adds; may be negative."""
         return debiased_ece(self.bins)
 
     @cached_property
@@ -345,7 +330,7 @@ class Metrics:
 
     @property
     def ranking(self) -> Auroc | None:
-        """How well confidence ranks right rows above wrong rows; None unless there are both."""
+        """The AUROC; None if all rows are right, or all rows are wrong."""
         return self.areas.auroc
 
     @property
@@ -360,7 +345,7 @@ class Metrics:
 
     @property
     def class_gap(self) -> float | None:
-        """Sum over predicted labels k of n_k/n |mean confidence - accuracy|, on their n_k rows."""
+        """Sum over k of n_k/n |mean confidence - accuracy|, on the n_k rows with prediction k."""
         return None if self.predicted is None else self.predicted.ece()
 
     def value(self, name: str) -> float | None:
@@ -379,9 +364,9 @@ class Metrics:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """A block of m rows with its labels, 0 .. K-1; every array has shape (m,).
+    """A block of m rows with their labels, 0 .. K-1; every array has shape (m,).
 
-    Several calibrations can share it, so that each array is computed only once.
+    Several calibrations share one block, so each array is computed only once.
     """
 
     predictions: Labels  # labels whose confidence is measured
@@ -389,12 +374,12 @@ class LabelledRows:
 
     @cached_property
     def at_predictions(self) -> Labels:
-        """Places of the predicted labels in a flat block of shape (K, m)."""
+        """Indexes of the predicted labels in a flattened block of shape (K, m)."""
         return self._places(self.predictions)
 
     @cached_property
     def at_labels(self) -> Labels:
-        """Places of the true labels."""
+        """Indexes of the true labels in a flattened block of shape (K, m)."""
         return self._places(self.labels)
 
     @cached_property
@@ -409,7 +394,7 @@ class LabelledRows:
 
     @cached_property
     def at_wrong(self) -> Labels:
-        """Places of the wrong predicted labels."""
+        """Indexes of the wrong predicted labels in a flattened block of shape (K, m)."""
         return self.at_predictions.take(self.wrong)
 
     def _places(self, labels: Labels) -> Labels:
@@ -417,9 +402,9 @@ class LabelledRows:
 
 
 class MetricsAccumulator:
-    """Counts the rows of one calibration, block by block, and returns the metrics.
+    """The counts of one calibration's rows, added block by block, from which metrics are computed.
 
-    Only what the metrics in `names` need is counted, because the rest would take most of the time.
+    Counts that no metric in `names` needs are left out, because they would take most of the time.
     With `keep_losses`, the losses of the rows are counted too, for resampling.
     """
 
@@ -450,7 +435,6 @@ class MetricsAccumulator:
     def add(self, forecast: Softmax, labelled: LabelledRows) -> ConfidenceBlock:
         """Count a block of rows."""
         probabilities = forecast.probabilities
-        # the confidence in the predicted label, and its bin
         logs = forecast.logs_at(labelled.at_predictions)
         rows = confidence_block(exp(logs), labelled.correct, self._edges)
         # The Brier score of a row is p.p - 2 p_y + 1.
@@ -467,7 +451,7 @@ class MetricsAccumulator:
         for name, values in of_correctness.items():
             self._correctness[name] += float(values.sum())
         rows = replace(rows, losses=of_correctness)
-        if self._losses:  # the losses of each row, for intervals of means
+        if self._losses:  # intervals of means need the losses of each row
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {
                 "mean_confidence": rows.confidence,
@@ -486,7 +470,7 @@ class MetricsAccumulator:
     def _losses_of_correctness(
         self, forecast: Softmax, labelled: LabelledRows, logs: Float64s, rows: ConfidenceBlock
     ) -> dict[str, Float64s]:
-        """Return, for each metric, the losses of c as a forecast of whether the label is right.
+        """Return the losses of the confidence as a forecast of whether the label is right.
 
         `logs` are the logarithms of the confidence.
         """
@@ -498,7 +482,7 @@ class MetricsAccumulator:
             probabilities = forecast.probabilities.take(labelled.at_wrong)
             near = np.flatnonzero(probabilities > _NEARLY_ONE)
             probabilities[near] = 0.0
-            # twice as fast as log1p, and exact enough unless p is near 1
+            # This takes half the time of log1p, and is exact enough if p is not near 1.
             surprises[wrong] = -np.log(1 - probabilities)
             # Near p = 1, 1 - p loses digits, so the probabilities of the other classes are summed.
             if len(near):

@@ -1,9 +1,9 @@
 """Rank rows by confidence, for metrics that bins of equal width cannot give.
 
-Each row is stored as one integer of four bytes. The bits of a float32 in [0, 1], read as an
-integer, keep the order of the values, and leave the highest bit free. The bits are moved up by one,
-and the lowest bit then says whether the row is right. Sorting such integers is much faster than
-sorting rows.
+Each row is stored as one integer of four bytes. If the bits of float32 numbers in [0, 1] are read
+as integers, these integers have the order of the numbers, and their highest bit is 0. So the bits
+are moved up by one, and the lowest bit says whether the row is right. Sorting such integers is much
+faster than sorting rows.
 """
 
 from collections.abc import Iterator
@@ -32,15 +32,16 @@ class RankedRows:
         return len(self.keys)
 
     def starts_of(self, values: Float64s) -> Integers:
-        """Return how many rows are below each of some ascending `values` within [0, 1]."""
+        """Return the number of rows below each of the `values`, which ascend within [0, 1]."""
         lowest = values.astype(np.float32)
         lowest = np.where(lowest < values, np.nextafter(lowest, np.float32(2)), lowest)
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
-        """Return the sum of confidence, and of right rows, from each start to the next.
+        """Return, for the rows from each start to the next start, their confidence and right rows.
 
-        `starts` are row numbers, strictly ascending from 0. Both results have the same shape.
+        `starts` are row numbers, strictly ascending from 0. The results are a sum of confidences
+        and a number of right rows for each start.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
         for start in range(0, len(self.keys), _CHUNK):  # limits the memory
@@ -53,12 +54,12 @@ class RankedRows:
         return sums, hits
 
     def first_of_its_value(self, row: int) -> int:
-        """Return the first of the rows that have the same confidence as `row`."""
+        """Return the number of the first row that has the same confidence as `row`."""
         return int(np.searchsorted(self.keys, self.keys[row] & np.uint32(0xFFFFFFFE), side="left"))
 
 
 class RowCollector:
-    """Stores rows, block by block and in any order, to rank them."""
+    """The confidences of rows, added block by block, which are ranked at the end."""
 
     def __init__(self) -> None:
         self._blocks: list[Keys] = []
@@ -68,7 +69,7 @@ class RowCollector:
         self._blocks.append(_keys(confidence, correct))
 
     def ranked(self) -> RankedRows:
-        """Return all rows so far, ranked."""
+        """Return all rows that were added so far, in ascending order of confidence."""
         keys = np.concatenate(self._blocks) if self._blocks else np.empty(0, np.uint32)
         self._blocks = [keys]
         keys.sort()
@@ -76,7 +77,7 @@ class RowCollector:
 
 
 class GroupCollector:
-    """Stores rows with their groups, block by block, in eight bytes per row."""
+    """The confidences of rows in groups, added block by block, in eight bytes per row."""
 
     def __init__(self, n_groups: int) -> None:
         self._blocks = [np.empty(0, dtype=np.uint64)]
@@ -94,7 +95,7 @@ class GroupCollector:
         self._blocks = [rows]
         ends = np.searchsorted(rows, self._starts)
         for start, stop in pairwise(ends.tolist()):
-            # the lower half of the integer is confidence and correctness
+            # The lower four bytes are the key, the upper four bytes the number of the group.
             yield RankedRows(rows[start:stop].astype(np.uint32))
 
 
@@ -105,24 +106,21 @@ def _keys(confidence: Floats, correct: Booleans) -> Keys:
 
 
 def confidence_of(keys: Keys) -> Float64s:
-    """Return the confidences of stored rows, as float64."""
+    """Return the confidences of rows from their keys, as float64."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
 def correct_of(keys: Keys) -> Booleans:
-    """Return which stored rows are right."""
+    """Return from their keys which rows are right."""
     return (keys & np.uint32(1)).astype(bool)
 
 
-# Bins with equally many rows, for the adaptive ECE (Nguyen & O'Connor 2015; Nixon et al. 2019).
-
-
 def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
-    """Divide ranked rows into `bins` bins with about equally many rows.
+    """Divide ranked rows into `bins` bins with about the same number of rows, for the adaptive ECE.
 
     Bin b begins at the (b-1)/B quantile of the confidences (NumPy's default, linear), and ends
-    before the next quantile. Rows with the same confidence are in one bin, so if they are many, a
-    bin may be empty.
+    before the next quantile (Nguyen & O'Connor 2015; Nixon et al. 2019). Rows with the same
+    confidence are in the same bin. If there are many such rows, another bin may be empty.
     """
     n = require_rows(len(rows))
     starts = np.array(
@@ -138,14 +136,12 @@ def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
     return Bins(counts, hits, confidence_sums)
 
 
-# Two areas that say how well the confidence ranks right rows above wrong rows. One is the area
-# under the risk-coverage curve. The other is the area under the ROC curve, with the confidence as a
-# prediction of whether a label is right.
-
-
 @dataclass(frozen=True)
 class Auroc:
-    """The AUROC: how often a right row is more confident than a wrong row. Ties count half."""
+    """The share of pairs in which the right row is more confident than the wrong row.
+
+    This is the area under the ROC curve. A pair with equal confidences counts half.
+    """
 
     value: float
     variance: float  # variance by DeLong, DeLong & Clarke-Pearson (1988)
@@ -154,24 +150,26 @@ class Auroc:
 
 
 class Areas(NamedTuple):
-    """The areas under both curves of ranked rows."""
+    """Two areas that say how well the confidence ranks right rows above wrong rows.
 
-    # The share of errors among the k most confident rows, averaged over all k. Lower is better;
-    # temperature scaling hardly changes it. (Geifman & El-Yaniv 2017; the area of Geifman, Uziel &
-    # El-Yaniv 2019.) Among rows with the same confidence, the mean over all orders is used. So the
-    # order of rows in the file does not matter.
+    `aurc`, the area under the risk-coverage curve, is the share of errors among the k most
+    confident rows, averaged over all k (Geifman & El-Yaniv 2017; Geifman, Uziel & El-Yaniv 2019).
+    Lower is better, and temperature scaling hardly changes it. For rows with the same confidence,
+    the mean over all their orders is used, so the order of rows in the file does not matter.
+    """
+
     aurc: float
-    auroc: Auroc | None  # None if all rows are right or all are wrong
+    auroc: Auroc | None  # None if all rows are right, or all rows are wrong
 
 
 def areas(rows: RankedRows) -> Areas:
     """Return the areas of ranked rows, in one pass over the runs of equal confidence.
 
     The AUROC is Mann & Whitney's U, divided by the number of pairs of a right and a wrong row. The
-    placement of a right row is the share of wrong rows below it. The placement of a wrong row is
-    the share of right rows above it. The mean placement of right rows is the area, and so is the
-    mean placement of wrong rows. The variance of the area comes from the variances of the
-    placements.
+    placement of a right row is the share of wrong rows below it, and the placement of a wrong row
+    is the share of right rows above it. The mean placement of right rows equals the area, and so
+    does the mean placement of wrong rows. The variance of the area is computed from the variances
+    of both placements.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
@@ -180,8 +178,7 @@ def areas(rows: RankedRows) -> Areas:
     squares_of_right = squares_of_wrong = 0.0
     for run in _runs(rows):
         area += run.risk()
-        # for every row: twice the number of rows of the other kind (right or wrong) that are ranked
-        # on the right side of it
+        # Twice the number of wrong rows below a right row, or of right rows above a wrong row.
         errors = run.errors_at_ends[:-1] + run.errors_at_ends[1:]
         below = 2.0 * wrong - errors
         above = run.ends[:-1] + run.ends[1:] - errors
@@ -203,44 +200,43 @@ def areas(rows: RankedRows) -> Areas:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of rows of equal confidence, the most confident first.
+    """Runs of rows that have equal confidence, the most confident run first.
 
-    Counts are floats, because multiplying and dividing them is several times faster.
+    Counts are floats, because multiplying and dividing floats is several times faster.
     """
 
-    # Rows before the first run, and until the end of each run, (runs + 1,). And errors among them.
-    ends: Float64s
-    errors_at_ends: Float64s
-    last: Integers  # the last row of each run, counted from the first row of the first run, (runs,)
+    ends: Float64s  # (runs + 1,), number of rows before the first run, and up to each run's end
+    errors_at_ends: Float64s  # (runs + 1,), number of wrong rows among these rows
+    last: Integers  # (runs,), the last row of each run, counted from the first run's first row
 
     @cached_property
     def sizes(self) -> Float64s:
-        """Rows in each run, (runs,)."""
+        """Number of rows in each run, shape (runs,)."""
         return np.diff(self.ends)
 
     @cached_property
     def errors(self) -> Float64s:
-        """Errors in each run, (runs,)."""
+        """Number of wrong rows in each run, shape (runs,)."""
         return np.diff(self.errors_at_ends)
 
     def risk(self) -> float:
-        """Return the sum over the ranks k of the share of errors among the k first rows."""
-        # add 1/k for all ranks k of a run
+        """Return the share of errors among the k first rows, summed over k in all runs."""
+        # Sum 1/k over the ranks k.
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
-        # add (errors before + (k - rows before) errors / size) / k for all ranks k of a run
+        # Sum (errors before + (k - rows before) errors / size) / k over the ranks k of each run.
         constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 
 
 def _runs(rows: RankedRows) -> Iterator[_Runs]:
-    """Yield the runs of ranked rows in parts, which limits memory, but no run is split."""
+    """Yield the runs of ranked rows in several parts, which limits memory. No run is split."""
     stop, errors = len(rows), 0
     while stop > 0:
         start = rows.first_of_its_value(max(0, stop - _CHUNK))
         keys = rows.keys[start:stop][::-1].copy()
-        # the lowest bit says whether a row is right, and the other bits are its confidence
+        # A run ends where keys differ in more than the lowest bit, which says if a row is right.
         last = np.append(np.flatnonzero((keys[1:] ^ keys[:-1]) > 1), len(keys) - 1)
         right = np.cumsum(keys & np.uint32(1), dtype=np.uint32).take(last)
         wrong = last + 1 - right
@@ -255,27 +251,30 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
     return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 
-# The smooth ECE of Blasiok & Nakkiran (2023), which needs no bins. smECE at bandwidth s is the
-# integral over t in [0, 1] of |r(t)|. Here r is the mean over rows of (confidence - correct)
-# K_s(confidence, t), and K_s is a Gaussian, mirrored at 0 and 1. The bandwidth is the s that equals
-# its smECE, found to 1/1024. The authors' package relplot takes the same steps. Each row is shared
-# linearly between two nodes of a grid, and the grid is convolved with the kernel. The integral is a
-# sum over max(200, 10/s) points, divided by the same sum for the density of rows. A test checks
-# that covcal and relplot agree to 1e-6. The two differ only if rows are within 1/2000 of 0 or 1. By
-# the definition, the mirror image of such a row counts too. relplot 1.0.3 leaves it out, so the row
-# counts half. With more than 65 536 rows, rows whose confidence differs by less than 1/128 000 are
-# joined. This changes the result by far less than 1/128 000.
-
-_MAX_ATOMS = 1 << 16  # with more rows than this, neighbouring rows are joined
+_MAX_ATOMS = 1 << 16  # with more rows, neighbouring rows are joined
 _FINE = 128_000  # number of cells into which [0, 1] is divided to join rows
 _HALVINGS = 10  # number of halvings that find the bandwidth
 _LEAST_BANDWIDTH = 0.001
-_EVALUATIONS = 200  # the fewest points of the integral
+_EVALUATIONS = 200  # the integral is a sum over at least this many points
 _DENSITY_OFFSET = 1e-4  # keeps a quotient finite where there are no rows
 
 
 def smooth_ece(rows: RankedRows) -> float:
-    """Return the smooth ECE of ranked rows, at the bandwidth that equals it."""
+    """Return the smooth ECE of ranked rows (Blasiok & Nakkiran 2023), which needs no bins.
+
+    The smooth ECE at bandwidth s is the integral of |r(t)| over t in [0, 1]. Here r(t) is the mean
+    over rows of (confidence - correct) K_s(confidence, t), and K_s is a Gaussian kernel, mirrored
+    at 0 and 1. The bandwidth is the s that equals the smooth ECE at s, found to 1/1024.
+
+    The authors' package relplot takes the same steps. Each row is shared linearly between two nodes
+    of a grid, and the grid is convolved with the kernel. The integral is a sum over max(200, 10/s)
+    points, divided by the same sum for the density of rows. A test checks that covcal and relplot
+    agree to 1e-6, unless rows are within 1/2000 of 0 or 1. By the definition, the mirror image of
+    such a row counts too, but relplot 1.0.3 leaves it out.
+
+    With more than 65 536 rows, rows whose confidence differs by less than 1/128 000 are joined,
+    which changes the result by far less than 1/128 000.
+    """
     require_rows(len(rows))
     mass = _mass_of(rows)
     if _is_too_small(1.0, mass):
@@ -295,13 +294,13 @@ def smooth_ece(rows: RankedRows) -> float:
 class Mass:
     """Rows, or groups of joined rows; each array has shape (m,)."""
 
-    positions: Float64s  # their confidences
-    residuals: Float64s  # sum of (confidence - correct) of each
-    rows: Float64s  # number of rows in each
+    positions: Float64s  # mean confidence of a group
+    residuals: Float64s  # sum of (confidence - correct) in a group
+    rows: Float64s  # number of rows in a group
 
 
 def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
-    """Return smECE at a given bandwidth above 0."""
+    """Return the smooth ECE at a given bandwidth, above 0."""
     nodes = max(2000, round(20 / bandwidth)) // 2 + 1
     points = np.linspace(0, 1, max(round(10 / bandwidth), _EVALUATIONS))
     # Convolve on a fine grid, then interpolate between its nodes.
@@ -322,7 +321,7 @@ def _mass_of(rows: RankedRows) -> Mass:
         confidence, correct = confidence_of(rows.keys), correct_of(rows.keys)
         return Mass(confidence, confidence - correct, np.ones(len(rows)))
     starts = rows.starts_of(np.arange(_FINE) / _FINE)
-    # the first row of each cell that is not empty
+    # Leave out cells without rows.
     starts = starts[np.diff(starts, append=len(rows)) > 0]
     counts = np.diff(starts, append=len(rows)).astype(np.float64)
     sums, hits = rows.sums_from(starts)
@@ -330,7 +329,7 @@ def _mass_of(rows: RankedRows) -> Mass:
 
 
 def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
-    """Share rows and their residuals between the two neighbouring nodes, linearly."""
+    """Return residuals and rows on the nodes of a grid. A row is shared between its two nodes."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left
@@ -345,11 +344,11 @@ def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
 
 
 def _reflected(values: Float64s, kernel: Float64s) -> Float64s:
-    """Convolve values with a kernel as wide as the grid. The values are mirrored at both ends."""
+    """Convolve values, mirrored at both ends, with a kernel as wide as the grid."""
     nodes = len(values)
     mirrored = np.concatenate([values, values[-2:0:-1]])  # one period of the mirrored values
     mirrored[[0, nodes - 1]] *= 2  # a value at an end is its own mirror image, so it counts twice
-    # With its centre at 0, the kernel does not shift the values.
+    # Move the centre of the kernel to 0, so that values are not shifted.
     centred = np.zeros(len(mirrored))
     centred[: len(kernel)] = kernel
     centred = np.roll(centred, -(nodes // 2))

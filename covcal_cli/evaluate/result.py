@@ -1,6 +1,6 @@
-"""The results of evaluations and decisions on labelled rows, and metrics.json.
+"""The results of evaluations and decisions on labelled rows, and the content of metrics.json.
 
-To add a metric of decisions, add an entry to `DECIDED`, and a property to `DecisionMetrics`.
+To add a metric of decisions, add an entry to `DECIDED` and a property to `DecisionMetrics`.
 """
 
 import math
@@ -44,18 +44,18 @@ GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 @dataclass
 class DecisionMetrics:
-    """The counts of a decision on labelled rows."""
+    """The counts of labelled rows by what a decision does with them."""
 
     decision: Decision
-    calibration: str  # the name of the calibration that the decision was made with
-    n: int = 0
-    accepted: int = 0
+    calibration: str  # the name of the calibration with which the decision was made
+    n: int = 0  # number of rows
+    accepted: int = 0  # number of rows that the decision accepts
     wrong: int = 0  # number of accepted rows that are wrong
     covered: int = 0  # number of rows whose set contains the right class
     members: int = 0  # number of classes in all sets together
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
-        """Count rows. `top` are the predicted labels, `labels` the true ones."""
+        """Count a block of rows. `top` are the predicted labels, `labels` the true labels."""
         places = np.arange(len(labels))
         accepted = self.decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
         self.n += len(labels)
@@ -68,7 +68,7 @@ class DecisionMetrics:
 
     @property
     def accepted_share(self) -> float | None:
-        """Share of the rows that is accepted."""
+        """Share of the rows that the decision accepts."""
         return self.accepted / self.n if self.decision.accepts_rows else None
 
     @property
@@ -98,7 +98,7 @@ class DecisionMetrics:
         raise CovcalError("the decision accepts no row, so accepted_error has no value")
 
     def rows(self, name: str) -> int:
-        """Return the number of rows that a metric of `DECIDED` is a share of."""
+        """Return the number of rows from which a metric of `DECIDED` is computed."""
         return self.accepted if name == "accepted_error" else self.n
 
     def interval(self, name: str, level: float) -> Interval:
@@ -106,7 +106,7 @@ class DecisionMetrics:
         return wilson(self.value(name), self.rows(name), level)
 
     def to_json(self) -> dict[str, object]:
-        """Return the counts, and shares computed from them."""
+        """Return the counts and the shares as a JSON object."""
         of_decision = {name: getattr(self.decision, name) for name in ("error", "is_promise")}
         counts = {name: getattr(self, name) for name in ("n", "accepted", "wrong")}
         names = ("accepted_share", "accepted_error", "coverage", "set_size")
@@ -115,7 +115,7 @@ class DecisionMetrics:
 
 
 def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> None:
-    """Refuse to measure a decision on rows that it was made with."""
+    """Raise a CovcalError if the decision was made on rows of this file and split."""
     made_on = {entry.sha256 for entry in decision.inputs if entry.role == data.role}
     if data.sha256 in made_on and (split == ALL or split in decision.splits):
         raise CovcalError(
@@ -126,24 +126,22 @@ def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> N
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one calibration keeps a limit, for metrics.json."""
+    """The result of a limit on one calibration, as in metrics.json."""
 
     metric: str
     limit: float
     calibration: str
     value: float
-    # whether the whole interval is beyond the limit; without an interval, the value
-    exceeded: bool
-    low: float | None = None  # ends of the interval
+    exceeded: bool  # whether the whole interval (without interval, the value) is beyond the limit
+    low: float | None = None  # lower end of the interval
     high: float | None = None
-    # if the limit applies to each group: what groups are, and which one this is
-    by: str | None = None
-    group: str | None = None
+    by: str | None = None  # a column, "class" or "predicted", if each group of rows has the limit
+    group: str | None = None  # the name of the group
     n: int | None = None  # number of rows in the group, or of rows that a decision accepts
 
     @property
     def is_open(self) -> bool:
-        """Whether the interval contains the limit, so that the rows cannot decide."""
+        """Whether the rows cannot decide, because the interval contains the limit."""
         if self.low is None or self.high is None or self.exceeded:
             return False
         if GATED[self.metric].better == "higher":
@@ -153,45 +151,46 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Change:
-    """How a metric of one calibration changed since the baseline, for metrics.json."""
+    """The change of a metric of one calibration since the baseline, as in metrics.json."""
 
     metric: str
-    limit: float  # by how much the metric may get worse
+    limit: float  # largest change for the worse that is allowed
     calibration: str
-    before: float
+    before: float  # the value in the baseline
     value: float  # the value now
-    worse_by: float  # by how much the metric got worse; negative if it got better
-    exceeded: bool  # whether `low` is above the limit; without an interval, `worse_by`
+    worse_by: float  # the change for the worse; negative if the metric got better
+    exceeded: bool  # whether `low` (without interval, `worse_by`) is above the limit
     baseline: str  # the calibration's name in the baseline
-    low: float | None = None  # ends of the interval of `worse_by`
+    low: float | None = None  # lower end of the interval of `worse_by`
     high: float | None = None
-    # whether both were measured on the same rows, so that the difference is paired
-    same_rows: bool = False
+    same_rows: bool = False  # whether the baseline was measured on the same rows
 
     @property
     def is_open(self) -> bool:
-        """Whether the interval contains the limit, so that the rows cannot decide."""
+        """Whether the rows cannot decide, because the interval contains the limit."""
         return not self.exceeded and self.high is not None and self.high > self.limit
 
 
 @dataclass(frozen=True)
 class Since:
-    """An earlier version of a calibration, measured on the current rows."""
+    """A calibration and its earlier version, measured on the same rows."""
 
     before: Metrics
     paired: PairedRows
     after: Metrics
 
     def differences(self, *, resamples: int, seed: int, level: float) -> dict[str, Difference]:
-        """Return how much every metric changed, by name."""
-        areas = tuple(
-            entry.correctness_auroc if "correctness_auroc" in entry.names else None
-            for entry in (self.before, self.after)
-        )
+        """Return the change of every metric, in a dictionary by its name."""
+        areas = auroc_of(self.before), auroc_of(self.after)
         changes = self.paired.differences(
-            "now", "before", (areas[0], areas[1]), resamples=resamples, seed=seed, level=level
+            "now", "before", areas, resamples=resamples, seed=seed, level=level
         )
         return {change.metric: change for change in changes}
+
+
+def auroc_of(metrics: Metrics) -> float | None:
+    """Return the AUROC of the confidence; None if the user did not ask for it."""
+    return metrics.correctness_auroc if "correctness_auroc" in metrics.names else None
 
 
 @dataclass(frozen=True)
@@ -199,30 +198,27 @@ class Evaluation:
     """The metrics of ``none`` and of every calibration on the same rows, by name."""
 
     split: str
-    predictions: Predictions  # whose labels the confidence is measured for
-    unlabelled: int  # number of rows of the split that have no label, and are left out
-    # number of rows of the split that some calibration was fitted to, and that are left out
-    left_out: int
-    metrics: dict[str, Metrics]  # ``none`` first, then the calibrations in the order given
+    predictions: Predictions  # measures the labels of the classifier, or of each calibration
+    unlabelled: int  # number of rows that are left out because they have no label
+    left_out: int  # number of rows that are left out because a calibration was fitted to them
+    metrics: dict[str, Metrics]  # ``none`` first, then the calibrations in the given order
     scalings: dict[str, Scaling]  # the scaling of each calibration
     inputs: tuple[Input, ...]
-    # For each calibration: rows by predicted label, in the order of the classes. Empty if there are
-    # too many.
+    # For each calibration, the metrics of each predicted class; empty with too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    by: str | None = None  # what `groups` are: a column, "class" or "predicted"
+    by: str | None = None  # rows are grouped by a column, "class" or "predicted"
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    # For each kind of group, calibration and group: its rows by bin.
+    # For each way to group rows, each calibration and each group: the rows in bins.
     counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)
     resamples: int = 0  # number of resamples; 0 for no intervals
     level: float = LEVEL  # confidence level of the intervals
     seed: int = 0  # seed of the resamples
-    # by calibration and metric
+    # For each calibration and metric, the interval.
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
-    # How each calibration differs from ``none`` and from the first one; empty without resamples.
+    # Differences of each calibration from ``none`` and from the first calibration.
     differences: tuple[Difference, ...] = ()
-    # for each calibration: its earlier version in a baseline
-    since: dict[str, Since] = field(default_factory=dict)
-    decision: DecisionMetrics | None = None  # metrics of the decision, if one was given
+    since: dict[str, Since] = field(default_factory=dict)  # changes since the baseline
+    decision: DecisionMetrics | None = None  # the counts of a decision, if the user gave one
     model: str = ""  # the classifier's name
     notes: tuple[str, ...] = ()  # notes about the rows, for the user
 
@@ -232,7 +228,7 @@ class Evaluation:
         return self.metrics[NONE].n
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return a paired difference between two calibrations; None if it was not computed."""
+        """Return the difference of a metric between two calibrations; None if not computed."""
         wanted = (calibration, against, metric)
         for change in self.differences:
             if (change.calibration, change.against, change.metric) == wanted:
@@ -242,11 +238,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class MetricsRecord(Document):
-    """The keys of a metrics.json that covcal reads again. Keys with a default were added later."""
+    """The keys of metrics.json that covcal reads again. Old files may lack keys with a default."""
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
-    metrics: Mapping[str, Mapping[str, float | None]]  # by calibration
+    metrics: Mapping[str, Mapping[str, float | None]]  # for each calibration, metrics by name
     n: Count  # number of rows that were measured
     split: str
     predictions: str
@@ -256,7 +252,7 @@ class MetricsRecord(Document):
     )
     temperatures: Mapping[str, float] = field(default_factory=dict)
     forecasters: Mapping[str, Forecasters] = field(default_factory=dict)
-    # for a blend, the temperature T_a of the aligned logits
+    # For each blend, the temperature T_a of the aligned logits.
     aligned_temperatures: Mapping[str, float] = field(default_factory=dict)
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
@@ -285,7 +281,7 @@ def _range_of(metric: str) -> Within:
 def metrics_document(
     evaluation: Evaluation, verdicts: Sequence[Verdict], changes: Sequence[Change] = ()
 ) -> dict[str, Any]:
-    """Return the content of metrics.json; its keys are in this order."""
+    """Return the content of metrics.json."""
     resamples, metrics = evaluation.resamples, evaluation.metrics
     scalings = evaluation.scalings.items()
     bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": evaluation.level}

@@ -160,7 +160,7 @@ def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> No
     done = covcal("evaluate", path, "-c", "l.json", "-o", "m.json", cwd=tmp_path)
     left_out = json.loads((tmp_path / "m.json").read_text())["left_out"]
     assert left_out > 0
-    assert f"note: {left_out} rows that a calibration was fitted to" in done.require_success().err
+    assert f"note: {left_out} rows to which a calibration was fitted" in done.require_success().err
 
 
 def test_more_rows_than_labels_are_refused(path: Path) -> None:
