@@ -2,42 +2,42 @@
 
 `covcal pick` draws rows in batches. Each batch is drawn from the rows that no earlier batch drew.
 `covcal label` stores the draw in the group ``/marked`` of a features or adapted file. The labels
-for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels. Only the module
-`picked_labels` returns them, and a test lists the modules that import it.
+for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels of drawn rows.
+Only the module `picked_labels` returns these labels, and a test lists the modules that import it.
 
 **The estimate from a batch.** Let U be the N rows that can be drawn, and U_b the rows of U that no
-batch before b drew. Batch b drew n_b rows of U_b; pi_i is the probability with which it drew row i.
-Let t_i be any number for each row, for example whether the classifier is right, or the error of a
-forecast. The sum of t over U is estimated by
+batch before b drew. Batch b drew n_b rows of U_b, and drew row i with the probability pi_i. Let t_i
+be any number for each row, such as 1 if the classifier is right, else 0. The sum of t over U is
+estimated by
 
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
 
 This estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
 1952). A weighted mean of the estimates of several batches is unbiased too, if the weights do not
-depend on labels. The weights are in proportion to n_b, so a later batch may be drawn in a way that
-depends on the labels of earlier batches.
+depend on labels. The weights are in proportion to n_b, so the draw of a later batch may depend on
+the labels of earlier batches.
 
 **The design** is the rule by which rows are drawn. It draws a fixed number of rows, with exact
-probabilities pi_i, and spreads them over all kinds of rows. Let s_i be the score of row i: an
-estimate of the probability that the classifier is right. The number of right rows is estimated by
-the difference estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman
-1976). If s is right, the variance of this estimate is smallest on average for pi_i in proportion to
+probabilities pi_i, from all kinds of rows. Let s_i be the score of row i: an estimate of the
+probability that the classifier is right. The number of right rows is estimated by the difference
+estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman 1976). If the
+scores are right, the variance of this estimate is smallest on average for pi_i in proportion to
 sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki & Fuller 1982; Särndal, Swensson &
 Wretman 1992, section 12.2). So a row is rarely drawn if it is nearly certain whether the classifier
 is right. This is active testing (Kossen et al. 2021) with a fixed number of rows.
 
-The score may be wrong. So a share `FLOOR` of the draw gives every row the same probability. Then
+The scores may be wrong. So a share `FLOOR` of the draw gives every row the same probability. Then
 every pi_i is above 0, and every weight 1 / pi_i is below N / (n FLOOR). The estimate is unbiased
-whatever the scores are.
+for any scores.
 
 Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are sorted so that
-similar rows are neighbours, and become pieces of a line; the piece of row i has length pi_i. From
-every unit of length one row is drawn, so the sample contains rows from the whole order. The
-variance of an estimate is never above the variance with replacement (Chauvet 2012; Chauvet &
-Ruiz-Gazen 2017). So intervals by the usual formula of Hansen & Hurwitz (1943) are valid. A
-systematic draw, which uses a single random number, has no valid formula.
+similar rows are neighbours. Then they become pieces of a line: the piece of row i has length pi_i.
+One row is drawn from every unit of length, so the sample contains rows from the whole order. The
+variance of an estimate is never above the variance of a draw with replacement (Chauvet 2012;
+Chauvet & Ruiz-Gazen 2017). So intervals by the usual formula of Hansen & Hurwitz (1943) are valid.
+No such formula exists for a systematic draw, which uses a single random number.
 
-All rows are processed in parts, so that memory does not limit their number.
+All rows are processed in parts, so memory does not limit their number.
 """
 
 import hashlib
@@ -69,16 +69,14 @@ from covcal_cli.maths.acceptance import OUTSIDE
 from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
-# `read_draw` puts this number in place of a label. No class has this number.
-HIDDEN_LABEL = int(np.iinfo(np.int64).max)
+HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # stands for a label that `read_draw` does not return
 MARKED = "marked"  # the group in the HDF5 file
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet
 _OWN_ATTRIBUTES = ("schema", "complete")
-# In a file with several labels, the datasets that each label has for itself.
+# If rows can have several labels, each label has datasets with these endings.
 _OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "put the labels in again with covcal label"
-# The types of number that each dataset may have. Datasets of rows have shape (m,), datasets of
-# batches (B,).
+# NumPy's kinds of type that a dataset may have. Shapes are (m,) for rows, (B,) for batches.
 _OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -86,15 +84,13 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Batch:
-    """One draw of rows, and how it was drawn."""
+    """The description of one batch of drawn rows."""
 
     drawn: int  # n_b, the number of drawn rows
-    # N_b, the number of rows that could be drawn; rows of earlier batches could not.
-    population: int
+    population: int  # N_b, the number of rows that no earlier batch drew
     seed: int
-    # the splits whose rows could be drawn, the same for all batches of a file
-    splits: tuple[str, ...]
-    score: str  # in words, the score from which the probabilities of the draw were computed
+    splits: tuple[str, ...]  # the splits whose rows could be drawn; all batches have the same
+    score: str  # description of the score from which probabilities were computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,20 +98,17 @@ class Draw:
     """Target rows that were drawn in batches, m rows in ascending order, with their labels."""
 
     rows: Rows  # (m,), row numbers in the target
-    # (m,), above 0, at most 1: the probability with which the row was drawn
-    inclusion: Float64s
+    inclusion: Float64s  # (m,), the probability with which each row was drawn, above 0
     batch: Integers  # (m,), the batch of each row as an index into `batches`
-    # (m,), 0 .. n_b - 1: the number of the row's stratum, which is the unit of length from which
-    # the row was drawn. Neighbouring strata contain similar rows. A row with probability 1 is a
-    # stratum of its own.
+    # (m,), 0 .. n_b - 1: the stratum is the unit of length from which the row was drawn.
+    # Neighbouring strata contain similar rows. A row with probability 1 has its own stratum.
     stratum: Integers
     labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` for a row without a label, or `HIDDEN_LABEL`
     batches: tuple[Batch, ...]  # the batches in the order in which they were drawn
-    # The frame: the rows that could be drawn, ascending. If there are more than `MAX_FRAME`, a
-    # random part of them. Empty if the draw was read without its labels.
+    # The frame has the rows that could be drawn, ascending, or `MAX_FRAME` of these rows.
+    # It is empty if the draw was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
-    # "marked": drawn by ``covcal pick``. "random": drawn at random from the rows whose labels are
-    # in the file (``--labels N``).
+    # `covcal pick` draws "marked" rows, and ``--labels N`` draws "random" rows.
     design: Literal["marked", "random"] = "marked"
 
     def __len__(self) -> int:
@@ -133,12 +126,12 @@ class Draw:
 
     @property
     def seed(self) -> int:
-        """Return the seed of the first batch of which this draw has rows."""
+        """Return the seed of the first batch that has rows in this draw."""
         return self.batches[int(self.batch.min())].seed
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if some drawn rows have no label, so that this draw lacks them."""
+        """Return a note if this draw lacks rows of its batches, because they have no label."""
         missing = sum(batch.drawn for batch in self.batches) - len(self)
         if not missing:
             return ()
@@ -148,19 +141,19 @@ class Draw:
         )
 
     def right(self, logits: Floats) -> Float64s:
-        """Return 1 for rows where the classifier is right and 0 for its errors, shape (m,).
+        """Return 1 for each row on which the classifier is right, else 0, shape (m,).
 
-        `logits` are the classifier's logits of these rows, shape (m, K).
+        `logits` are the classifier's logits of the drawn rows, shape (m, K).
         """
         return np.asarray(logits.argmax(axis=1) == self.labels, dtype=np.float64)
 
     @property
     def weights(self) -> Float64s:
-        """Return the number of rows of the frame that each drawn row stands for, (m,).
+        """Return how many rows of the frame each drawn row stands for, shape (m,).
 
-        Their sum is N on average. Each batch gives an estimate, which counts in proportion to the
-        batch's size. In the estimate of a later batch, a row of an earlier batch stands only for
-        itself.
+        The sum of the weights is N on average. Each batch gives an estimate, and the estimates are
+        averaged in proportion to the sizes of the batches. In the estimate of a later batch, a row
+        of an earlier batch stands only for itself.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)
@@ -168,7 +161,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return the factor of each row's variance in the variance of the estimated sum, (m,)."""
+        """Return each row's factor in the variance of an estimated sum, shape (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -179,8 +172,7 @@ class Draw:
     def without(self, out: Booleans) -> "Draw":
         """Return the draw without some rows.
 
-        The probabilities of the remaining rows are multiplied by the share of their batch that
-        remains.
+        The probability of a remaining row is multiplied by the remaining share of its batch.
         """
         left = ~out
         before = np.bincount(self.batch)
@@ -196,7 +188,7 @@ class Draw:
         )
 
     def recorded(self, target: Domain) -> LabelledRows:
-        """Return the draw as cal.json and estimate.json record it."""
+        """Return the record of this draw for cal.json and estimate.json."""
         ids = sorted(target.ids(self.rows))
         sha256 = hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest()
         sizes = np.bincount(self.batch)
@@ -314,7 +306,7 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return what is wrong with a stored draw, or None."""
+    """Return a description of the damage of a stored draw; None if it is not damaged."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "name a row that the target does not have, or a row twice"
@@ -341,20 +333,20 @@ FLOOR = 0.2  # the share of the draw in which every row has the same probability
 _ROUNDING = 1e-9  # the largest rounding error of a sum of lengths
 _SIGMAS = 6.0  # the largest error of an estimated population, in standard errors
 _BANDS = 5  # number of bands into which rows are divided by score
-_CHUNK = 1 << 16  # rows processed at a time
+_CHUNK = 1 << 16  # number of rows that are processed at a time
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
-    """Return the probabilities pi, shape (N,), as `inclusion_rule` says. Their sum is n."""
+    """Return the probabilities pi of rows with these scores, shape (N,). Their sum is n."""
     return inclusion_rule(lambda: (scores,), n)(scores)
 
 
 def inclusion_rule(
     parts: Callable[[], Iterable[Float64s]], n: int
 ) -> Callable[[Float64s], Float64s]:
-    """Return the function that maps scores to pi: above 0, at most 1, with sum n.
+    """Return the function that maps scores to probabilities pi: above 0, at most 1, with sum n.
 
-    - `parts`: returns the scores of all N rows, in [0, 1], in parts; it is called several times.
+    - `parts`: returns the scores of all N rows, in [0, 1], in parts. It is called several times.
     - `n`: number of rows to draw, from 1 to N.
     """
     total, N, largest = 0.0, 0, np.zeros(1)
@@ -368,10 +360,10 @@ def inclusion_rule(
             return np.full(len(spread), 1 / N)
         return np.asarray((1 - FLOOR) * spread / total + FLOOR * (1 / N))
 
-    # A row whose probability would be above 1 is certain to be drawn. The other rows share what is
-    # left of the draw, and may then become certain too. Each round stores how many rows are left to
-    # draw, and the sum of the sizes of the rows that are not certain. The probability of such a row
-    # is its size times the number, divided by the sum.
+    # A row whose probability would be above 1 is certain to be drawn.
+    # Then other rows have larger probabilities, and may become certain in the next round.
+    # A round has the number of rows left to draw, and the sum of the sizes of uncertain rows.
+    # The probability of an uncertain row is its size times this number, divided by this sum.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -380,7 +372,7 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    # If the largest size is not certain, no row is. This saves a pass over all rows.
+    # If the row of the largest size is not certain, no row is, and no further pass is needed.
     while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():
@@ -399,12 +391,12 @@ def inclusion_rule(
 
 
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
-    """Return whether these numbers, (n,), can be the probabilities of n drawn rows.
+    """Return whether the numbers `inclusion`, (n,), can be the probabilities of n drawn rows.
 
-    Each must be at least the smallest probability, which `FLOOR` gives. The sum of their inverses
-    estimates the population, so it must be near the population: nearer than `_SIGMAS` standard
-    errors of a draw with replacement (Hansen & Hurwitz 1943). `decide` checks draws for a decision
-    itself, because they have few or no rows of small probability.
+    No probability is below the limit that `FLOOR` gives. The sum of the inverse probabilities
+    estimates the population, so it must be within six standard errors of the population. These are
+    the errors of a draw with replacement (Hansen & Hurwitz 1943). The sum is not checked for a
+    decision, because such a draw has few rows of small probability; `decide` checks such draws.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR
@@ -424,12 +416,12 @@ def _spread(scores: Float64s) -> Float64s:
 
 
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
-    """Yield row numbers, in parts, in an order in which neighbours are similar.
+    """Yield row numbers, in parts, in an order in which neighbouring rows are similar.
 
-    Rows are divided into bands with nearly equal scores; a band is yielded in one or more parts.
-    Within a band, rows are sorted by predicted class and then by score. Every second band is
-    reversed, so that neighbours on both sides of a border are similar too. Rows with equal scores
-    on a border are divided by their number: the first rows belong to the lower band.
+    Rows are divided into bands by their scores. A band is yielded in one or more parts. Within a
+    band, rows are sorted by predicted class and then by score. Every second band is reversed, so
+    neighbouring rows of two bands are similar too. If rows on a border have equal scores, the rows
+    with smaller numbers belong to the lower band.
 
     - `scores`, (N,): the scores, or any increasing function of them.
     - `predictions`, (N,): predicted classes, as signed integers.
@@ -443,10 +435,10 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
 
 def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the band of each row, (N,). A band begins at each cut, which is the rank of a row."""
+    """Return the band of each row, (N,). `cuts` are the ranks of the first rows of bands."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
-    # for each cut: how many of the rows with the score at the cut belong to the lower band
+    # For each cut: the number of rows that have the score at the cut, but are in the lower band.
     skipped = [
         cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
     ]
@@ -466,9 +458,9 @@ def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
 def _in_band(
     places: Integers, scores: Floats, predictions: AnyArray, *, is_reversed: bool
 ) -> Iterator[Integers]:
-    """Yield the rows of a band in parts, by predicted class and then by score.
+    """Yield the rows of a band in parts, sorted by predicted class and then by score.
 
-    Both are descending if `is_reversed`. Rows that are equal in both keep their order.
+    Class and score descend if `is_reversed`. Rows with equal class and score keep their order.
     """
     size = len(places)
     highest = int(predictions.max(initial=0))
@@ -478,8 +470,7 @@ def _in_band(
         order = np.lexsort((sign * scores[places], sign * predictions[places]))
         yield places[order]
         return
-    # Whole numbers of class, score and place in the band. Sorting these is several times faster
-    # than sorting rows.
+    # One whole number for class, score and place. Sorting these is much faster than sorting rows.
     numbers = np.empty(size, dtype=np.uint64)
     for start in range(0, size, _CHUNK):
         part = places[start : start + _CHUNK]
@@ -499,22 +490,22 @@ def _in_band(
 
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
-    """Draw rows, and return their numbers, ascending, shape (n,) int64. See `drawn_along`."""
+    """Draw rows with these probabilities, and return their numbers, ascending, (n,) int64."""
     return drawn_along([(np.arange(len(probabilities)), probabilities)], rng)
 
 
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
-    """Draw rows along a line, and return their numbers in that order, shape (n,) int64.
+    """Draw rows along a line, and return their numbers in the order of the line, (n,) int64.
 
-    - `parts`: row numbers in order, and their pi, which sum to n over all parts.
+    - `parts`: row numbers in the order of the line, and their probabilities, which sum to n.
     """
-    # The place in the order and the number of each drawn row.
+    # Drawn rows: the position on the line, and the number of the row.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
-    # The rows that are not yet in a finished stratum, with the start and the end of their pieces.
+    # Rows after the last finished stratum: positions, numbers, and the ends of their pieces.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # A row that reaches into the next stratum takes part there with its remaining length.
+    # The row that reaches into the next stratum, and takes part there with its remaining length.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -522,12 +513,11 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
-        """Draw one row from the next stratum. The piece of row `last` reaches beyond its end."""
+        """Draw a row from the next stratum. The piece of row `last` reaches beyond the stratum."""
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # If several rows are in the interval, draw one of them in proportion to their lengths. This
-        # row then stands for all of them.
+        # Draw one of the rows before `last`, in proportion to the lengths of their pieces.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:
@@ -560,12 +550,12 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         start, first = start + count, 0
         while (last := _reaching(edges, len(winners))) < len(rows[0]):
             draw_one(last)
-    # By rounding, the last stratum may be a little too short.
+    # The last stratum may be a little too short, because of rounding errors.
     for _ in range(len(winners), round(float(edges[-1]))):
         draw_one(len(rows[0]) - 1)
     return np.array([number for _, number in sorted(certain + winners)], dtype=np.int64)
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:
-    """Return the row whose piece reaches beyond the end of a stratum."""
+    """Return the first row whose piece reaches beyond the end of a stratum."""
     return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

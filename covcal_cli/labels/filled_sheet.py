@@ -1,8 +1,8 @@
-"""Read a filled sheet, also after a spreadsheet or an annotation tool, and join it to a draw.
+"""Read a sheet with filled-in labels, and join it to a draw.
 
-A sheet that was changed is either still read correctly, or refused. No hash can protect the labels,
-because the user writes them. So `require_labels_beside_rows` checks whether the labels were sorted
-without their rows.
+A spreadsheet or an annotation tool may have changed the sheet. Then it is either read correctly, or
+refused. No hash can protect the labels, because the user writes them. So
+`require_labels_beside_rows` checks whether the labels were sorted without their rows.
 """
 
 import base64
@@ -45,28 +45,27 @@ from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _AGAIN = "sort whole lines only, or label the CSV of covcal pick again"
-_RELATIVE = 1e-3  # the relative error that a spreadsheet's rounding may cause
+_RELATIVE = 1e-3  # a spreadsheet's rounding may cause at most this relative error
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
     r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})(?::(\w+))?"
 )
-# pandas writes a class number like 2.0 if the column has empty cells
+# If a column has empty cells, pandas writes a class number as 2.0.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
-_WIDEST = 20  # an id of more digits cannot have lost leading zeros
-# If an order of labels has a smaller probability by chance, the labels were sorted alone.
-_LEAST_CHANCE = 1e-3
+_WIDEST = 20  # leading zeros are restored up to this number of digits
+_LEAST_CHANCE = 1e-3  # labels that are sorted with a smaller probability were sorted by somebody
 
 
 def read_sheet(path: Path) -> Sheet:
-    """Read a sheet with the labels of one person, as `read_sheets` does."""
+    """Read the sheet of one person."""
     return read_sheets(path)[0]
 
 
 def read_sheets(path: Path) -> list[Sheet]:
     """Read a sheet or exported tasks, filled in or not, and return one sheet per labeller.
 
-    Raises `CovcalError` if it is no sheet, lacks a row, contains a row twice, or contains a changed
-    or moved cell that `pick` wrote.
+    Raises `CovcalError` if the file is not a sheet, lacks a row, or contains a row twice, or if a
+    cell that `pick` wrote was changed or moved.
     """
     return [_sheet(table) for table in read_tables(path)]
 
@@ -164,7 +163,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that a cell may stand for if a program read the id as a number."""
+    """Yield ids from which a program may have made this cell, because it read a number."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -173,7 +172,7 @@ def _written_ids(cell: str) -> Iterator[str]:
 
 
 def _labels(table: LabelTable) -> list[str]:
-    """Return the labels from the column ``label``, or from ``choice`` if ``label`` is empty."""
+    """Return the labels of the column ``label``, or of ``choice`` if ``label`` is empty."""
     columns = [
         [unescaped(cell.strip()) for cell in table.columns[name]]
         for name in ("label", CHOICE)
@@ -212,7 +211,7 @@ def _split(letter: str) -> str:
 
 
 def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
-    """Refuse a sheet without exactly one line for every row of its draw, or of its share."""
+    """Raise a CovcalError unless each row of the draw, or of the share, has exactly one line."""
     own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
@@ -227,10 +226,10 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 
 
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Return one sheet with all lines of a batch, from the sheets of several labellers.
+    """Join the sheets of several labellers to a sheet with all lines of a batch, without labels.
 
-    The labels are left out. Only the batch of the first sheet counts; sheets of other batches are
-    ignored. If the sheet of a labeller is missing, its lines are missing.
+    Sheets of other batches than the first sheet's batch are ignored. If the sheet of a labeller is
+    missing, the joined sheet lacks its lines.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -260,7 +259,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
 
 
 def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: float) -> None:
-    """Refuse a number that `pick` did not write, except if a spreadsheet rounded it."""
+    """Raise a CovcalError unless a cell has the number that `pick` wrote, perhaps rounded."""
     text = cell.strip().replace(",", ".")
     digits = len(text.rstrip("% ").partition(".")[2])
     if text.endswith("%"):
@@ -299,22 +298,21 @@ def _require_possible(sheet: Sheet) -> None:
 def require_labels_beside_rows(
     sheet: Sheet, columns: Mapping[str, tuple[Sequence[str], Sequence[str]]]
 ) -> None:
-    """Refuse labels that seem to be beside the wrong rows.
+    """Raise a CovcalError if the labels seem to be beside the wrong rows.
 
-    `columns` are, for each column of labels, the labels and the names of the classes that the
-    classifier predicts for the sheet's rows. If only a column of labels was sorted, it is in
-    alphabetical order, while the lines are in the order of `pick`. If only the other columns were
-    sorted, the labels agree with the classifier better in the old order of the lines than in the
-    new one.
+    `columns` has, for each column of labels, the labels and the names of the predicted classes. If
+    somebody sorted only a column of labels, this column is in alphabetical order, while the lines
+    are in the order of `pick`. If somebody sorted only the other columns, the labels agree with the
+    classifier more often in the order of `pick` than in the order of the lines.
     """
-    if sheet.is_export:  # in an export, the label is inside the task of its row
+    if sheet.is_export:  # in an export, a label is inside the task of its row
         return
     now = before = 0
     for column, (labels, predicted) in columns.items():
         labelled = [line for line in range(len(sheet)) if labels[line]]
         if np.array_equal(sheet.places, np.arange(len(sheet))):
             cells = [labels[line] for line in labelled]
-            # with many columns, one of them is sorted by chance more often
+            # If there are many columns, it is more probable that chance has sorted one of them.
             chance = 2 / _arrangements(cells) * len(columns)
             if _is_sorted(cells) and chance < _LEAST_CHANCE:
                 raise CovcalError(
@@ -322,8 +320,8 @@ def require_labels_beside_rows(
                     "the labels again"
                 )
             continue
-        # The lines were moved. This is right if the labels agree with the classifier more often
-        # beside the moved lines than at the old positions of these lines.
+        # The lines were moved. Count where labels agree with the classifier: here, or at the old
+        # positions of the lines.
         for line in labelled:
             stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
             moved = _is_same_class(labels[line], predicted[line])
@@ -338,11 +336,11 @@ def require_labels_beside_rows(
 
 
 def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:
-    """Refuse a sheet in which a kept column, or ``predicted``, has the text of another row.
+    """Raise a CovcalError if a kept column, or ``predicted``, has the text of another row.
 
-    `cells` are the kept columns of the sheet's rows as the features file has them, and `predicted`
-    the classifier's answers. A number that a spreadsheet rounded may equal the number of another
-    row, so numbers are not compared exactly.
+    `cells` are the kept columns of the sheet's rows in the features file, and `predicted` are the
+    classifier's answers. Numbers are not compared, because a rounded number may equal the number of
+    another row.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
@@ -362,13 +360,13 @@ def _is_same_class(label: str, name: str) -> bool:
 
 
 def plain_number(label: str) -> str:
-    """Return a class number without the decimals that pandas and spreadsheets add, as in 2.0."""
+    """Return a label without the decimals of a whole number, which some programs add (2.0)."""
     whole = _WHOLE.fullmatch(label)
     return whole[1] if whole else label
 
 
 def _is_sorted(labels: Sequence[str]) -> bool:
-    """Return whether labels are in the order of a spreadsheet's sorting, up or down."""
+    """Return whether labels are sorted, ascending or descending, as a spreadsheet sorts them."""
     try:
         keys = [(float(label.replace(",", ".")), "") for label in labels]
     except ValueError:
@@ -377,19 +375,19 @@ def _is_sorted(labels: Sequence[str]) -> bool:
 
 
 def _arrangements(labels: Sequence[str]) -> float:
-    """Return the number of different orders of the labels that are possible."""
+    """Return the number of different orders that these labels can have."""
     logs = math.lgamma(len(labels) + 1)
     logs -= sum(math.lgamma(count + 1) for count in Counter(labels).values())
     return math.exp(min(logs, 700.0))
 
 
 def _sign_test(hits: int, n: int) -> float:
-    """Return the probability of at least `hits` of n events with probability 1/2 each."""
+    """Return the probability of at least `hits` heads in n tosses of a coin."""
     return float(sum(math.comb(n, k) for k in range(hits, n + 1)) / 2**n)
 
 
 def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Draw:
-    """Add the batches of sheets to a draw. Several labellers may have sheets of one batch."""
+    """Add the batches of sheets to a draw. Several sheets may belong to the same batch."""
     by_number: dict[int, list[Sheet]] = {}
     for sheet in sheets:
         by_number.setdefault(sheet.number, []).append(sheet)
@@ -399,13 +397,11 @@ def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Dr
 
 
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
-    """Add the batch of a sheet, and the rows of the sheet's lines, to a draw.
+    """Add the batch of a sheet to a draw, without labels. Return the draw and the sheet's rows.
 
-    The new rows have no labels yet.
-
-    A batch is drawn from the rows that earlier batches did not draw, so its estimates need these
-    batches. So batches must be added in the order in which they were drawn. Raises `CovcalError` if
-    the sheet is of other data, or if it was drawn without knowing the batches in the file.
+    A batch is drawn from the rows that earlier batches did not draw, so its estimates need the
+    earlier batches. So batches must be added in the order in which they were drawn. Raises
+    `CovcalError` if the sheet belongs to other data, or if it was drawn before a batch in the file.
     """
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):

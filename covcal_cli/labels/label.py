@@ -1,16 +1,16 @@
 """``covcal label``: add the labels of picked rows to the file of these rows.
 
-Either a complete new file replaces the old one, or nothing changes. The new file stores the sha256
+Either a complete new file replaces the old file, or nothing changes. The new file stores the sha256
 of the file without labels. So calibrations and adapted files of the old file also belong to the new
-one. These labels are stored separately from the labels that ``evaluate`` reads
+file. These labels are stored separately from the labels that ``evaluate`` reads
 (`covcal_cli.labels.draws`).
 
-Several people may label the rows of one batch, each in a sheet (the CSV or page of pick) of their
-own. The labels of all sheets are collected. If two people disagree about a row, the user says which
-label counts.
+Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that
+`covcal pick` wrote. The labels of all sheets are collected. If two people disagree about a row, the
+user says which label counts.
 
-If rows can have several labels, all labels have the same drawn rows, and a sheet has a column for
-each label. Everything else is done for each label by itself.
+If rows can have several labels, the same rows are drawn for all labels, and a sheet has a column
+for each label. Everything else is done separately for each label.
 """
 
 from collections import Counter
@@ -42,46 +42,45 @@ from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_t
 from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 
 RESOLVE = ("first", "last", "drop", "majority")
-_SHOWN = 5  # the most rows that a message names
+_SHOWN = 5  # a message names at most this many rows
 
-Votes = Mapping[int, Mapping[int, int]]  # for each row: the class that each labeller chose
+Votes = Mapping[int, Mapping[int, int]]  # for each row and each sheet, the class of the label
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often labellers agree on the rows that several of them labelled."""
+    """The agreement of labellers on the rows with labels by two or more people."""
 
     rows: int
-    agreed: int  # number of rows with the same label by all their labellers
+    agreed: int  # number of rows to which all their labellers gave the same label
     labellers: int
     kappa: float
 
     @property
     def kappa_name(self) -> str:
-        """Whose kappa it is: Cohen's for two labellers, Fleiss' for more."""
+        """The name of the statistic: Cohen's kappa for two labellers, Fleiss' kappa for more."""
         return "Cohen's kappa" if self.labellers == 2 else "Fleiss' kappa"
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """The result of ``covcal label``: how many labels were added, and how many are missing.
+    """The result of ``covcal label``: the numbers of added labels and of missing labels.
 
     If rows can have several labels, the numbers are sums over the labels.
     """
 
-    new: int  # labels of rows that had no label
-    replaced: int  # labels that changed the class of a row
-    labelled: int  # rows that have a label now
-    empty: int  # drawn rows without a label
-    cells: int  # rows of these sheets
-    empty_cells: int  # rows of these sheets without a label
-    batches: int  # number of batches that drew the rows
+    new: int  # number of rows that had no label before, and have one now
+    replaced: int  # number of rows whose label changed
+    labelled: int  # number of drawn rows with a label
+    empty: int  # number of drawn rows without a label
+    cells: int  # number of rows in the sheets
+    empty_cells: int  # number of rows in the sheets without a label
+    batches: int  # number of batches in which rows were drawn
     for_decision: bool  # whether the last batch was drawn to prove the promise of a decision
     has_source: bool  # whether the file has source rows, which calibrate needs
-    # agreement of several labellers; None if no row has two labels
-    agreement: Agreement | None = None
-    differing: tuple[str, ...] = ()  # the rows in which labellers disagree, and their labels
-    of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # if there are several labels
+    agreement: Agreement | None = None  # None if no row has labels by two people
+    differing: tuple[str, ...] = ()  # sentences about the rows on which labellers disagree
+    of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # results of several labels
 
 
 def label(
@@ -98,28 +97,28 @@ def label(
     Parameters
     ----------
     path : str or Path
-        The file that the rows were picked from, or a file of the same rows that adapt made.
+        The file from which the rows were picked, or the file that `adapt` made from this file.
     sheets : sequence of str or Path
         The CSV files of `pick`, filled in, or exports of annotation tools. Batches must be added in
-        the order in which they were drawn. Sheets of one batch may contain different rows, or the
-        same rows.
+        the order in which they were drawn. Sheets of the same batch may contain different rows, or
+        the same rows.
     output : str or Path, optional
         The file to write; by default `path` is replaced.
     partial : bool
         Accept rows without a label. Until their labels follow, the labelled rows are assumed to be
         a random part of their batch.
     resolve : str, optional
-        The label to use if two sheets disagree, or the file and a sheet. ``first`` and ``last`` use
-        the order of the arguments; the file counts as the first. ``majority`` takes the most
-        frequent label. ``drop`` uses no label. Without this argument a disagreement is an error.
+        The label to use if two sheets disagree, or a sheet and the file. ``first`` and ``last`` use
+        the order of the arguments, with the file as the first. ``majority`` uses the most frequent
+        label. ``drop`` leaves the row without a label. By default, a disagreement is an error.
     force : bool
-        Replace labels in the file by those of the sheets, and replace an existing output.
+        Replace labels in the file by labels of the sheets, and replace an existing output.
 
     Raises
     ------
     CovcalError
         If a sheet belongs to another file or draw, was changed, or lacks labels; if a label is not
-        a class; or if labellers disagree. The file is then unchanged.
+        a class; or if labellers disagree. Then the file is unchanged.
     """
     path, output = Path(path), Path(path if output is None else output)
     if resolve is not None:
@@ -165,7 +164,7 @@ def label(
 
 
 def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
-    """Return a sheet for each of several labels, by name; without labels, the sheet itself."""
+    """Return the sheet of each label in `names`, by name; without names, the sheet itself."""
     for name in sorted({*sheet.several} ^ {*names}):
         if name in names:
             fault = f"has no column {LABEL_PREFIX}{name}: put it back, empty if you have no labels"
@@ -185,7 +184,7 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
 def _require_beside_rows(
     files: Mapping[str, FeatureFile], sheet: Sheet, by_label: Mapping[str, Sheet], rows: Rows
 ) -> None:
-    """Refuse a sheet in which cells or labels seem to be beside the wrong rows."""
+    """Raise a CovcalError if cells or labels of a sheet seem to be beside the wrong rows."""
     predicted = {name: predicted_names(file, rows) for name, file in files.items()}
     cells = kept_cells(next(iter(files.values())).require_target(), rows)
     require_cells_beside_rows(sheet, cells, predicted_texts(predicted))
@@ -205,7 +204,7 @@ def _joined(
     *,
     force: bool,
 ) -> tuple[Draw, Labelling]:
-    """Return a draw with the labels of a file and of sheets, whose lines belong to `rows`."""
+    """Return a draw with the labels of a file and of sheets. `rows` are the rows of each sheet."""
     before = draw_with_labels(file)
     old = dict(zip(before.rows.tolist(), before.labels.tolist(), strict=True))
     votes: dict[int, dict[int, int]] = {}
@@ -241,33 +240,36 @@ def _joined(
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Return the sums over several labels; for a single classifier, return its own numbers."""
+    """Return the sums over the labels in `names`; without names, the only result."""
     first = next(iter(of_label.values()))
     if not names:
         return first
     counts = ("new", "replaced", "labelled", "empty", "empty_cells", "cells")
-    sums = {name: sum(getattr(one, name) for one in of_label.values()) for name in counts}
-    differing = tuple(f"{name}: {row}" for name, one in of_label.items() for row in one.differing)
+    sums = {name: sum(getattr(result, name) for result in of_label.values()) for name in counts}
+    differing = tuple(
+        f"{name}: {sentence}" for name, result in of_label.items() for sentence in result.differing
+    )
     return replace(first, **sums, agreement=None, differing=differing, of_label=of_label)
 
 
 def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
-    """Return the message that some rows of the sheets have no label."""
+    """Return the message for sheets in which some labels are empty."""
     paths = " and ".join(dict.fromkeys(str(sheet.path) for sheet in sheets))
-    empty = {name: one.empty_cells for name, one in labelling.of_label.items() if one.empty_cells}
+    empty = {name: part.empty_cells for name, part in labelling.of_label.items()}
+    empty = {name: count for name, count in empty.items() if count}
     counts = ", ".join(f"{name} {count}" for name, count in [*empty.items()][:_SHOWN])
     more = ", ..." if len(empty) > _SHOWN else ""
     write = f" ({counts}{more})" if empty else ""
     absent = ", with 0 where the row does not have the label" if empty else ""
     return (
         f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}, and "
-        f"estimates are exact only for whole batches: fill them in{absent}. To use the labels so "
-        "far as a random part of their batch, pass --partial"
+        f"estimates are exact only for whole batches: fill them in{absent}. To use the filled-in "
+        "labels as a random part of their batch, pass --partial"
     )
 
 
 def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
-    """Return the class of every line of a sheet; `UNKNOWN_LABEL` where the label is empty."""
+    """Return the class of every line of a sheet; `UNKNOWN_LABEL` if the label is empty."""
     classes = named_classes(file.classes)
     return [
         _class_of(classes, text, sheet.ids[line], sheet.path) if text else UNKNOWN_LABEL
@@ -276,9 +278,9 @@ def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class of a label. If there is no such class, the error names the nearest one.
+    """Return the class of a label. If there is no such class, the error names a similar class.
 
-    Upper and lower case count only if classes differ in nothing else.
+    Case is ignored, unless two classes differ only in case.
     """
     same = [name for name in classes.names if name.casefold() == text.casefold()]
     for name in (text, plain_number(text), *(same if len(same) == 1 else ())):
@@ -293,12 +295,12 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
 
 
 def _labellers(sheets: Sequence[Sheet]) -> list[int]:
-    """Return who filled in each sheet: the labeller that it was made for, or its position."""
+    """Return the number of the labeller of each sheet."""
     taken: set[tuple[int, int]] = set()  # pairs of batch and labeller
     labellers = []
     for sheet in sheets:
         labeller = 0 if sheet.share is None else sheet.share.labeller
-        while (sheet.number, labeller) in taken:  # copies of one sheet may come from two people
+        while (sheet.number, labeller) in taken:  # two people may have filled in copies of a sheet
             labeller += 1
         taken.add((sheet.number, labeller))
         labellers.append(labeller)
@@ -306,14 +308,12 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 
 
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
-    """Return how often labellers agree; None if no row has two labels.
+    """Return the agreement of labellers; None if no row has two labels.
 
-    `labellers` says who filled in each sheet.
-
-    Kappa is (a - c) / (1 - c). Here a is the share of pairs of labels that agree, and c is the
-    share that would agree by chance. For two people, c is computed from each person's class
-    frequencies (Cohen 1960). For more people, it is computed from the class frequencies of all of
-    them together (Fleiss 1971).
+    `labellers` are the labellers of the sheets. Kappa is (a - c) / (1 - c). Here a is the share of
+    pairs of labels that agree, and c is the share that would agree by chance. For two labellers, c
+    is computed from each labeller's class frequencies (Cohen 1960). For more labellers, c is
+    computed from the class frequencies of all labels together (Fleiss 1971).
     """
     several = [of_row for of_row in votes.values() if len(of_row) > 1]
     if not several:
@@ -341,9 +341,9 @@ def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
 
 
 def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
-    """Return Fleiss' kappa of `counts`: for each row with two labels or more, labels by class.
+    """Return Fleiss' kappa. `counts` has, for each row, the number of its labels by class.
 
-    Rows may have different numbers of labels; every row counts the same.
+    Rows may have different numbers of labels, but at least two. Every row counts the same.
     """
     sizes = [count.total() for count in counts]
     pairs = [
@@ -368,10 +368,10 @@ def _resolved(
     *,
     force: bool,
 ) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Return the class of every labelled row, and the rows that have different labels.
+    """Return the class of every labelled row, and sentences on rows with different labels.
 
-    `sources` are the file and the sheets. A label in the file counts as a label of the first
-    labeller. With `force`, sheets replace it.
+    `sources` are the file and the sheets. A label in the file counts as the first label of its row.
+    With `force`, the labels of sheets replace it.
     """
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}
@@ -413,7 +413,7 @@ def _said(by_source: Sequence[tuple[Path, int]], classes: Sequence[str]) -> str:
 
 
 def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with_file: bool) -> str:
-    """Return the message that names the rows on which labellers disagree."""
+    """Return the message for rows on which labellers disagree."""
     beside = (
         ""
         if agreement is None
@@ -428,6 +428,6 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
 
 
 def some_of(differing: Sequence[str]) -> str:
-    """Return the first few rows on which labellers disagree."""
+    """Return the sentences about the first rows on which labellers disagree, joined."""
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
     return f"{'; '.join(differing[:_SHOWN])}{more}"

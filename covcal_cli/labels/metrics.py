@@ -2,45 +2,46 @@
 
 The accuracy is a difference estimator (Cassel, Särndal & Wretman 1976; prediction-powered
 inference, Angelopoulos et al. 2023). A forecast p gives every row a probability that the classifier
-is right. The estimate is the mean of p over all N rows of the frame (the rows that could be drawn),
-plus the mean error of p in the drawn rows. The drawn row i has weight w_i, the number of rows that
-it stands for:
+is right. The frame is the N rows that could be drawn. The estimate A is the mean of p over the
+frame, plus the weighted mean error of p in the drawn rows. The weight w_i is the number of rows for
+which the drawn row i stands:
 
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
 Here s is the score of `labels.score`: the confidence of the classifier after temperature scaling on
 the source. If the file has an aligned forecaster, s is the mean of both confidences. The offset a
-and the slope b are fitted to the same labels with the same weights. a is shrunk towards 0 and b
-towards 1, so that a useless score does no harm. The estimated accuracy without labels is not used:
-it is a single number, and the offset a would undo it.
+and the slope b are fitted to the same labels with the same weights. The offset is shrunk towards 0
+and the slope towards 1, so a useless score does no harm. The estimated accuracy without labels is
+not used, because it is a single number, and the offset a would undo it.
 
-The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. This many labels
-without a forecast would give the same variance V. Here p is the mean of the fitted forecast, and V
-is the variance of the estimate, assuming that the forecast is right. With one to three errors, or
-one to three right rows, normal quantiles are too narrow. Then the end of the interval on that side
-comes from the Poisson distribution (Brown, Cai & DasGupta 2001, section 4.1.1). Without any error,
-the interval ends at 1.
+The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. A random draw of n*
+labels would give the same variance V without a forecast. Here p is the mean of the fitted forecast,
+and V is the variance of the estimate, assuming that the forecast is right. With one to three
+errors, or one to three right rows, normal quantiles give a range that is too narrow. Then the end
+of the interval on that side comes from the Poisson distribution (Brown, Cai & DasGupta 2001,
+section 4.1.1). Without any error, the interval ends at 1.
 
-The prior standard deviations of b (0.5) and of a (2) were chosen on the half *choose* of
-``examples/research/benchmark`` (78 shifts).
+The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on the half
+*choose* of ``examples/research/benchmark`` (78 shifts).
 
 Precision, recall and other metrics are estimated in the same way. Every row of the frame has a
 probability p of the class. This probability is computed with the temperature and the offset that
-`posterior` fits to the labels. A drawn row stands for w_i rows; y_i is 1 if its label is the class,
-else 0. Each cell of the confusion matrix is then a difference estimate (Cassel, Särndal & Wretman
-1976): the sum of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is
-a function of such sums. Let g_i be its derivative by y_i. Then its variance is (delta method;
-Särndal, Swensson & Wretman 1992, section 5.5)
+`posterior` fits to the labels. Let y_i be 1 if the label of the drawn row i is the class, else 0.
+Each cell of the confusion matrix is then a difference estimate: the sum of p over the frame, plus
+the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of such sums. Let g_i be the
+derivative of the metric by y_i. Then the variance of the metric is (delta method; Särndal, Swensson
+& Wretman 1992, section 5.5)
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
 where v_i is the factor of the design (`Draw.variances`). The interval is Wilson's (1927), with the
-number of rows for which a share would have this variance. A metric is estimated only if at least
-`LEAST_LABELS` labelled rows are of each kind that it `needs`, such as positives.
+number of rows for which a share would have this variance. A metric is estimated only if there are
+at least `LEAST_LABELS` labelled rows of each kind that the metric `needs`, such as positives.
 
 On 51 shifts of the half *choose* (50 to 500 labels, 3 draws each), these intervals contained the
-metric of all rows in 91 to 97 % of the cases. With (y_i - p_i)^2 instead of p_i (1 - p_i) it was 76
-to 98 %, because a few rows without an error prove little (measured before the limit `_MOST_GAIN`).
+metric of all rows in 91 to 97 % of the cases. With (y_i - p_i)^2 instead of p_i (1 - p_i) in V, the
+intervals contained the metric in 76 to 98 % of the cases, because a few rows without an error prove
+little. (This was measured before the limit `_MOST_GAIN` was added.)
 """
 
 import math
@@ -77,12 +78,11 @@ LEVEL = 0.95
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # forecasts are at least this far from 0 and 1
-_HALVINGS = 60  # halvings after which an interval of length 3 is as short as rounding errors
-# with these numbers of events, the end of the interval comes from the Poisson distribution
-_FEW = (1, 2, 3)
+_HALVINGS = 60  # after this many halvings, a range of length 3 is as short as rounding errors
+_FEW = (1, 2, 3)  # for these numbers of events, the interval's end is a Poisson quantile
 LEAST_LABELS = 5
-# The probabilities in the sums may be wrong. So a share counts at most four times its number of
-# labelled rows as its effective number of rows.
+# The effective number of rows of a metric is at most this many times its number of labels.
+# Without this limit, wrong probabilities could make an interval too narrow.
 _MOST_GAIN = 4
 _KIND = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
 
@@ -93,7 +93,7 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
     - `file`: the open file that holds the rows.
     - `draw`: at least one labelled row, and the frame.
     - `level`: confidence level of the interval.
-    - `seed`: chooses the source rows for temperature scaling, if there are many.
+    - `seed`: if there are many source rows, draws a part of them for temperature scaling.
     """
     of_frame, of_drawn = (
         score(file, rows, None, seed=seed, progress=silent).right
@@ -106,11 +106,11 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
 def difference_estimate(
     draw: Draw, right: Float64s, of_frame: Float64s, of_drawn: Float64s, *, level: float = LEVEL
 ) -> Estimate:
-    """Estimate the accuracy on a frame of rows, from the labels of the rows drawn from it.
+    """Estimate the accuracy on a frame of rows, from the labels of rows drawn from this frame.
 
     - `draw`: at least one row.
     - `right`, (n,): 1 for each drawn row where the classifier is right, else 0.
-    - `of_frame`, (m,): the scores of rows that represent the frame. A score is an estimate of the
+    - `of_frame`, (m,): the scores of a sample of the frame. A score is an estimate of the
       probability that the classifier is right.
     - `of_drawn`, (n,): the scores of the drawn rows.
     - `level`: confidence level of the interval.
@@ -135,7 +135,7 @@ def accuracy_and_size(
 ) -> tuple[float, float]:
     """Return the accuracy A and the effective sample size n*, infinite if every row is labelled.
 
-    - `weights`, `variances`, (n,): of the drawn rows, as `Draw` has them.
+    - `weights`, `variances`, (n,): these properties of `Draw` for the drawn rows.
     - `population`: N, the number of rows of the frame.
     - `right`, `of_frame`, `of_drawn`: as in `difference_estimate`.
     """
@@ -150,10 +150,10 @@ def accuracy_and_size(
 
 
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share. With few events, one end is a Poisson interval's.
+    """Return Wilson's interval of the accuracy, corrected if few rows are right, or few wrong.
 
-    Events are the rows of `right` where the classifier is right (for the lower end) or wrong (for
-    the upper end).
+    Then an end of the interval comes from the Poisson distribution: the lower end if few rows are
+    right, the upper end if few rows are wrong.
     """
     low, high = wilson(accuracy, size, level)
     hits = int(right.sum())
@@ -170,7 +170,7 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 def _poisson_end(events: int, level: float) -> float:
     """Return the mean of the Poisson distribution with P(`events` or more) = 1 - level.
 
-    The whole error probability is spent on this end, because the other end is far away.
+    The error probability is not divided between both ends, because the other end is far away.
     """
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
@@ -181,7 +181,7 @@ def _poisson_end(events: int, level: float) -> float:
 
 
 def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float64s:
-    """Fit offset and slope of the log odds of being right, given the scores."""
+    """Fit a line to the log odds that the classifier is right, given the log odds `scores`."""
     inputs = np.stack([np.ones_like(scores), scores])
     centre, precision = np.array([0.0, 1.0]), np.array([_OFFSET_SPREAD**-2, _SLOPE_SPREAD**-2])
 
@@ -199,15 +199,14 @@ def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float
 
 @dataclass(frozen=True)
 class LabelSpread:
-    """A metric estimated from labels, with what its variance needs."""
+    """A metric that is estimated from labels, with the moments from which its variance follows."""
 
     value: float
-    labels: int  # number of labelled rows that it is estimated from
-    design: Float64s  # v n / (n - 1), (n,), where v is the factor of the design
-    # The means of g y and g^2 y under p, (n,). A mean over classes needs both, because a row has
-    # one class.
-    first: Float64s
-    second: Float64s
+    labels: int  # number of labelled rows from which the metric is estimated
+    design: Float64s  # (n,), v n / (n - 1), where v is the factor of the design
+    # Means of g y and g^2 y under p, where a row is in one class only.
+    first: Float64s  # (n,)
+    second: Float64s  # (n,)
 
     @property
     def interval(self) -> Interval:
@@ -222,7 +221,7 @@ class LabelSpread:
         return Interval(value, *wilson(value, size, LEVEL))
 
     def mean(self, others: Sequence[Self]) -> "LabelSpread":
-        """Return the mean of this metric and of the same metric of other classes."""
+        """Return the mean over classes, given the same metric for all other classes."""
         parts = (self, *others)
         count = len(parts)
         return LabelSpread(
@@ -245,15 +244,15 @@ def metrics_by_labels(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on the rows that could be drawn: for all of them, then by group.
+    """Estimate metrics on all rows that could be drawn, and then on each group of these rows.
 
     - `draw`: the labelled rows.
-    - `frame`, `drawn`, (m, K): the classifier's logits of rows that represent all of them, and of
-      the drawn rows.
-    - `scaling`: the calibration fitted to the labels.
-    - `accuracy`: the accuracy by the labels.
-    - `wanted`: metrics and classes, as `expected_metrics` takes them.
-    - `groups`: the groups of the frame's rows, then the groups of the drawn rows.
+    - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
+    - `drawn`, (n, K): the classifier's logits of the labelled rows.
+    - `scaling`: the calibration that was fitted to the labels.
+    - `accuracy`: the accuracy estimated from the labels.
+    - `wanted`: metrics and classes, as in `expected_metrics`.
+    - `groups`: the groups of the rows in `frame`, then the groups of the labelled rows.
     - `costs`, (K, K): the cost of a row by its true class and its predicted class.
     """
     if not wanted and costs is None:
@@ -266,7 +265,7 @@ def metrics_by_labels(
     design = draw.variances * n / max(n - 1, 1)
 
     def spreads_of(inside: Booleans) -> Spreads:
-        """Return the metrics of some rows."""
+        """Return a function that estimates the metrics of a class on the rows `inside`."""
 
         def spreads(label: int, names: Collection[str]) -> SpreadsByName:
             is_predicted, ranks = predictions[inside] == label, ranks_of(odds[label, inside])
@@ -297,7 +296,7 @@ def metrics_by_labels(
         for name in names:
             metric = CLASS_METRICS[name]
             labels = min(counts[need] for need in metric.needs)
-            # If the labels contradict p, an estimated sum can be near 0 or below it.
+            # If the labels contradict p, an estimated sum can be near 0 or negative.
             least = min(getattr(rows, need) for need in metric.needs)
             by_class[name] = labels, None
             if labels >= LEAST_LABELS and least >= 1:
@@ -309,7 +308,7 @@ def metrics_by_labels(
         return by_class
 
     def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
-        """Return the mean cost of some rows, which is computed as a share of the largest cost."""
+        """Return the mean cost of the rows `inside`, computed as a share of the largest cost."""
         largest = positive(costs.max())
         of_row = costs[:, predictions] / largest
         expected = np.einsum("kn,kn->n", chances, of_row)

@@ -1,8 +1,8 @@
 """The page on which a person labels the picked rows: one self-contained HTML file.
 
 Texts and pictures are embedded as JSON. The script of the page shows texts as text, never as HTML.
-A content security policy forbids all other scripts, and all requests. The user saves the CSV of
-pick with the column ``label`` filled in.
+A content security policy forbids all other scripts, and all requests. From the page, the user saves
+the CSV of `covcal pick` with the column ``label`` filled in.
 """
 
 import base64
@@ -31,12 +31,11 @@ if TYPE_CHECKING:  # This module needs Pillow, which a sheet without images does
     from covcal_cli.data.domain import RowShape
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help a person to label
-_LONG = 60  # a column with more characters or with several lines is shown as text, not in the table
-_FILE = Path("page")  # needed to write a document, but a page contains no paths
+_LONG = 60  # a column of longer texts, or of several lines, is shown as text, not in the table
+_FILE = Path("page")  # a document needs a path, but a page contains no paths
 LONGEST_SIDE = 256  # longest side of a thumbnail in pixels
-_MOST_BYTES = 24_000  # in bytes; 60 thumbnails in base 64 then take less than 2 MB
-# qualities of JPEG, tried from the first on until the thumbnail is small enough
-_QUALITIES = (85, 70, 50, 30, 15)
+_MOST_BYTES = 24_000  # largest thumbnail; 60 thumbnails in base 64 then take less than 2 MB
+_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried in this order until one is small enough
 _WHITE = (255, 255, 255)
 _BATCH = 64
 _THREADS = 4
@@ -45,9 +44,9 @@ _THREADS = 4
 def write_page(
     path: Path, sheet: Sheet, classes: Sequence[str], images: str | Path | None, *, force: bool
 ) -> Mapping[str, str]:
-    """Write the page of a sheet. Return why images could not be read, by the id of the row.
+    """Write the page of a sheet. Return, for each row with an unreadable image, the reason.
 
-    `images` are the target's images; without them, the page shows the columns of each row. Raises
+    `images` are the target's images. Without images, the page shows the columns of each row. Raises
     `CovcalError` if the images belong to other rows, or the page cannot be written.
     """
     pictures = pictures_of(images, sheet.ids)
@@ -79,14 +78,14 @@ def page(
     texts: Collection[str] = (),
     numbers: Collection[str] = (),
 ) -> str:
-    """Return the whole page. The same arguments give the same bytes.
+    """Return the whole page as HTML. Equal arguments give equal bytes.
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
-    - `classes`: the allowed labels, each once.
-    - `pictures`: for each row its image as a data URI; empty if the image could not be read, None
-      if the row has no image and the page shows its cells.
+    - `classes`: the allowed labels, without repetition.
+    - `pictures`: the image of each row as a data URI. It is empty if the image could not be read,
+      and None if the row has no image, so that the page shows the row's cells.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
-    - `texts`, `numbers`: the columns to show as texts of several lines, and in a table.
+    - `texts`, `numbers`: columns that the page shows as texts of several lines, and in a table.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))
     names = [unescaped(column) for column in columns]
@@ -104,7 +103,7 @@ def page(
         "answers": {column: list(cells) for column, cells in answers.items()},
         "classes": classes,
     }
-    # The browser stores the labels under this name, which differs between tables.
+    # The browser stores the labels under this digest, so labels of other tables stay separate.
     digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
     data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)
@@ -117,7 +116,7 @@ def page(
     )
     title = escape(printable(f"Label {len(rows)} rows: {name}"))
     before = before.replace("__POLICY__", policy).replace("__TITLE__", title)
-    # In a script element, only "<" can end the script. So it is escaped in the JSON.
+    # Only "<" can end a script element, so "<" is escaped in the JSON.
     rest = rest.replace("__SCRIPT__", script, 1).replace(
         "__DATA__", data.replace("<", r"\u003c"), 1
     )
@@ -133,9 +132,8 @@ def _source(text: str) -> str:
 class Pictures:
     """The pictures of n rows, small enough to embed in a page."""
 
-    # One data URI per row: empty if its image could not be read, None without images.
-    uris: Sequence[str | None]
-    unreadable: Mapping[str, str]  # the reason why an image could not be read, by the id of its row
+    uris: Sequence[str | None]  # data URI of each row; empty if unreadable, None without images
+    unreadable: Mapping[str, str]  # by id of the row, the reason why its image could not be read
 
 
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
@@ -169,7 +167,7 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
 
 
 class _Thumbnails:
-    """An `ImagePipeline` that turns an image into a data URI instead of numbers."""
+    """An `ImagePipeline` that turns an image into a data URI, not into numbers."""
 
     row_shape: "RowShape" = (1,)
     dtype = "object"
@@ -179,7 +177,7 @@ class _Thumbnails:
         return f"RGB of at most {LONGEST_SIDE} pixels a side"
 
     def to_json(self) -> str:
-        """Return no settings."""
+        """Return an empty object, because the pipeline has no settings."""
         return "{}"
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
@@ -188,13 +186,13 @@ class _Thumbnails:
 
 
 def data_uri(image: "Image.Image") -> str:
-    """Return any image as a small data URI, turned upright and on a white background."""
+    """Return an image as a small data URI, turned upright and on a white background."""
     from PIL import Image, ImageOps
 
     from covcal_cli.data.preprocessing.pixels import eight_bit
 
     kind = image.format
-    # JPEG can read a large image at a smaller scale, which is faster
+    # Pillow reads a large JPEG faster at a smaller scale.
     image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))
     image = eight_bit(ImageOps.exif_transpose(image), kind)
     if image.has_transparency_data:
@@ -203,7 +201,7 @@ def data_uri(image: "Image.Image") -> str:
         image = Image.alpha_composite(behind, image)
     image = image.convert("L" if image.mode in ("L", "1") else "RGB")
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    # PNG loses nothing, and is small for simple images.
+    # Use PNG if it is small enough, because PNG loses nothing.
     name, content = "png", _encoded(image, "png", optimize=True)
     for quality in _QUALITIES:
         if len(content) <= _MOST_BYTES:

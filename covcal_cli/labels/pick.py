@@ -1,14 +1,15 @@
 """``covcal pick``: draw target rows for a person to label, with known probabilities.
 
 No target label is read, and the features file is not changed. The sheet (a CSV or the tasks of an
-annotation tool) holds everything that `label` needs. Rows of earlier batches are not drawn again.
-Their labels are in the file, or the user gives their sheets. The module `labels.draws` says how
-rows are drawn.
+annotation tool) holds everything that `covcal label` needs. Rows of earlier batches are not drawn
+again. The labels of earlier batches are in the file, or the user gives their sheets. The module
+`labels.draws` explains how rows are drawn.
 
 Only a score and a predicted class are in memory for every row. Everything else is computed in
 parts.
 
-If rows can have several labels, rows are drawn once for all labels. `labels.score` says how.
+If rows can have several labels, the same rows are drawn for all labels. The module `labels.score`
+explains the scores of such rows.
 """
 
 import math
@@ -74,10 +75,9 @@ from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 _UNSEEN = ("train", "validation")  # `evaluate` measures on the other split, test
-# mean absolute value of a number from the standard normal distribution
-_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))
-_EXACT_ROWS = 1 << 20  # with more rows than this, scores are stored in 32 bits
-_CHUNK = 1 << 18  # rows that are processed at a time
+_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean absolute value of a standard normal number
+_EXACT_ROWS = 1 << 20  # with more rows, scores are stored in 32 bits
+_CHUNK = 1 << 18  # number of rows that are processed at a time
 
 
 @checked_settings
@@ -86,10 +86,11 @@ class PickSettings:
     """The settings of ``covcal pick``."""
 
     rows: int = 50  # number of rows to draw
-    labellers: int = 1  # people who label rows, each in a sheet of their own
-    overlap: int = 0  # rows that all labellers get
+    labellers: int = 1  # number of people who label rows; each person gets a sheet
+    overlap: int = 0  # number of rows that all labellers get
     seed: int = 0
-    # Splits to draw from. Default: the splits of earlier batches; for a first batch, `_UNSEEN`.
+    # Splits to draw from. By default, a first batch is drawn from training and validation rows.
+    # A later batch is drawn from the splits of the first batch.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -111,29 +112,26 @@ DEFAULTS = PickSettings()
 
 @dataclass(frozen=True)
 class PickReport:
-    """The drawn rows, and how precisely their labels will tell the accuracy.
+    """The drawn rows, and the expected interval of the accuracy from their labels.
 
-    If rows can have several labels, each half width is the root mean square over the labels.
+    A half width is half the width of the 95 % interval. If rows can have several labels, it is the
+    root mean square over the labels.
     """
 
     sheet: Sheet  # all drawn rows
-    # the sheets of the labellers; if there is only one labeller, `sheet` itself
-    sheets: tuple[Sheet, ...]
+    sheets: tuple[Sheet, ...]  # the sheet of each labeller; only `sheet` if there is one labeller
     pages: tuple[Path, ...]  # the written pages, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names
     before: int  # number of rows drawn by earlier batches
-    # Half the width of the 95 % interval of the accuracy, if the scores are about right: with the
-    # labels of this batch, and with the labels of all batches.
-    half_width: float
-    half_width_of_all: float
-    # Half the width with the labels of all batches in the worst case: the scores are useless, and
-    # half of the rows are right.
+    half_width: float  # with the labels of this batch, if the scores are about right
+    half_width_of_all: float  # with the labels of all batches, if the scores are about right
+    # With the labels of all batches, if scores are useless and half of the rows are right.
     half_width_at_worst: float
-    unreadable: Mapping[str, str]  # why an image is not on the page, by the id of its row
+    unreadable: Mapping[str, str]  # by id of the row, the reason why its image could not be read
 
     @property
     def mean_error(self) -> float:
-        """The expected error of the estimated accuracy."""
+        """The expected absolute error of the accuracy, from the labels of all batches."""
         return self.half_width_of_all / Z * _MEAN_OF_SIZE
 
 
@@ -152,39 +150,40 @@ def pick(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> PickReport:
-    """Draw rows to label, and write their sheet. Equal input and seed draw equal rows.
+    """Draw rows to label, and write their sheet. Equal inputs and seeds give equal rows.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file with a target.
     output : str or Path, optional
-        The CSV to write. With None nothing is written, and `PickReport.sheet` holds the rows. With
-        several labellers, each of them gets a file with a number, such as ``to-label-1.csv``; the
-        same is true for `page`. A name that ends in .json or .jsonl gives tasks for Label Studio,
-        with an interface in .xml, or for doccano.
+        The CSV to write. With None nothing is written, and `PickReport.sheet` holds the rows. If
+        there are several labellers, each labeller gets a file and a `page` with a number, such as
+        ``to-label-1.csv``. A name that ends in .json gives tasks for Label Studio, with an
+        interface in .xml. A name that ends in .jsonl gives tasks for doccano.
     settings : PickSettings
     calibration : str or Path, optional
-        The cal.json whose confidence becomes the score of the rows, by which they are drawn.
+        The cal.json whose confidence is the score by which rows are drawn.
     networks : str or Path, optional
-        For a calibration of aligned logits and a features file: the adapted file with the networks.
+        The adapted file with the networks, if the calibration scales aligned logits and `path` is a
+        features file.
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The target's images as given to extract. The images are shown on `page`. If the ids are
-        paths in this folder, the sheet gets a column ``path``.
+        The target's images, as `extract` got them. They are shown on `page`. If the ids are paths
+        in this folder, the sheet has a column ``path``.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
-        A decide.json whose promise the labels shall prove. Rows that it may accept are all drawn
-        with the same probability, other rows rarely.
+        A decide.json whose promise the labels shall prove. Rows that the decision may accept are
+        drawn with equal probability, and other rows are rarely drawn.
     predictions : bool
-        Whether the CSV shows the classifier's answers. The page shows them only when the reader
-        asks.
+        Whether the CSV shows the classifier's answers. The page shows the answers only when the
+        reader asks.
     force : bool
         Replace existing outputs.
     progress : callable, optional
-        Called with a `Progress` for every block.
+        Called with a `Progress` for every block of rows.
 
     Raises
     ------
@@ -229,7 +228,8 @@ def pick(
         of_labels = list(for_each_label(names, opened).values())
         file, scaled = of_labels[0]
         target = file.require_target()
-        before = _before(file, [sheet for name in earlier for sheet in read_sheets(Path(name))])
+        sheets_before = [sheet for name in earlier for sheet in read_sheets(Path(name))]
+        before = with_batches(file, read_draw(file), sheets_before)
         splits = _splits(path, before, settings.splits)
         n, population = settings.rows, target.count(*splits)
         left = population - len(before.rows)
@@ -248,11 +248,10 @@ def pick(
         else:
             frame = _Frame([(file, [scaled])], splits, before.rows, left, progress or silent)
             words, probabilities = frame.rule_for(made_for, n, before.batches)
-        # First the probabilities of all rows, which use no random numbers. Then the draw.
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, right = frame.drawn(probabilities, rng)
         batch = Batch(n, left, settings.seed, splits, words)
-        # Shuffled, so that the labels are useful even if a person stops early.
+        # Shuffle the lines, so that the labels are useful even if a person stops early.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         ids = _ids(target, rows)
         paths = ["" if images is None else _path(Path(images), row_id) for row_id in ids]
@@ -280,7 +279,7 @@ def pick(
             predictions,
             several={name: [""] * n for name in names},
         )
-        rows_of(target, sheet)  # refuse ids that occur twice before anybody labels rows
+        rows_of(target, sheet)  # refuses ids that occur twice before anybody labels rows
         classes = names or ((RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes))
         unreadable: dict[str, str] = {}
         sheets = _dealt(sheet, settings)
@@ -331,10 +330,9 @@ class _Frame:
         self._scored, self._splits, self._before = scored, splits, before
         self._file = scored[0][0]
         self._is_exact = left <= _EXACT_ROWS
-        # Most scores are near 1, where the score minus 1 keeps more digits.
+        # Most scores are near 1, where 32 bits store the score minus 1 with more digits.
         self._less = 0.0 if self._is_exact else 1.0
-        # whether rows are drawn in random order; whether they are drawn in the order of their
-        # scores
+        # Whether rows are drawn in random order, and whether in the order of their scores.
         self._is_random, self._is_by_score = False, False
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))
@@ -362,7 +360,7 @@ class _Frame:
             yield self._scores(slice(start, start + size))
 
     def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Float64s]:
-        """Draw rows; return them in the order of the draw, with their scores."""
+        """Draw rows. Return the rows in the order of the line, and their scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
@@ -384,7 +382,7 @@ class _Frame:
         return rows, right
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
-        """Return the order in which rows lie on the line that they are drawn from, in parts."""
+        """Return the rows in the order of the line from which they are drawn, in parts."""
         if self._is_random:
             return [rng.permutation(len(self._keys))]
         if self._is_by_score:
@@ -394,10 +392,10 @@ class _Frame:
     def rule_for(self, decision: Decision, n: int, batches: Sequence[Batch]) -> tuple[str, Any]:
         """Return how to draw rows for a decision: a description, and a function of the score.
 
-        The score is the confidence by the calibration of the decision. A decision that only makes
-        sets needs rows drawn at random from all rows. For other decisions, rows are drawn in the
-        order of their scores. Then the number of drawn rows above a threshold hardly depends on
-        chance. `batches` are the earlier batches.
+        The function returns the probability of drawing a row. The score is the confidence by the
+        decision's calibration. A decision that only makes sets needs a random draw from all rows.
+        For other decisions, rows are drawn in the order of their scores. Then the number of drawn
+        rows above a threshold hardly depends on chance. `batches` are the earlier batches.
         """
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
@@ -426,13 +424,12 @@ class _Frame:
     def variance(self, probabilities: Any) -> float:
         """Return the variance of the estimated number of right rows, if the scores are right.
 
-        This is sum (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The order of the
-        rows reduces the variance further; this is not counted.
+        This is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The order of
+        the rows makes the real variance smaller.
         """
         total = 0.0
         for scores in self.score_parts():
-            # Scores near 0 or 1 are overconfident, so they are clipped as in the estimate from
-            # labels.
+            # Scores near 0 or 1 are over-confident, so the estimate from labels clips them too.
             doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
             total += float(((1 / probabilities(scores) - 1) * doubtful * (1 - doubtful)).sum())
         return total
@@ -441,7 +438,7 @@ class _Frame:
 def _require_csv(
     path: Path, suffix: str, page: str | Path | None, decision: str | Path | None
 ) -> None:
-    """Refuse outputs and draws that are for a single classifier."""
+    """Raise a CovcalError if the output or the draw is only for rows with one label."""
     if page is not None or suffix in SUFFIXES:
         what = "--page" if page is not None else f"a file of tasks ({suffix})"
         raise CovcalError(
@@ -456,7 +453,7 @@ def _require_csv(
 
 
 def _numbered(path: Path, labellers: int) -> list[Path]:
-    """Return the files of the labellers: ``NAME-1``, ``NAME-2``, ...; or only the path itself."""
+    """Return the labellers' files, NAME-1, NAME-2, ...; or the path itself for one labeller."""
     if labellers == 1:
         return [path]
     return [
@@ -485,7 +482,7 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits to draw from. All batches of a file have the same text."""
+    """Return the splits from which rows are drawn, which are the same for all batches of a file."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits
@@ -495,11 +492,6 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
             "leave out --split to draw from the same rows"
         )
     return drawn_from
-
-
-def _before(file: FeatureFile, sheets: Sequence[Sheet]) -> Draw:
-    """Return the earlier batches, which are in the file or in sheets."""
-    return with_batches(file, read_draw(file), sheets)
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
@@ -514,7 +506,7 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the mean of all batches' estimates, weighted by size."""
+    """Return the standard deviation of the batches' mean estimate, weighted by size."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 
@@ -528,5 +520,5 @@ def _ids(target: Domain, rows: Rows) -> list[str]:
 
 
 def _path(images: Path, row_id: str) -> str:
-    """Return the file of an image whose id is a path in a folder; empty if there is none."""
+    """Return the path of the image with this id in a folder; empty if there is no such file."""
     return str(images / row_id) if (images / row_id).is_file() else ""

@@ -1,8 +1,8 @@
 """Read the labels that a person gave to the rows of `covcal pick`; no other module returns them.
 
-These labels are stored separately from ``/target/labels``. A module that may use such labels
-imports this one. Such a module still cannot reach the labels that ``evaluate`` reads. A test lists
-the modules that import this one.
+These labels are stored separately from ``/target/labels``. Code that may use them imports this
+module, and still cannot reach the labels that ``evaluate`` reads. A test lists the modules that
+import this module.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
 
 
 def labelled_draw(file: FeatureFile) -> Draw | None:
-    """Return the labelled rows in a file, and the rows that could be drawn; None without labels.
+    """Return the draw in a file with only its labelled rows, and its frame; None without labels.
 
     Raises `CovcalError` if the draw is damaged.
     """
@@ -41,7 +41,7 @@ def labelled_draw(file: FeatureFile) -> Draw | None:
 
 
 def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
-    """Return the labelled rows of a draw, and the rows that could be drawn; None without labels."""
+    """Return a draw with only its labelled rows, and with its frame; None without labels."""
     if not draw.labelled.any():
         return None
     frame = frame_rows(file.require_target(), draw.batches[0].splits)
@@ -49,21 +49,21 @@ def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
 
 
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
-    """Join the draws of several files whose rows are joined in the same way.
+    """Join the draws of several files into the draw of a file with all their rows.
 
     The first batches of all files become the first batch of the joined file, and so on. A row keeps
     the probability with which it was drawn. The strata of a file are numbered after the strata of
-    earlier files. If a file lacks a batch that others have, it is refused, because its rows had no
-    chance to be drawn in that batch.
+    earlier files. A file that lacks a batch is refused, because its rows had no chance to be drawn
+    in this batch.
 
-    `rows` are for each file the numbers that its target rows have in the joined file, ascending.
+    `rows` has, for each file, the numbers of its target rows in the joined file, ascending.
     """
     draws = [draw_with_labels(file) for file in files]
     fullest = max(draws, key=lambda draw: len(draw.batches), default=NO_DRAW)
     if not fullest.batches:
         return NO_DRAW
     splits = fullest.batches[0].splits
-    # a file without rows in these splits contributes no draw
+    # A file without rows in these splits needs no draw.
     parts = [
         (file, draw, np.asarray(numbers))
         for file, draw, numbers in zip(files, draws, rows, strict=True)
@@ -86,7 +86,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
         return np.concatenate(columns)[order]
 
     draws_of_files = [draw for _, draw, _ in parts]
-    # for each file and batch: the number of rows that earlier files have in the batch
+    # For each file and batch: the number of rows that earlier files have in this batch.
     sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
     return Draw(
@@ -107,7 +107,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
 
 
 def _joined_batch(batches: Sequence[Batch]) -> Batch:
-    """Join batches of equal number from several files."""
+    """Join the batches that have the same number in several files."""
     first = batches[0]
     return Batch(
         drawn=sum(batch.drawn for batch in batches),

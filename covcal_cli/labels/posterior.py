@@ -1,38 +1,39 @@
 """Fit a temperature and an offset to a few labels, and estimate the ECE from them.
 
-The confidence in the classifier's label is c = sigmoid(logit(softmax(z / T)_f) + a). T is the
-temperature, and a is an offset of the log odds. The fit is Bayesian; its parts are:
+The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). T is the
+temperature, and a is an offset of the log odds. The fit is Bayesian, and has these parts:
 
 1. **Prior of the accuracy.** The accuracy is assumed to equal the mean confidence m(T, a) over the
-   rows that could be drawn. Its prior is Student's t with 2 degrees of freedom, centred at the
-   estimate without labels (`consensus.combined`). Its width is 3 points if the estimators are at
-   most 10 points apart, else 8 points. These widths are the errors of the estimate on the half
-   *choose* of the benchmark. The errors hardly depend on ``adapt`` or on the number of classes, so
-   one pair of widths is enough.
-2. **Prior of the offset.** It is normal with mean 0.2 and standard deviation 0.4. The reason: if
-   two calibrations have the same mean confidence, the calibration with less varied confidence is
-   usually better after a shift.
-3. **Likelihood.** A labelled row multiplies the density by a factor, raised to the power of the
+   rows that could be drawn. The prior is Student's t with 2 degrees of freedom, centred at the
+   estimate without labels (`consensus.combined`). The width of the prior is 3 points if the
+   estimators are at most 10 points apart, else 8 points. These widths are the errors of the
+   estimate on the half *choose* of the benchmark. The errors hardly depend on ``adapt`` or on the
+   number of classes, so no other widths are needed.
+2. **Prior of the offset.** This prior is normal with mean 0.2 and standard deviation 0.4, for this
+   reason. If two calibrations have the same mean confidence, the calibration whose confidence
+   varies less is usually better after a shift.
+3. **Likelihood.** Each labelled row multiplies the density by a factor, raised to the power of the
    row's weight. The factor is c if the classifier is right, else 1 - c. Weights have mean 1. A row
    that was drawn with a small probability stands for many rows, and has a large weight.
-4. **Result.** The offset is its posterior mean. T is the temperature at which the mean confidence
-   is the posterior mean of the accuracy. Without labels, T would be about the T of the method
-   ``consensus``.
+4. **Result.** The offset is the posterior mean of a. T is the temperature at which the mean
+   confidence is the posterior mean of the accuracy. Without labels, T would be about the
+   temperature of the method ``consensus``.
 
-These variants were worse on the half *choose*: a temperature without an offset, from 50 labels on
-(ECE of 8 % at 200); rows without weights, from 100 labels on. Wider, narrower and normal priors,
-and mixtures of the estimators, changed the ECE at 10 labels by less than 2 %.
+Two variants were worse on the half *choose*: a temperature without an offset, if there are 50
+labels or more (ECE of 8 % with 200 labels); and rows without weights, if there are 100 labels or
+more. Wider, narrower and normal priors, and mixtures of the estimators, changed the ECE with 10
+labels by less than 2 %.
 
 `label_ece` estimates the ECE of a calibration from the same labels. Bins of a few rows are useless:
 with 50 labels and a well calibrated confidence, the binned ECE is about 15 %. So a curve is fitted
 instead: rows with confidence c are right with probability sigmoid(a + b logit(c)). The prior says
-that the error is small (a has mean 0 and standard deviation 1, b has mean 1 and standard deviation
-0.5). The prior and the weighted labels give a distribution of (a, b). Each (a, b) gives a mean
-distance over the rows, E|c - sigmoid(a + b logit(c))|. The mean of this distance is the estimated
-ECE. Its interval ends at the 95 % quantile, and begins at the smallest distance among the most
-probable (a, b). Such a curve misses errors that change their sign several times along the
-reliability curve. If a calibration was fitted to a row, the row's c must come from a fit without
-this row (cross-fitting).
+that the calibration error is small (a has mean 0 and standard deviation 1, b has mean 1 and
+standard deviation 0.5). The prior and the weighted labels give a distribution of (a, b). Each (a,
+b) gives a mean distance over the rows, E|c - sigmoid(a + b logit(c))|. The mean of this distance is
+the estimated ECE. The interval ends at the 95 % quantile of the distance, and begins at the
+smallest distance among the most probable (a, b). Such a curve misses errors that change their sign
+several times along the reliability curve. If a calibration was fitted to a row, the confidence of
+this row must come from a fit without it (cross-fitting).
 """
 
 import math
@@ -47,18 +48,16 @@ from covcal_cli.maths.odds import logit, sigmoid, top_log_odds
 from covcal_cli.maths.softmax import Scaling, masked, spread
 
 AGREEING, CONTRADICTING = 0.03, 0.08
-_MAX_AGREEING = 0.1  # two estimates that are not further apart than this agree
+_MAX_AGREEING = 0.1  # estimators agree if they are at most this far apart
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
-MAX_FRAME = 1000  # the most rows over which a mean confidence is computed
-# number of parts into which rows are divided by confidence; one row stands for each part
-_PARTS = 200
+MAX_FRAME = 1000  # a mean confidence is computed from at most this many rows
+_PARTS = 200  # rows are divided by confidence into this many parts; a row stands for each part
 _RANGE = 5e-3, 2e2  # range of T, divided by the scale of the logits
 _POINTS = 33, 25  # number of grid points of T, and of the offset
 _REACH = 4.0  # range of the offset, in standard deviations
 _PASSES = 3
-# points of the grid whose log density is further than this below the peak are left out
-_FORGOTTEN = 12.0
+_FORGOTTEN = 12.0  # grid points are left out if their log density is this far below the peak
 _LARGEST = 30.0  # log odds are limited to this size
 _MIN_EXCESS = 0.01
 
@@ -66,14 +65,14 @@ _MIN_EXCESS = 0.01
 def posterior(
     frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None
 ) -> tuple[Scaling, float]:
-    """Fit temperature and offset to labels and a prior. Return them, and the posterior accuracy.
+    """Return the scaling that is fitted to labels and a prior, and the posterior accuracy.
 
-    - `frame`, (m, K): the classifier's logits of rows that stand for all rows that could be drawn;
-      a few thousand are enough.
+    - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn; a few
+      thousand rows are enough.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
     - `draw`: the labelled rows.
-    - `prior`: the estimate without labels, with its check `estimators disagree`. Without it, every
-      accuracy has the same prior probability.
+    - `prior`: the estimate without labels, with its check `estimators disagree`. If it is None,
+      every accuracy has the same prior probability.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -85,7 +84,7 @@ def posterior(
         (OFFSET - reach, OFFSET + reach),
     ]
     lowest, highest = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (len(frame) + 1)
-    # With many labels the peak is narrow, so each pass makes a finer grid around it.
+    # With many labels the peak is narrow, so each pass makes a finer grid around the peak.
     for _ in range(_PASSES):
         log_ts, offsets = (
             np.linspace(*pair, points) for pair, points in zip(ends, _POINTS, strict=True)
@@ -100,7 +99,7 @@ def posterior(
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # Make every accuracy equally probable, not every log T.
+        # This factor makes every accuracy equally probable. Without it, every log T would be.
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)
@@ -129,7 +128,7 @@ def _odds(logits: Floats, log_t: float) -> Float64s:
 def _profile(frame: Floats, log_t: float) -> Float64s:
     """Divide the rows into equal parts by log odds, and return the middle of each part.
 
-    Equal to ``np.quantile``, bit for bit, in a seventh of its time.
+    The result equals that of ``np.quantile``, bit for bit, in a seventh of the time.
     """
     ordered = np.sort(_odds(frame, log_t))
     place = (np.arange(_PARTS) + 0.5) / _PARTS * (len(ordered) - 1)
@@ -143,20 +142,19 @@ def _profile(frame: Floats, log_t: float) -> Float64s:
 FOLDS = 5
 _OFFSET_SPREAD, _SLOPE_SPREAD = 1.0, 0.5
 _ECE_POINTS = 61, 41
-_ECE_REACH = 3.5  # how far the grid reaches, in standard deviations of the prior
+_ECE_REACH = 3.5  # range of the grid, in standard deviations of the prior
 _LEVEL = 0.95
 _NEAREST = 1e-6
-# number of parts into which rows are divided by confidence; one row stands for each part
-_ECE_PARTS = 100
+_ECE_PARTS = 100  # rows are divided by confidence into this many parts
 
 
 def label_ece(
     frame: Float64s, confidence: Float64s, draw: Draw, right: Float64s
 ) -> tuple[float, float, float]:
-    """Estimate the ECE of a confidence, as a fraction, and the ends of its interval.
+    """Estimate the ECE of a confidence. Return the ECE, as a fraction, and its interval's ends.
 
-    - `frame`, (N,): the confidence of rows that stand for all rows that could be drawn.
-    - `confidence`, (n,): the confidence of the labelled rows, from fits without their labels.
+    - `frame`, (N,): the confidence of a sample of the rows that could be drawn.
+    - `confidence`, (n,): the confidence of each labelled row, from a fit without its label.
     - `draw`: the labelled rows.
     - `right`, (n,): 1 if the classifier is right, else 0.
     """
@@ -183,7 +181,7 @@ def label_ece(
     ece = float((chances * distances).sum())
     order = np.argsort(distances, axis=None)
     high = np.interp(_LEVEL, np.cumsum(chances.ravel()[order]), distances.ravel()[order])
-    # A distance is never negative, so its lower quantile is always above 0, even if the ECE is 0.
+    # A lower quantile of the distance would be above 0 even if the ECE is 0.
     # So the lower end is the smallest distance among the most probable (a, b).
     likeliest = np.argsort(-chances, axis=None)
     inside = likeliest[: int(np.searchsorted(np.cumsum(chances.ravel()[likeliest]), _LEVEL)) + 1]
@@ -192,6 +190,6 @@ def label_ece(
 
 
 def folds(n: int, seed: int) -> tuple[int, Integers]:
-    """Return the number of folds for n rows, and the fold of each row. Folds are about equal."""
+    """Return the number of folds, and the fold of each of n rows. Folds have about equal sizes."""
     parts = min(FOLDS, n)
     return parts, np.random.default_rng(seed).permutation(np.arange(n) % parts)

@@ -1,11 +1,11 @@
 """The score of a row: an estimate, without labels, of the probability that the classifier is right.
 
-`pick` draws rows by their scores, and the accuracy estimated from labels starts from them. The
-score is the confidence in the class that the classifier predicts. The confidence comes from a
-calibration if the user gives one, else from temperature scaling on labelled source validation rows.
-If the file has an aligned forecaster, the score is the mean of its confidence and of the
-classifier's. On the shifts of the half *choose*, the accuracy estimated from 50 labels is wrong by
-3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
+`covcal pick` draws rows by their scores, and the estimate of the accuracy from labels uses scores
+too. The score is the confidence in the predicted class. The confidence comes from a calibration if
+the user gives one, else from temperature scaling on labelled source validation rows. If the file
+has an aligned forecaster, the score is the mean of the classifier's confidence and the aligned
+forecaster's confidence. On the shifts of the half *choose*, the accuracy estimated from 50 labels
+is wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
 """
 
 import re
@@ -21,8 +21,7 @@ from covcal_cli.maths.softmax import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.progress import Progress, ProgressCallback
 
-# the most source rows for temperature scaling; more would not improve the score
-_MOST_FITTED = 20_000
+_MOST_FITTED = 20_000  # more source rows for temperature scaling would not improve the score
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
 _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
 _THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
@@ -37,7 +36,7 @@ class Scores:
 
     predictions: Labels  # (N,), the classes that the classifier predicts
     right: Float64s  # (N,), the scores of the predicted classes
-    how: str  # in words, how the scores were computed
+    how: str  # a description of how the scores were computed
 
 
 def score(
@@ -50,8 +49,8 @@ def score(
 ) -> Scores:
     """Return the scores of target rows.
 
-    `scaled` is the calibration that the user gave, with its logits. `seed` chooses the source rows
-    for temperature scaling, if there are many.
+    `scaled` is the calibration that the user gave, with its logits. If there are many source rows,
+    `seed` draws a part of them for temperature scaling.
     """
     forecasters = forecasters_of(file, scaled, seed)
     predictions, right = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
@@ -67,7 +66,7 @@ def score(
 def score_blocks(
     file: FeatureFile, rows: Rows, forecasters: Sequence[ScaledLogits]
 ) -> Iterator[tuple[Labels, Float64s]]:
-    """Yield predicted classes and scores, in blocks, in the order of the rows."""
+    """Yield the predicted classes and the scores of rows, in blocks."""
     target = file.require_target()
     read = {"logits"}.union(*(forecaster.reads for forecaster in forecasters))
     for block in target.blocks(rows, *read):
@@ -78,21 +77,23 @@ def score_blocks(
         yield predictions, np.clip(right, 0, 1)
 
 
-# Open files with the forecasters of their scores: one file, or one for each of several labels.
+# Open files with the forecasters of their scores. If rows can have several labels, one per label.
 Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 
 
 def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
-    """Yield predicted classes and scores as `score_blocks` does, also for several labels.
+    """Yield the predicted classes and the scores of rows, in blocks, also for several labels.
 
-    With several labels, the number of predicted labels stands for the class. The score s is at
-    least 1/2, and s (1 - s) is the mean over labels of s_l (1 - s_l). So `pick` draws a row with a
-    probability in proportion to the square root of this mean. If the scores are right, no other
-    draw has a smaller mean variance of the labels' estimated accuracies. The proof is the
-    inequality of Cauchy and Schwarz, as for one label. For any single label, the share `FLOOR`
-    limits the loss. In simulations with 3 to 80 labels, the mean error was 0 to 7 % smaller than
-    with a plain random draw if the confidence was right. If the confidence was too high, both
-    errors were equal. The error of a single label was at most 12 % larger.
+    If rows can have several labels, the number of predicted labels replaces the class. The score s
+    is at least 1/2, and s (1 - s) is the mean over labels l of s_l (1 - s_l). So `covcal pick`
+    draws a row with a probability in proportion to the square root of this mean. If the scores are
+    right, no other draw gives a smaller variance of the estimated accuracies, averaged over labels.
+    This follows from the inequality of Cauchy and Schwarz, as for one label. For any single label,
+    the share `FLOOR` limits the loss.
+
+    In simulations with 3 to 80 labels and a right confidence, the mean error was 0 to 7 % smaller
+    than with a plain random draw. With a confidence that was too high, both errors were equal. The
+    error of a single label was at most 12 % larger.
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:
@@ -105,7 +106,7 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
 
 
 def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
-    """Return the names of the classes that the classifier predicts for rows, in any order."""
+    """Return the names of the predicted classes of rows. The rows may be in any order."""
     order = np.argsort(rows)
     predicted = np.empty(len(rows), dtype=np.int64)
     predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
@@ -113,7 +114,7 @@ def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
 
 
 def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
-    """Return the forecasters whose mean confidence is the score, each with its temperature."""
+    """Return the forecasters, with their temperatures, whose mean confidence is the score."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
     if scaled is not None:
         names = [name for name in names if name not in scaled.scaling.temperatures]
@@ -122,7 +123,7 @@ def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) ->
 
 
 def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: int) -> float:
-    """Return the temperature by source validation rows, or 1 if none has a label."""
+    """Fit a temperature to labelled source validation rows. Without such rows, return 1."""
     if source is None:
         return 1.0
     rows = source.drawn(_MOST_FITTED, seed, "validation")
@@ -166,18 +167,18 @@ def words_of_labels(count: int) -> str:
 
 
 def words_of_region(threshold: float) -> str:
-    """Describe the draw for a decision: equal probabilities above a threshold, small ones below."""
+    """Describe a draw for a decision, which rarely draws rows below a threshold of confidence."""
     return f"decision for confidences above {threshold!r}"
 
 
 def region_of(words: str) -> float | None:
-    """Return the threshold of a draw for a decision; None for another draw."""
+    """Return the threshold from the description of a draw for a decision; None for other draws."""
     match = _DECISION.fullmatch(words)
     return None if match is None else float(match[1])
 
 
 def code_of(words: str) -> str:
-    """Return the short code of a score: ``c1.94a0.81``, ``l3`` or, for a decision, ``d0.931``."""
+    """Return the short code of a score's description, such as c1.94a0.81, l3 or d0.931."""
     region = region_of(words)
     if several := _SEVERAL.fullmatch(words):
         return f"l{several[1]}"
@@ -187,7 +188,7 @@ def code_of(words: str) -> str:
 
 
 def words_of(code: str) -> str | None:
-    """Return the words of a code, or None if the text is not a code."""
+    """Return the description of a score from its code, or None if the text is not a code."""
     if re.fullmatch(rf"d{_THRESHOLD}", code):
         return words_of_region(float(code[1:]))
     if re.fullmatch(r"l[1-9]\d{0,8}", code):

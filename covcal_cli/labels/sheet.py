@@ -1,18 +1,18 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills in, and `label` reads.
 
-In a spreadsheet, columns may be sorted alone, numbers rounded, and lines lost. So the cell in the
-column ``draw`` proves to which row a line belongs. It contains the line's position in the sheet,
+A spreadsheet may sort single columns, round numbers, or lose lines. So the cell in the column
+``draw`` proves to which row a line belongs. This cell contains the line's position in the sheet,
 the stratum, the exact probability of the draw, and the confidence. It ends with a hash of these
 numbers, of the row's id, and of the facts about the draw. In the first line, the cell also contains
-these facts. `filled_sheet` reads sheets.
+the facts about the draw. The module `filled_sheet` reads sheets.
 
 A sheet also shows the columns that extract kept. Columns that seem to be the classifier's answer
 are hidden by default, because people tend to agree with an answer that they see. A spreadsheet
-takes a text that begins with a sign such as ``=`` for a formula. `escaped` puts an apostrophe
-before such a text, and `unescaped` removes it.
+reads a text that begins with a sign such as ``=`` as a formula. `escaped` puts an apostrophe before
+such a text, and `unescaped` removes the apostrophe.
 
-If rows can have several labels, the sheet has a column ``label_NAME`` for each instead of
-``label``. A person writes 1 or 0, and nothing if the answer is not known.
+If rows can have several labels, the sheet has a column ``label_NAME`` for each label instead of the
+column ``label``. In these columns, a person writes 1 or 0, or nothing if the answer is not known.
 """
 
 import base64
@@ -39,24 +39,23 @@ from covcal_cli.multilabel import CLASSES
 
 SHEET = Path("to-label.csv")  # the default file of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-LABEL_PREFIX = "label_"  # before the name of a label, in the columns of several labels
+LABEL_PREFIX = "label_"  # if rows can have several labels, each column's name begins so
 CHOICE = "choice"  # the column for labels in CSV files of Label Studio
-_PROOF_ROWS = 256  # logits of this many rows tell apart data whose ids are equal
-_DIGITS = 16  # digits of a sha256 that are kept
-HASH_BYTES = 6  # bytes of the hash that a line keeps
+_PROOF_ROWS = 256  # the logits of this many rows distinguish data whose ids are equal
+_DIGITS = 16  # number of digits of a sha256 that are used
+HASH_BYTES = 6  # number of bytes of the hash in a line
 NUMBERS = ">IdH"  # format of the packed stratum, probability, and confidence in steps of 0.0001
 STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # a cell with one of these characters must be quoted
-# one letter for each split; test has "e", because "t" is train
-LETTERS = dict(zip(SPLITS, "tve", strict=True))
-_CHUNK = 1 << 18  # how many ids are searched at a time
+LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letters of train, validation and test
+_CHUNK = 1 << 18  # number of ids that are searched at a time
 
 
 Cells = Mapping[str, Sequence[str]]  # for each column, by name, the cells of some rows
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _ESCAPED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE | re.ASCII)
-# Column names that other tools and covcal give to the classifier's answer.
+# Names that covcal and other tools give to columns with the classifier's answer.
 _ANSWER = re.compile(
     r"\.?(y_|model_)?(pred(ict(ed|ions?|s)?)?|conf(idence)?|scores?|scored|prob(as?|abilit(y|ies))?"
     r"|logits?)([ _.(].*)?",
@@ -69,13 +68,13 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 class Share:
     """The lines of a draw for one of several labellers.
 
-    The lines of a draw are in random order. All labellers get its first lines, on which their
-    agreement is measured. The other lines are dealt to the labellers in turn, one line each.
+    The lines of a draw are in random order. All labellers get the first lines, on which their
+    agreement is measured. The other lines are divided among the labellers.
     """
 
     labeller: int  # number of the labeller, from 0
-    labellers: int
-    overlap: int  # lines that all labellers get
+    labellers: int  # number of labellers
+    overlap: int  # number of lines that all labellers get
 
     def places(self, drawn: int) -> Integers:
         """Return the positions of the share's lines among the `drawn` lines, ascending."""
@@ -107,19 +106,17 @@ class Sheet:
     ids: Sequence[str]
     inclusion: Float64s  # (m,)
     stratum: Integers  # (m,)
-    predicted: Sequence[str]  # names of the predicted classes; empty if the CSV does not show them
+    predicted: Sequence[str]  # names of the predicted classes; empty if the CSV hides these names
     confidence: Float64s  # (m,), the confidence; the CSV rounds it to steps of 0.0001
     labels: Sequence[str]  # class names, empty until a person fills them in
-    places: Integers  # (m,), where each line was in the sheet that pick wrote, from 0
+    places: Integers  # (m,), position of each line in the sheet that `pick` wrote, from 0
     paths: Sequence[str] = ()  # paths of the images, if there are any
-    # The columns that extract kept, for a person to read.
-    cells: Cells = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)  # the columns that extract kept
     answers: Collection[str] = ()  # names of the columns that seem to be the classifier's answer
-    shows_answers: bool = False  # whether the CSV shows these columns, `predicted` and `confidence`
-    # the part of the batch that one labeller gets; None if the sheet has all rows
-    share: Share | None = None
-    is_export: bool = False  # whether an annotation tool exported it; such exports may lack lines
-    # if rows can have several labels: the cells of each label, by its name, and no `labels`
+    shows_answers: bool = False  # whether the CSV shows the classifier's answers
+    share: Share | None = None  # the share of one labeller; None if the sheet has all rows
+    is_export: bool = False  # whether an annotation tool wrote the file, which may then lack lines
+    # If rows can have several labels, the cells of each label. Then `labels` is empty.
     several: Cells = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -127,12 +124,12 @@ class Sheet:
 
     @property
     def n_labelled(self) -> int:
-        """The number of rows with a label."""
+        """The number of rows that have a label."""
         columns = self.several.values() if self.several else (self.labels,)
         return sum(any(cells) for cells in zip(*columns, strict=True))
 
     def of_label(self, name: str) -> "Sheet":
-        """Return the sheet for one of several labels, with class names as labels.
+        """Return the sheet of one of several labels, with class names as labels.
 
         Raises `CovcalError` if a cell is neither yes nor no.
         """
@@ -149,7 +146,7 @@ class Sheet:
         return replace(self, labels=labels, several={})
 
     def lines(self, lines: Integers) -> "Sheet":
-        """Return the sheet with only these lines, in this order."""
+        """Return a sheet with these lines, in this order."""
 
         def taken(cells: Sequence[str]) -> list[str]:
             return [cells[line] for line in lines] if cells else []
@@ -169,7 +166,7 @@ class Sheet:
         )
 
     def of_labeller(self, share: Share, path: Path) -> "Sheet":
-        """Return the sheet for one of several labellers."""
+        """Return the sheet of one of several labellers."""
         return replace(self.lines(share.places(len(self))), share=share, path=path)
 
     @property
@@ -181,7 +178,7 @@ class Sheet:
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return a hash that identifies a file's target. Its adapted file has the same hash."""
+    """Return a hash that identifies a file's target. The file that `adapt` makes has the same."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -197,7 +194,7 @@ def _id_blocks(target: Domain) -> Iterator[AnyArray]:
 
 
 def sheet_text(sheet: Sheet) -> str:
-    """Return the CSV of a sheet, without the column ``path`` if no row has a path."""
+    """Return the sheet as CSV. If no row has a path, the column ``path`` is left out."""
     columns = _columns(sheet, fact_columns(sheet))
     lines = [csv_line(map(escaped, columns))]
     lines += [csv_line(map(escaped, cells)) for cells in zip(*columns.values(), strict=True)]
@@ -205,9 +202,9 @@ def sheet_text(sheet: Sheet) -> str:
 
 
 def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
-    """Return the sheet as tasks. The ending of its path says for which annotation tool.
+    """Return the sheet as tasks for the annotation tool that the ending of its path names.
 
-    `images` has one data URI per row, or None.
+    `images` has a data URI for each row, or None.
     """
     facts = fact_columns(sheet)
     # Tools may lose or reorder tasks, so every task contains the facts about the draw.
@@ -239,7 +236,7 @@ def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
 
 
 def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the kept columns that the CSV shows, under names that differ from its own columns."""
+    """Return the kept columns that the CSV shows, renamed if a name is taken."""
     columns: dict[str, Sequence[str]] = {}
     for name, cells in sheet.cells.items():
         if name not in sheet.answers:
@@ -248,7 +245,7 @@ def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the columns that are the classifier's answer: kept columns, and covcal's own."""
+    """Return the columns with the classifier's answer: kept columns, `predicted`, `confidence`."""
     columns: dict[str, Sequence[str]] = {}
     for name in sheet.answers:
         columns[_free_name(name, sheet.cells)] = sheet.cells[name]
@@ -259,7 +256,7 @@ def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def _free_name(name: str, others: Collection[str]) -> str:
-    """Return the name of a kept column in the sheet, which must differ from all other names."""
+    """Return a name for a kept column that no other column of the sheet has."""
     free = name.strip() or GROUP_PREFIX
     while free in (*COLUMNS, CHOICE) or (free != name and free in others):
         free = f"{GROUP_PREFIX}{free}"
@@ -267,7 +264,7 @@ def _free_name(name: str, others: Collection[str]) -> str:
 
 
 def csv_line(cells: Iterable[str]) -> str:
-    """Return a line of CSV (RFC 4180). Unlike Python's csv, carriage returns are quoted too."""
+    """Return a line of CSV (RFC 4180). Carriage returns are quoted, which Python's csv does not."""
     return ",".join(map(_quoted, cells)) + "\n"
 
 
@@ -300,13 +297,13 @@ def facts_of(batch: Batch, data: str, share: Share | None) -> str:
 
 
 def hash_of(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
-    """Return the hash that protects a line: of its id, and of the numbers and facts of its draw."""
+    """Return the hash that shows whether the id, the numbers and the facts of a line fit."""
     text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text + numbers).digest()[:HASH_BYTES]
 
 
 def rows_of(target: Domain, sheet: Sheet) -> Rows:
-    """Return the target rows that have a sheet's ids, in the order of the sheet, (m,) int64.
+    """Return the target rows with the ids of a sheet, in the order of the sheet, (m,) int64.
 
     Raises `CovcalError` if an id belongs to no row, or to several rows.
     """
@@ -341,19 +338,19 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
 
 
 def _hashes(ids: AnyArray) -> AnyArray:
-    """Return one number per id, shape (n,) uint64. Equal ids have equal numbers."""
+    """Return a hash of each id, shape (n,) uint64."""
     width = -(-ids.dtype.itemsize // 8) * 8
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Arrays of the same ids may differ in width; zeros at the end do not change the number.
+        # Arrays of equal ids may differ in width, but zeros at the end do not change the hash.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes
 
 
 def escaped(text: str) -> str:
-    """Return a text with an apostrophe in front if a spreadsheet would take it for a formula."""
+    """Put an apostrophe before a text that a spreadsheet would read as a formula."""
     return f"'{text}" if _FORMULA.match(text) and not is_number(text) else text
 
 
@@ -368,7 +365,7 @@ def is_number(text: str) -> bool:
 
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
-    """Return the cells of `rows`, in any order, in the columns that extract kept."""
+    """Return the cells of `rows` in each column that extract kept. Rows may be in any order."""
     order = np.argsort(rows)
     places = np.argsort(order)
     return {
@@ -378,7 +375,7 @@ def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
 
 
 def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
-    """Return the columns whose names or values seem to be the classifier's answer."""
+    """Return the names of columns that seem to be the classifier's answer, by name or values."""
     same = list(predicted)
     return [
         name for name, column in cells.items() if _ANSWER.fullmatch(name) or list(column) == same
@@ -386,9 +383,9 @@ def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
 
 
 def predicted_texts(predicted: Mapping[Any, Sequence[str]]) -> list[str]:
-    """Return the classifier's answer for each row, from the names of its classes.
+    """Return the classifier's answer for each row: the predicted class, or the predicted labels.
 
-    With several labels, `predicted` has a list of names for each, and the answer names the labels.
+    If rows can have several labels, `predicted` has the names of the predicted classes by label.
     """
     if len(predicted) == 1:
         return list(*predicted.values())

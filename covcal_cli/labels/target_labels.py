@@ -1,6 +1,6 @@
 """Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
-No other module that trains or fits imports this one; a test checks it. covcal promises that
+A test checks that no other code that trains or fits imports this module. covcal promises that
 ``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10). There are
 two exceptions: rows that the user labelled, and the rows of ``--labels N``.
 """
@@ -17,7 +17,7 @@ from covcal_cli.labels.draws import MAX_FRAME, Batch, Draw
 
 
 def target_labels(target: Domain, rows: Rows) -> Labels:
-    """Return the labels of target `rows`, shape (m,) int64; -1 where a label is unknown."""
+    """Return the labels of target `rows`, shape (m,) int64; -1 for an unknown label."""
     return read_labels(target, rows)
 
 
@@ -27,7 +27,7 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
     Raises
     ------
     CovcalError
-        If the file has no target, or fewer labelled rows.
+        If the file has no target, or fewer than `n` labelled target rows.
     """
     require_at_least("labels", n, 1)
     require_at_least("seed", seed, 0)
@@ -60,6 +60,6 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
 
 
 def _labelled(target: Domain) -> Iterator[Rows]:
-    """Yield the numbers of rows with a label, ascending, in parts."""
+    """Yield the numbers of the target rows that have a label, ascending, in parts."""
     for rows in target.split_blocks(*SPLITS):
         yield rows[target_labels(target, rows) >= 0]

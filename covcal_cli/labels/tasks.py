@@ -1,13 +1,13 @@
 """Write tasks for the annotation tools Label Studio and doccano, and read their exports.
 
 A task has the cells of one line of the sheet. The row's id is called ``row_id``, because both tools
-use ``id`` for numbers of their own. ``text`` is what the person reads.
+use ``id`` for numbers of their own. The person reads the cell ``text``.
 
-- Label Studio imports ``.json``, a list of ``{"data": {...}}``, and the labelling interface as XML.
-  Its exports as JSON, JSON_MIN and CSV are read. Tasks that nobody labelled may be missing in an
-  export. Several annotators count as several labellers.
-- doccano imports ``.jsonl``: lines with ``text`` and other keys. It exports the same lines with
-  ``label``.
+- Label Studio imports a ``.json`` file, a list of ``{"data": {...}}``, and the labelling interface
+  as XML. Its exports as JSON, JSON_MIN and CSV are read. An export may lack tasks that nobody
+  labelled. Several annotators count as several labellers.
+- doccano imports a ``.jsonl`` file, whose lines have ``text`` and other keys. It exports the same
+  lines with ``label``.
 """
 
 import json
@@ -26,8 +26,7 @@ LABEL_STUDIO, DOCCANO = ".json", ".jsonl"
 SUFFIXES = (LABEL_STUDIO, DOCCANO)
 ROW_ID = "row_id"
 _ANNOTATOR = "annotator"
-# the names that Label Studio's templates give to the element with the classes
-_LABELS = ("label", "choice")
+_LABELS = ("label", "choice")  # names of the element with the classes in Label Studio's templates
 _REMEDY = "give an export of the tasks that covcal pick wrote"
 
 
@@ -37,7 +36,7 @@ class LabelTable:
 
     path: Path
     columns: Mapping[str, Sequence[str]]
-    is_export: bool = False  # whether an annotation tool exported it; such exports may lack lines
+    is_export: bool = False  # whether an annotation tool wrote the file, which may then lack lines
     one_line_each: bool = False  # whether the file is a CSV in which no cell has a line break
 
     def place(self, row: int) -> str:
@@ -49,7 +48,7 @@ class LabelTable:
 
 
 def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
-    """Return what a person reads: the only column of the row, or one line per column."""
+    """Return the text that a person reads: the only column of a row, or a line for each column."""
     cells = {name: column[row] for name, column in facts.items() if column[row]}
     if len(facts) == 1:
         return next(iter(cells.values()), "")
@@ -61,7 +60,7 @@ def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
 def label_studio_tasks(
     columns: Mapping[str, Sequence[str]], texts: Sequence[str], images: Sequence[str | None]
 ) -> str:
-    """Return tasks for Label Studio. A row with an image has it as a data URI."""
+    """Return tasks for Label Studio, with images as data URIs."""
     tasks = [
         {"data": ({"image": image} if image else {"text": text}) | cells}
         for cells, text, image in zip(_lines(columns), texts, images, strict=True)
@@ -70,7 +69,7 @@ def label_studio_tasks(
 
 
 def label_studio_interface(classes: Sequence[str], *, has_images: bool) -> str:
-    """Return the labelling interface, which the user pastes into the settings of the project."""
+    """Return the interface that the user pastes into the settings of a Label Studio project."""
     shows = "image" if has_images else "text"
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
@@ -133,7 +132,7 @@ def _of_csv(store: CSVStore) -> list[LabelTable]:
     n = len(next(iter(columns.values())))
     if ROW_ID not in columns:
         return [LabelTable(store.path, columns, one_line_each=store.place(0) == "line 2")]
-    # the key ``id`` is the tool's own number
+    # The column ``id`` is a number of the annotation tool.
     columns = {name: column for name, column in columns.items() if name != "id"}
     return _by_annotator(
         store.path, [{name: columns[name][row] for name in columns} for row in range(n)]
@@ -154,7 +153,7 @@ def _is_task(item: Any) -> bool:
 
 
 def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the cells of a task once per person who labelled it, or once without a label."""
+    """Yield the cells of a task for each person who labelled it; without labels, only once."""
     cells = _texts(task["data"])
     annotations = [
         annotation
@@ -171,7 +170,7 @@ def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, 
 
 
 def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the class that an annotation of Label Studio chose; empty if there is none."""
+    """Return the chosen class of an annotation of Label Studio; empty if no class was chosen."""
     results = annotation.get("result")
     chosen = {
         str(result.get("from_name")): result["value"]["choices"]
@@ -184,7 +183,7 @@ def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str])
 
 
 def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the only label of a row, from the choices in each element of the interface."""
+    """Return the only label of a row. `chosen` has the choices in each interface element."""
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
@@ -210,7 +209,7 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
 
 
 def _of_line(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of a line of the export JSON_MIN."""
+    """Return the cells of an item of Label Studio's export JSON_MIN."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     cells = _texts(item)
@@ -219,7 +218,7 @@ def _of_line(path: Path, item: Any) -> dict[str, str]:
 
 
 def _of_doccano(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of a line of doccano, also of older versions, which have a key ``meta``."""
+    """Return the cells of a line of doccano. Lines of older versions have a key ``meta``."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     meta = item.get("meta")
@@ -229,7 +228,7 @@ def _of_doccano(path: Path, item: Any) -> dict[str, str]:
 
 
 def _texts(item: Mapping[str, Any]) -> dict[str, str]:
-    """Return texts and numbers as texts, without the tool's own id."""
+    """Return the texts and numbers of an item as texts, without the annotation tool's own id."""
     return {
         name: str(value)
         for name, value in item.items()
@@ -238,10 +237,9 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
-    """Return one table per annotator, with all rows and the labels of this annotator."""
-    # one line of each row, by the cell that proves the row
-    lines: dict[str, Mapping[str, str]] = {}
-    labels: dict[str, dict[str, str]] = {}  # the labels of each annotator, by that cell
+    """Return one table for each annotator, with all rows and the labels by this annotator."""
+    lines: dict[str, Mapping[str, str]] = {}  # a record of each row, by its cell ``draw``
+    labels: dict[str, dict[str, str]] = {}  # the labels of each annotator, by the cell ``draw``
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)
