@@ -72,7 +72,6 @@ from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds,
 from covcal_cli.maths.odds import confidences, logit, probabilities, sigmoid, wilson
 from covcal_cli.maths.softmax import Scaling, with_offsets
 from covcal_cli.maths.weights import newton
-from covcal_cli.progress import silent
 
 LEVEL = 0.95
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
@@ -95,10 +94,7 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
     - `level`: confidence level of the interval.
     - `seed`: if there are many source rows, draws a part of them for temperature scaling.
     """
-    of_frame, of_drawn = (
-        score(file, rows, None, seed=seed, progress=silent).right
-        for rows in (draw.frame, draw.rows)
-    )
+    of_frame, of_drawn = (score(file, rows, seed=seed).right for rows in (draw.frame, draw.rows))
     right = draw.right(file.require_target().logits(draw.rows))
     return difference_estimate(draw, right, of_frame, of_drawn, level=level)
 

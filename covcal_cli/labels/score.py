@@ -10,7 +10,7 @@ is wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated 
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import FeatureFile, SourceDomain
 from covcal_cli.maths.softmax import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
-from covcal_cli.progress import Progress, ProgressCallback
 
 _MOST_FITTED = 20_000  # more source rows for temperature scaling would not improve the score
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
@@ -30,37 +29,21 @@ _DECISION = re.compile(rf"decision for confidences above ({_THRESHOLD})")
 _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """The scores of some target rows."""
 
-    predictions: Labels  # (N,), the classes that the classifier predicts
-    right: Float64s  # (N,), the scores of the predicted classes
-    how: str  # a description of how the scores were computed
+    predictions: Labels  # (n,), the classes that the classifier predicts
+    right: Float64s  # (n,), the scores of the predicted classes
 
 
-def score(
-    file: FeatureFile,
-    rows: Rows,
-    scaled: ScaledLogits | None,
-    *,
-    seed: int,
-    progress: ProgressCallback,
-) -> Scores:
-    """Return the scores of target rows.
+def score(file: FeatureFile, rows: Rows, *, seed: int) -> Scores:
+    """Return the scores of target rows, without a calibration.
 
-    `scaled` is the calibration that the user gave, with its logits. If there are many source rows,
-    `seed` draws a part of them for temperature scaling.
+    If there are many source rows, `seed` draws a part of them for temperature scaling.
     """
-    forecasters = forecasters_of(file, scaled, seed)
-    predictions, right = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
-    start = 0
-    for of_block, scores in score_blocks(file, rows, forecasters):
-        part = slice(start, start + len(scores))
-        predictions[part], right[part] = of_block, scores
-        start = part.stop
-        progress(Progress("forecast", start, len(rows)))
-    return Scores(predictions, right, in_words(forecasters))
+    blocks = score_blocks(file, rows, forecasters_of(file, None, seed))
+    parts = [(np.empty(0, dtype=np.int64), np.empty(0)), *blocks]
+    return Scores(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def score_blocks(

@@ -44,7 +44,6 @@ from covcal_cli.labels.sheet import LABEL_PREFIX
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.multilabel import current_label
-from covcal_cli.progress import silent
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
 ERROR = 0.05  # the probability that any interval in a history is ever wrong
@@ -170,7 +169,7 @@ def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> F
             return of_draw
     target = file.require_target()
     frame = thinned(np.arange(target.n, dtype=np.int64), MAX_FRAME, seed)
-    scores = score(file, rows, None, seed=seed, progress=silent)
+    scores = score(file, rows, seed=seed)
     numbers = np.arange(len(rows), dtype=np.int64)
     return FileLabels(
         Draw(
@@ -185,7 +184,7 @@ def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> F
         ),
         (scores.predictions == labels).astype(np.float64),
         scores.right,
-        score(file, frame, None, seed=seed, progress=silent).right,
+        score(file, frame, seed=seed).right,
         np.ones(target.n, dtype=np.bool_),
     )
 
@@ -199,8 +198,8 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
     return FileLabels(
         draw,
         draw.right(target.logits(draw.rows)),
-        score(file, draw.rows, None, seed=seed, progress=silent).right,
-        score(file, draw.frame, None, seed=seed, progress=silent).right,
+        score(file, draw.rows, seed=seed).right,
+        score(file, draw.frame, seed=seed).right,
         drawable,
     )
 

@@ -12,9 +12,8 @@ from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.filled_sheet import read_sheet
 from covcal_cli.labels.pick import PickSettings, pick
-from covcal_cli.labels.score import score
+from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks
 from covcal_cli.maths.softmax import Scaling
-from covcal_cli.progress import silent
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill, lines_of
 from tests.made_files import made_domain, write_features
@@ -73,19 +72,17 @@ def test_the_confidence_is_the_mean_of_both_forecasters(picked: Path) -> None:
     """Each has the T that fits the source; one forecaster is aligned if the file allows it."""
     with FeatureFile(picked / "adapted.h5") as file:
         rows = file.require_target().rows("train")
-        both = score(file, rows, None, seed=0, progress=silent)
+        forecasters = forecasters_of(file, None, 0)
         one, other = (
-            score(file, rows, given, seed=0, progress=silent).right
-            for given in (
-                ScaledLogits(Scaling("original", 1.7)),
-                ScaledLogits(Scaling("aligned", 0.8)),
-            )
+            np.concatenate([right for _, right in score_blocks(file, rows, [forecaster])])
+            for forecaster in forecasters
         )
+        both = score(file, rows, seed=0).right
     assert re.fullmatch(
         r"mean confidence of classifier \(T [\d.]+\) and aligned forecaster \(T [\d.]+\)",
-        both.how,
+        in_words(forecasters),
     )
-    assert ((both.right > 0) & (both.right < 1)).all()
+    assert both == pytest.approx((one + other) / 2)
     assert not np.allclose(one, other)
 
 
@@ -98,9 +95,7 @@ def test_a_calibration_takes_the_place_of_its_forecaster(
     assert "classifier" in done.require_success().err
     with FeatureFile(picked / "adapted.h5") as file:
         given = ScaledLogits(Scaling("aligned" if method == "fl+temp" else "original", 3.25))
-        rows = file.require_target().rows("test")
-        found = score(file, rows, given, seed=0, progress=silent)
-    assert "(T 3.25)" in found.how
+        assert "(T 3.25)" in in_words(forecasters_of(file, given, 0))
 
 
 def test_networks_are_for_a_calibration_of_theirs(
@@ -168,7 +163,7 @@ def test_what_labels_buy_is_what_they_bring(tmp_path: Path) -> None:
     truth, errors, promises = right[:600].mean(), [], []
     with FeatureFile(path) as file:
         rows = np.arange(600, dtype=np.int64)
-        mean = score(file, rows, None, seed=0, progress=silent).right.mean()
+        mean = score(file, rows, seed=0).right.mean()
     for seed in range(12):
         found = pick(path, tmp_path / "x.csv", PickSettings(rows=30, seed=seed), force=True)
         sheet = found.sheet

@@ -50,7 +50,6 @@ from covcal_cli.labels.score import score  # noqa: E402
 from covcal_cli.labels.target_labels import target_labels  # noqa: E402
 from covcal_cli.maths.softmax import with_offsets  # noqa: E402
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E402
-from covcal_cli.progress import silent  # noqa: E402
 
 NUMBERS = 0, 10, 25, 50, 100, 200, 500
 RANDOM, MATCHED, LABELLED, TRUE = "labels, T", "labels, matched", "labelled", "true accuracy"
@@ -110,7 +109,7 @@ def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
             logits,
             labels,
             right.astype(np.float64),
-            score(file, rows, None, seed=seed, progress=silent).right,
+            score(file, rows, seed=seed).right,
             logits[np.random.default_rng(seed).permutation(len(rows))[:MAX_FRAME]],
             test_logits,
             test_logits.argmax(axis=1) == target_labels(target, test),
