@@ -248,12 +248,11 @@ def read_draw(file: FeatureFile) -> Draw:
 
 
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
-    """Write a copy of a file to `partial` that contains these draws instead of its own.
+    """Write a copy of a file to `partial`, with new draws instead of the draws in the file.
 
-    `parts` has the file and its draw; if rows can have several labels, one such pair per label.
-
-    The copy also stores the sha256 of the file without a draw. So calibrations and adapted files
-    that belong to the file belong to the copy too.
+    `parts` has the file and its draw. If rows can have several labels, it has such a pair for each
+    label. The copy also stores the sha256 of the file without a draw. So calibrations and adapted
+    files of the file also belong to the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -276,9 +275,9 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
 
 
 def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
-    """Write a draw and its labels into a group of an open file, whose path ends with a slash.
+    """Write a draw and its labels into an open file, in a group whose path ends with a slash.
 
-    Raises `ValueError` if its labels are hidden, because the file would lose them.
+    Raises `ValueError` if the labels are hidden, because the file would lose these labels.
     """
     if (draw.labels == HIDDEN_LABEL).any():
         raise ValueError("the labels of the draw are hidden: read it with picked_labels")

@@ -99,9 +99,9 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
 
 
 def read_tables(path: Path) -> list[LabelTable]:
-    """Read a sheet, tasks or a tool's export: one table for each person who labelled.
+    """Read a sheet, tasks or an annotation tool's export. Return one table for each labeller.
 
-    Raises `CovcalError` if the file is not readable, or if it is not clear which class a person
+    Raises `CovcalError` if the file cannot be read, or if it is not clear which class a person
     chose.
     """
     require_file(path, remedy="give the CSV file that covcal pick wrote, or an export of its tasks")

@@ -16,7 +16,6 @@ from covcal_cli.estimators.metrics import Wanted
 from covcal_cli.files import as_word, leaves_folder_of
 from covcal_cli.forecast import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.multilabel import current_label
 from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
 from covcal_cli.watch.history import (
     History,
@@ -416,8 +415,6 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
         return []
     measured = [period.measured for period in unknown]
     remedy = f"label some rows: covcal pick {as_word(measured[-1].file)} -n 50"
-    if current_label() is not None:  # pick and label work on a single label
-        remedy = "watch rows with labels, and pass --target-labels"
     if all(entry.labels and entry.labels.rows == entry.rows for entry in measured):
         remedy = "all rows have labels: watch longer periods, or raise --tolerance"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]
