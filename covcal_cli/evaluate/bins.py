@@ -1,6 +1,6 @@
 """Count rows in bins, block by block, and compute calibration errors from the counts.
 
-Unless stated otherwise, bins are equally wide intervals (c_{b-1}, c_b]; the first includes 0.
+Unless stated otherwise, bins are equally wide intervals (c_{b-1}, c_b]. The first bin includes 0.
 """
 
 import math
@@ -35,7 +35,7 @@ def bin_edges(bins: int) -> Float64s:
 
 
 def require_rows(n: int) -> int:
-    """Return the number of rows. Raises ValueError if it is 0."""
+    """Return the number of rows. Raises ValueError if there are no rows."""
     if n == 0:
         raise ValueError("there are no rows to measure")
     return n
@@ -156,7 +156,7 @@ def under(gaps: Float64s) -> Float64s:
 
 
 def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
-    """Divide; return NaN where the denominator is zero."""
+    """Return the quotients of two arrays. A quotient is NaN if its denominator is 0."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
     return quotient
@@ -167,7 +167,7 @@ def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """The metrics of one group of rows, as fractions. They are None for a group without rows."""
+    """The metrics of one group of rows, as fractions; None for a group without rows."""
 
     name: str = field(metadata=at("group"))
     n: int
@@ -336,7 +336,7 @@ class ClasswiseBins:
 
 
 def debiased_ece(bins: Bins) -> float:
-    """Return the ECE minus an estimate of what noise adds to it, which is 2 ECE - E[ECE*].
+    """Return the ECE minus the part that noise adds on average, which is 2 ECE - E[ECE*].
 
     ECE* is the ECE if the accuracy of each bin is drawn from a normal distribution with the
     observed mean and the variance acc (1 - acc) / n_b (Kumar, Liang & Ma 2019). The mean of ECE* is

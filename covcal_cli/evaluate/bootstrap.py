@@ -5,8 +5,8 @@ rows take no more time than a thousand.
 
 The mean confidence and mean losses have percentile intervals over the resamples. The accuracy has
 Wilson's (1927) interval, because this interval is wider than 0 even if every row is right. The
-AUROC is a share of pairs of rows. It has Wilson's interval too, with an effective number of rows
-(`ranks_interval`).
+AUROC is a share of pairs of rows. So the AUROC has Wilson's interval too, with an effective number
+of rows (`ranks_interval`).
 
 **The ECE.** Percentiles of resampled ECEs would be wrong. The ECE is a sum of absolute values, so
 noise makes it larger. If a forecaster is calibrated, its true ECE is 0, but all resamples are above
@@ -19,25 +19,26 @@ noise makes it larger. If a forecaster is calibrated, its true ECE is 0, but all
   standard errors, and sets all other gaps to 0; then noise adds the most to the ECE. `even` has the
   same gap in every bin, in the observed direction; then noise adds the least to the ECE.
 - A hypothesis is rejected if the observed ECE is further from the median of the simulated ECE* than
-  95 % of the simulations are. Before this comparison, an ECE is raised to the median simulated ECE
-  of a calibrated forecaster, if it is lower.
+  95 % of the simulations are. Before this comparison, every ECE below the median simulated ECE of a
+  calibrated forecaster is raised to this median.
 
 The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
 test may err with half of the error probability, so both together have the stated level:
 
 - The first test draws labels with the confidences as probabilities (the consistency resampling of
-  Broecker & Smith 2007). It rejects if the observed ECE is larger than the ECE of these labels.
+  Broecker & Smith 2007). The test rejects if the observed ECE is larger than nearly all ECEs of
+  such labels.
 - The second test rejects if mean confidence and accuracy differ by more than chance explains. The
   ECE is at least this difference, whatever the bins are (Jensen). The difference is a mean over
   rows, and has less noise than the ECE. So the lower end of the ECE's interval is at least the
   lower end of the difference's interval.
 
-The observed ECE may be above its interval. Then most of the observed ECE is noise. A test of covcal
+If the observed ECE is above its interval, most of the observed ECE is noise. A test of covcal
 checks how often intervals contain the true ECE.
 
 The ECE and its over- and under-confident parts have separate intervals, so a part could seem to be
 larger than the ECE. Then intervals are widened until each end of the ECE's interval is at least the
-same end of each part's interval. A wider interval is still right.
+same end of each part's interval. Wider intervals contain the truth at least as often.
 
 At a level close to 1, fewer than five resamples are outside the interval. Then the interval is
 computed at the highest level with five resamples outside, and widened as for a normal distribution.
@@ -99,10 +100,11 @@ def intervals(
     level: float = LEVEL,
     names: Collection[str] | None = None,
 ) -> dict[str, Interval]:
-    """Return the interval of each metric in `names`, by default of each metric, if it has one.
+    """Return the intervals of the metrics in `names`, by default of all metrics.
 
-    The metrics must have been counted with `keep_losses`. A thousand resamples are usual. Equal
-    seeds give equal intervals. `level` is the probability that an interval contains the truth.
+    Metrics that have no interval are left out. The metrics must have been counted with
+    `keep_losses`. A thousand resamples are usual. Equal seeds give equal intervals. `level` is the
+    probability that an interval contains the truth.
     """
     if names is None:
         names = metrics.names
@@ -146,7 +148,7 @@ def group_interval(
 
 
 def group_resamples(resamples: int, groups: int) -> int:
-    """Return the number of resamples for each group. It is smaller if there are many groups."""
+    """Return the number of resamples for each group, which is smaller if there are many groups."""
     return min(resamples, max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups)))
 
 
@@ -215,7 +217,7 @@ def mean_interval(
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
     """Join cells whose values differ by less than a 32nd of the standard deviation.
 
-    The value of the joined cell is their mean. The variance falls by less than a thousandth.
+    A joined cell has the mean of the joined values. The variance falls by less than a thousandth.
     """
     n = counts.sum()
     mean = counts @ values / n
@@ -294,10 +296,10 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether chance explains the observed value, because enough draws are as large.
+    """Return whether chance explains the observed value.
 
-    Enough is half of the error probability. If there are too few draws for the wanted level, a
-    normal distribution is fitted to the draws.
+    Chance explains it if the share of draws that are at least as large is above half of the error
+    probability. If there are too few draws for the wanted level, a normal distribution is fitted.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
@@ -378,7 +380,7 @@ LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are the mean of a proper
 # Edges of the cells of confidence, which have equal width in log odds.
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
 _MAX_CELLS = 1_000_000  # with more joint cells, the ECE has no paired difference
-_MAX_CLASS_CELLS = 1 << 17  # with more joint cells of all classes, the class gap has none
+_MAX_CLASS_CELLS = 1 << 17  # with more cells in all classes, the class gap has no difference
 
 
 @dataclass(frozen=True)
@@ -489,7 +491,7 @@ class PairedRows:
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield the name of each sum of gaps, the rows of joint cells, and the gaps in both."""
+        """Yield the name of each sum of gaps, rows by joint cell, and gaps of both calibrations."""
         classes, size = self._counts.shape
         if size == 0:
             return
@@ -510,7 +512,7 @@ class _Side:
     gaps: Float64s  # mean confidence minus 1 if labels are right, minus 0 if they are wrong
 
     def total(self, drawn: Integers) -> Float64s:
-        """Return n times the metric of each resample. `drawn` has its rows per cell, (R, cells)."""
+        """Return n times the metric of R resamples, whose rows per cell are `drawn`, (R, cells)."""
         order = np.argsort(self.place, kind="stable")
         starts = np.flatnonzero(np.diff(self.place[order], prepend=-1))
         sums: Float64s = np.add.reduceat((drawn * self.gaps)[:, order], starts, axis=1)

@@ -115,7 +115,7 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """The number of classes that are off, in words; at least so many if some are undecided."""
+        """The number of classes that are off, in words. If classes are undecided, a lower bound."""
         limit = f"{100 * self.margin:g} points"
         if not self.undecided:
             if not self.off:

@@ -79,7 +79,7 @@ class EvaluateSettings:
     bins: int = 15  # number of bins of confidence
     # Measure the labels of the classifier ("original"), or of the calibrated forecaster ("own").
     predictions: Predictions = "original"
-    by: str | None = None  # measure each group too: by a column, "class" or "predicted"
+    by: str | None = None  # a column, "class" or "predicted", whose groups are measured too
     resamples: int = 0  # number of resamples for intervals; 0 for no intervals
     level: float = LEVEL  # confidence level of the intervals
     seed: int = 0  # seed of the resamples
@@ -151,7 +151,7 @@ def evaluate(
     Raises
     ------
     UnlabelledError
-        If no row of the split has a label, and no target row has a label if the split is empty.
+        If no row of the split has a label; also if the split is empty and no target row has one.
     TooFewRowsError
         If the split is empty, and other splits have labels.
     CovcalError
@@ -350,7 +350,7 @@ class _Collector:
         resamples = settings.resamples
         self._names = {by: grouping.names for by, grouping in groupings.items()}
         self._ranks = "correctness_auroc" in names
-        # All calibrations measure the same labels, except the labels of calibrated forecasters.
+        # If labels are "original", every calibration measures the labels of the classifier.
         self._same_labels = settings.predictions == "original"
         self.metrics = {
             version: MetricsAccumulator(
@@ -438,7 +438,7 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield each calibration with ``none``, with the first calibration, and with its own past.
+    """Yield each calibration with ``none``, the first calibration, and its earlier version.
 
     The first of `versions` is ``none``.
     """
@@ -451,9 +451,9 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
-    """Return the rows of a split in every file, or raise an error if no file has any.
+    """Return the rows of a split in every file, or raise an error if no file has such rows.
 
-    `hint` is the advice of the error.
+    `hint` is the advice in the error's message.
     """
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
@@ -567,7 +567,8 @@ def _notes_on_fitted(
 ) -> list[str]:
     """Return a note for each calibration of which no labelled row is in the file.
 
-    Then the file has other data, or it has the same rows under other ids, which would be wrong.
+    Either the file has other data, or it has the labelled rows under other ids. In the second case,
+    rows are measured to which the calibration was fitted.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):

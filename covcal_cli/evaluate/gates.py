@@ -124,9 +124,9 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    - `path`: a features or adapted file. By default, the features file of the first calibration.
-    - `documents`: calibrations. By default, the calibration of the decision. Without a decision and
-      without `path`, the default is cal.json.
+    - `path`: a features or adapted file; by default the features file of the first calibration.
+    - `documents`: calibrations; by default the calibration of the decision, or, without a decision
+      and without `path`, cal.json.
     - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. Intervals that gates need are
       computed even if the settings do not ask for intervals.
     - `names`: names of the calibrations. If a name is empty or missing, `read_named` chooses it.
@@ -136,7 +136,7 @@ def assess(
     Raises
     ------
     CovcalError
-        For the reasons that `evaluate` has, or if the metric of a gate has no value.
+        If `evaluate` raises this error, or if the metric of a gate has no value.
     UnusedOptionError
         If `networks` are given, but no calibration needs them.
     """
@@ -290,7 +290,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return by how much the nearer end of the interval (without interval, the value) fails."""
+    """Return how far the nearer end of the interval (or the value) is beyond the limit."""
     if GATED[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
@@ -369,8 +369,8 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 
     The true value is assumed to be `value`. The width of an interval shrinks with the square root
     of the number of rows. At a level of 95 %, a gate decides in four of five cases if the true
-    value is 1.96 + 0.84 standard errors from the limit. Return None if more than 20 `n` rows would
-    be needed.
+    value is 1.96 + 0.84 standard errors from the limit. Return None if more than 20 times `n` rows
+    would be needed.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
@@ -383,7 +383,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 def detectable(interval: Interval, level: float) -> float:
     """Return how far beyond a limit the true value must be for a gate to fail in 4 of 5 cases.
 
-    `interval` has the level of the gate. Its width is assumed not to depend on the true value.
+    `interval` has the level of the gate. Its width is assumed to be the same for any true value.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))

@@ -11,8 +11,8 @@ command with a single gate.
 
 `Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. If both
 were measured on the same rows, the change of a metric is a paired difference, which has less noise.
-To test this, the earlier temperature is applied to the current rows. If it does not give the
-earlier metrics, the rows differ, and the interval is computed for two independent samples.
+The earlier temperature is applied to the current rows. If this does not give the earlier metrics,
+the rows differ, and the interval is computed for two independent samples.
 """
 
 import math
@@ -60,8 +60,8 @@ class Limit:
 def parse_limit(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    Raises ValueError with the reason, also for a metric such as the accuracy. Its higher values are
-    better, so an upper limit would fail good classifiers.
+    Raises ValueError with the reason. Metrics such as the accuracy are refused, because an upper
+    limit would fail good classifiers.
     """
     limit = _parse_metric(text)
     if limit.least:
@@ -76,7 +76,7 @@ def parse_limit(text: str) -> Limit:
 def parse_least(text: str) -> Limit:
     """Read ``METRIC=LIMIT`` of ``--fail-below``, such as ``accuracy=0.9``.
 
-    Raises ValueError with the reason, also for a metric whose lower values are better.
+    Raises ValueError with the reason. Metrics whose lower values are better are refused.
     """
     limit = _parse_metric(text)
     if not limit.least:
@@ -317,8 +317,8 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        `metrics` are those of the earlier calibration `name` on the current rows. If they equal the
-        metrics in the baseline, the rows are assumed to be the same.
+        `metrics` are those of the earlier calibration `name` on the current rows. If these metrics
+        equal those in the baseline, the rows are assumed to be the same.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
@@ -407,7 +407,7 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Add the interval of the change. Its sign is such that above 0 means worse."""
+    """Add the interval of the change. Numbers above 0 mean that the metric got worse."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)

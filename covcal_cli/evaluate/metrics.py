@@ -166,7 +166,7 @@ _RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")  # metrics
 
 
 def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
-    """Return the metrics that can be computed. Some need the probabilities of all classes."""
+    """Return the metrics that can be computed; without all classes, some metrics cannot."""
     return tuple(name for name in names if has_all_classes or name not in OF_ALL_CLASSES)
 
 
@@ -174,8 +174,8 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
     """Raise ValueError if metrics of n rows are impossible or contradict each other.
 
     This finds edited numbers even if somebody has renewed the hash of the document. The accuracy is
-    k / n for a whole number k. The ECE is the sum of its two parts, and their difference is mean
-    confidence minus accuracy.
+    k / n for a whole number k. The ECE is the sum of its two parts, and the difference of these
+    parts is mean confidence minus accuracy.
     """
     known = {name: value for name, value in values.items() if value is not None}
     for name, value in known.items():
@@ -288,7 +288,7 @@ class Metrics:
 
     @cached_property
     def ranked(self) -> RankedRows:
-        """The rows in ascending order of confidence. Raises ValueError if no metric needs them."""
+        """The rows in ascending order of confidence. Raises ValueError if they were not stored."""
         if self.rows is None:
             raise ValueError("no metric of ranked rows was asked for")
         return self.rows.ranked()
@@ -364,7 +364,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """A block of m rows with their labels, 0 .. K-1; every array has shape (m,).
+    """A block of m rows with their labels, from 0 to K-1; every array has shape (m,).
 
     Several calibrations share one block, so each array is computed only once.
     """
@@ -492,7 +492,7 @@ class MetricsAccumulator:
         return losses
 
     def result(self) -> Metrics:
-        """Return the metrics of all rows so far. Raises ValueError if there are none."""
+        """Return the metrics of all rows so far. Raises ValueError if there are no rows."""
         counts = self._counts
         bins = counts.together()
         n = require_rows(bins.n)

@@ -38,10 +38,9 @@ class RankedRows:
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
-        """Return, for the rows from each start to the next start, their confidence and right rows.
+        """Return the sum of confidences and the number of right rows from each start to the next.
 
-        `starts` are row numbers, strictly ascending from 0. The results are a sum of confidences
-        and a number of right rows for each start.
+        `starts` are row numbers, strictly ascending from 0.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
         for start in range(0, len(self.keys), _CHUNK):  # limits the memory
@@ -154,8 +153,9 @@ class Areas(NamedTuple):
 
     `aurc`, the area under the risk-coverage curve, is the share of errors among the k most
     confident rows, averaged over all k (Geifman & El-Yaniv 2017; Geifman, Uziel & El-Yaniv 2019).
-    Lower is better, and temperature scaling hardly changes it. For rows with the same confidence,
-    the mean over all their orders is used, so the order of rows in the file does not matter.
+    A lower area is better, and temperature scaling hardly changes it. For rows with the same
+    confidence, the mean over all their orders is used. So the order of rows in the file does not
+    matter.
     """
 
     aurc: float
@@ -220,7 +220,7 @@ class _Runs:
         return np.diff(self.errors_at_ends)
 
     def risk(self) -> float:
-        """Return the share of errors among the k first rows, summed over k in all runs."""
+        """Return the sum, over all ranks k, of the share of errors among the k first rows."""
         # Sum 1/k over the ranks k.
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
@@ -279,7 +279,7 @@ def smooth_ece(rows: RankedRows) -> float:
     mass = _mass_of(rows)
     if _is_too_small(1.0, mass):
         return smooth_ece_at(1.0, mass)
-    # smECE falls as the bandwidth grows, so halving the range finds where both are equal.
+    # The smooth ECE falls as the bandwidth grows. Halving the range finds where both are equal.
     bandwidth, too_small = 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (bandwidth + too_small) / 2

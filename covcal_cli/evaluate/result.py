@@ -44,7 +44,7 @@ GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 @dataclass
 class DecisionMetrics:
-    """The counts of labelled rows by what a decision does with them."""
+    """The counts of labelled rows for a decision: accepted rows, errors and sizes of sets."""
 
     decision: Decision
     calibration: str  # the name of the calibration with which the decision was made
@@ -198,7 +198,7 @@ class Evaluation:
     """The metrics of ``none`` and of every calibration on the same rows, by name."""
 
     split: str
-    predictions: Predictions  # measures the labels of the classifier, or of each calibration
+    predictions: Predictions  # whether labels of the classifier or of calibrations are measured
     unlabelled: int  # number of rows that are left out because they have no label
     left_out: int  # number of rows that are left out because a calibration was fitted to them
     metrics: dict[str, Metrics]  # ``none`` first, then the calibrations in the given order
@@ -228,7 +228,7 @@ class Evaluation:
         return self.metrics[NONE].n
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return the difference of a metric between two calibrations; None if not computed."""
+        """Return the difference of a metric between two calibrations, if it was computed."""
         wanted = (calibration, against, metric)
         for change in self.differences:
             if (change.calibration, change.against, change.metric) == wanted:

@@ -100,13 +100,13 @@ class Draw:
     rows: Rows  # (m,), row numbers in the target
     inclusion: Float64s  # (m,), the probability with which each row was drawn, above 0
     batch: Integers  # (m,), the batch of each row as an index into `batches`
-    # (m,), 0 .. n_b - 1: the stratum is the unit of length from which the row was drawn.
+    # (m,), from 0 to n_b - 1: the stratum is the unit of length from which the row was drawn.
     # Neighbouring strata contain similar rows. A row with probability 1 has its own stratum.
     stratum: Integers
-    labels: Labels  # (m,), 0 .. K-1; `UNKNOWN_LABEL` for a row without a label, or `HIDDEN_LABEL`
+    labels: Labels  # (m,), from 0 to K-1, or `UNKNOWN_LABEL`, or `HIDDEN_LABEL`
     batches: tuple[Batch, ...]  # the batches in the order in which they were drawn
     # The frame has the rows that could be drawn, ascending, or `MAX_FRAME` of these rows.
-    # It is empty if the draw was read without its labels.
+    # The frame is empty if the draw was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
     # `covcal pick` draws "marked" rows, and ``--labels N`` draws "random" rows.
     design: Literal["marked", "random"] = "marked"
@@ -250,9 +250,9 @@ def read_draw(file: FeatureFile) -> Draw:
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
     """Write a copy of a file to `partial`, with new draws instead of the draws in the file.
 
-    `parts` has the file and its draw. If rows can have several labels, it has such a pair for each
-    label. The copy also stores the sha256 of the file without a draw. So calibrations and adapted
-    files of the file also belong to the copy.
+    `parts` has the file and its draw, or such a pair for each of several labels. The copy also
+    stores the sha256 of the file without a draw. So calibrations and adapted files of the file also
+    belong to the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -330,7 +330,7 @@ def _damaged(file: FeatureFile, what: str) -> CovcalError:
 
 FLOOR = 0.2  # the share of the draw in which every row has the same probability
 _ROUNDING = 1e-9  # the largest rounding error of a sum of lengths
-_SIGMAS = 6.0  # the largest error of an estimated population, in standard errors
+_SIGMAS = 6.0  # an estimated population may be wrong by this many standard errors
 _BANDS = 5  # number of bands into which rows are divided by score
 _CHUNK = 1 << 16  # number of rows that are processed at a time
 
@@ -345,7 +345,7 @@ def inclusion_rule(
 ) -> Callable[[Float64s], Float64s]:
     """Return the function that maps scores to probabilities pi: above 0, at most 1, with sum n.
 
-    - `parts`: returns the scores of all N rows, in [0, 1], in parts. It is called several times.
+    - `parts`: a function that returns the scores of all N rows, in [0, 1], in parts.
     - `n`: number of rows to draw, from 1 to N.
     """
     total, N, largest = 0.0, 0, np.zeros(1)
@@ -393,9 +393,10 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     """Return whether the numbers `inclusion`, (n,), can be the probabilities of n drawn rows.
 
     No probability is below the limit that `FLOOR` gives. The sum of the inverse probabilities
-    estimates the population, so it must be within six standard errors of the population. These are
-    the errors of a draw with replacement (Hansen & Hurwitz 1943). The sum is not checked for a
-    decision, because such a draw has few rows of small probability; `decide` checks such draws.
+    estimates the population, so it must be within six standard errors of the population. Standard
+    errors are those of a draw with replacement (Hansen & Hurwitz 1943). If the draw is for a
+    decision, the sum is not checked, because few rows have small probabilities; `decide` checks
+    such draws.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR
@@ -469,7 +470,7 @@ def _in_band(
         order = np.lexsort((sign * scores[places], sign * predictions[places]))
         yield places[order]
         return
-    # One whole number for class, score and place. Sorting these is much faster than sorting rows.
+    # One whole number holds class, score and place: sorting numbers is faster than sorting rows.
     numbers = np.empty(size, dtype=np.uint64)
     for start in range(0, size, _CHUNK):
         part = places[start : start + _CHUNK]
@@ -522,7 +523,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Draw either this row or the row `last`. The other row takes part in the next stratum.
+        # Draw either `winner` or the row `last`. The other row takes part in the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:

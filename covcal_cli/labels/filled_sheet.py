@@ -1,7 +1,7 @@
 """Read a sheet with filled-in labels, and join it to a draw.
 
-A spreadsheet or an annotation tool may have changed the sheet. Then it is either read correctly, or
-refused. No hash can protect the labels, because the user writes them. So
+A spreadsheet or an annotation tool may have changed the sheet. A changed sheet is either read
+correctly, or refused. No hash can protect the labels, because the user writes them. So
 `require_labels_beside_rows` checks whether the labels were sorted without their rows.
 """
 
@@ -53,7 +53,7 @@ _FACTS = re.compile(
 # If a column has empty cells, pandas writes a class number as 2.0.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
 _WIDEST = 20  # leading zeros are restored up to this number of digits
-_LEAST_CHANCE = 1e-3  # labels that are sorted with a smaller probability were sorted by somebody
+_LEAST_CHANCE = 1e-3  # if chance sorts labels with a smaller probability, somebody sorted them
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -163,7 +163,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield ids from which a program may have made this cell, because it read a number."""
+    """Yield the ids that a cell may stand for, if a program has read an id as a number."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -320,8 +320,7 @@ def require_labels_beside_rows(
                     "the labels again"
                 )
             continue
-        # The lines were moved. Count where labels agree with the classifier: here, or at the old
-        # positions of the lines.
+        # The lines were moved. Labels may agree with the classifier here, or at the old positions.
         for line in labelled:
             stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
             moved = _is_same_class(labels[line], predicted[line])

@@ -371,7 +371,7 @@ def _resolved(
     """Return the class of every labelled row, and sentences on rows with different labels.
 
     `sources` are the file and the sheets. A label in the file counts as the first label of its row.
-    With `force`, the labels of sheets replace it.
+    With `force`, the labels of sheets replace the label in the file.
     """
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}

@@ -148,8 +148,8 @@ def accuracy_and_size(
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
     """Return Wilson's interval of the accuracy, corrected if few rows are right, or few wrong.
 
-    Then an end of the interval comes from the Poisson distribution: the lower end if few rows are
-    right, the upper end if few rows are wrong.
+    The lower end comes from the Poisson distribution if few rows are right, and the upper end if
+    few rows are wrong.
     """
     low, high = wilson(accuracy, size, level)
     hits = int(right.sum())
@@ -200,9 +200,9 @@ class LabelSpread:
     value: float
     labels: int  # number of labelled rows from which the metric is estimated
     design: Float64s  # (n,), v n / (n - 1), where v is the factor of the design
-    # Means of g y and g^2 y under p, where a row is in one class only.
-    first: Float64s  # (n,)
-    second: Float64s  # (n,)
+    # The variance of a mean over classes needs both moments, because a row has only one class.
+    first: Float64s  # (n,), mean of g y, where y is 1 with probability p
+    second: Float64s  # (n,), mean of g^2 y
 
     @property
     def interval(self) -> Interval:

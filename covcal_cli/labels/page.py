@@ -25,7 +25,7 @@ from covcal_cli.files import write_text
 from covcal_cli.labels.sheet import Cells, Sheet, answers_of, fact_columns, sheet_text, unescaped
 from covcal_cli.records import document_text
 
-if TYPE_CHECKING:  # This module needs Pillow, which a sheet without images does not.
+if TYPE_CHECKING:  # Pillow is imported only for images.
     from PIL import Image
 
     from covcal_cli.data.domain import RowShape
@@ -82,8 +82,8 @@ def page(
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels, without repetition.
-    - `pictures`: the image of each row as a data URI. It is empty if the image could not be read,
-      and None if the row has no image, so that the page shows the row's cells.
+    - `pictures`: the image of each row as a data URI. The URI is empty if the image could not be
+      read. It is None if the row has no image; then the page shows the row's cells.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
     - `texts`, `numbers`: columns that the page shows as texts of several lines, and in a table.
     """

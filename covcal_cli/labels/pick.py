@@ -114,8 +114,8 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and the expected interval of the accuracy from their labels.
 
-    A half width is half the width of the 95 % interval. If rows can have several labels, it is the
-    root mean square over the labels.
+    A half width is half the width of the 95 % interval. If rows can have several labels, half
+    widths are root mean squares over the labels.
     """
 
     sheet: Sheet  # all drawn rows
@@ -170,8 +170,8 @@ def pick(
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The target's images, as `extract` got them. They are shown on `page`. If the ids are paths
-        in this folder, the sheet has a column ``path``.
+        The target's images, as `extract` got them. The page shows these images. If the ids are
+        paths in this folder, the sheet has a column ``path``.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
@@ -360,7 +360,7 @@ class _Frame:
             yield self._scores(slice(start, start + size))
 
     def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Float64s]:
-        """Draw rows. Return the rows in the order of the line, and their scores."""
+        """Draw rows. Return the rows, in the order of the draw, and their scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
@@ -506,7 +506,7 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the batches' mean estimate, weighted by size."""
+    """Return the standard deviation of the mean of all batches' estimates, weighted by size."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 

@@ -1,4 +1,4 @@
-"""Read the labels that a person gave to the rows of `covcal pick`; no other module returns them.
+"""Read the labels that a person gave to the rows of `covcal pick`. No other module reads them.
 
 These labels are stored separately from ``/target/labels``. Code that may use them imports this
 module, and still cannot reach the labels that ``evaluate`` reads. A test lists the modules that

@@ -15,7 +15,7 @@ temperature, and a is an offset of the log odds. The fit is Bayesian, and has th
 3. **Likelihood.** Each labelled row multiplies the density by a factor, raised to the power of the
    row's weight. The factor is c if the classifier is right, else 1 - c. Weights have mean 1. A row
    that was drawn with a small probability stands for many rows, and has a large weight.
-4. **Result.** The offset is the posterior mean of a. T is the temperature at which the mean
+4. **Result.** The offset a is set to its posterior mean. T is the temperature at which the mean
    confidence is the posterior mean of the accuracy. Without labels, T would be about the
    temperature of the method ``consensus``.
 
@@ -31,8 +31,8 @@ that the calibration error is small (a has mean 0 and standard deviation 1, b ha
 standard deviation 0.5). The prior and the weighted labels give a distribution of (a, b). Each (a,
 b) gives a mean distance over the rows, E|c - sigmoid(a + b logit(c))|. The mean of this distance is
 the estimated ECE. The interval ends at the 95 % quantile of the distance, and begins at the
-smallest distance among the most probable (a, b). Such a curve misses errors that change their sign
-several times along the reliability curve. If a calibration was fitted to a row, the confidence of
+smallest distance among the most probable (a, b). Such a curve misses errors whose sign changes
+several times as the confidence grows. If a calibration was fitted to a row, the confidence of
 this row must come from a fit without it (cross-fitting).
 """
 
@@ -71,8 +71,8 @@ def posterior(
       thousand rows are enough.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
     - `draw`: the labelled rows.
-    - `prior`: the estimate without labels, with its check `estimators disagree`. If it is None,
-      every accuracy has the same prior probability.
+    - `prior`: the estimate without labels, with its check `estimators disagree`. Without a prior,
+      every accuracy has the same probability.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -99,7 +99,7 @@ def posterior(
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # This factor makes every accuracy equally probable. Without it, every log T would be.
+        # This factor makes every accuracy equally probable, instead of every log T.
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)

@@ -60,7 +60,7 @@ def score_blocks(
         yield predictions, np.clip(right, 0, 1)
 
 
-# Open files with the forecasters of their scores. If rows can have several labels, one per label.
+# Open files with the forecasters of their scores: one file, or a file for each of several labels.
 Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 
 

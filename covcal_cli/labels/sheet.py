@@ -39,7 +39,7 @@ from covcal_cli.multilabel import CLASSES
 
 SHEET = Path("to-label.csv")  # the default file of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-LABEL_PREFIX = "label_"  # if rows can have several labels, each column's name begins so
+LABEL_PREFIX = "label_"  # if rows can have several labels, a column is called label_NAME
 CHOICE = "choice"  # the column for labels in CSV files of Label Studio
 _PROOF_ROWS = 256  # the logits of this many rows distinguish data whose ids are equal
 _DIGITS = 16  # number of digits of a sha256 that are used
@@ -178,7 +178,7 @@ class Sheet:
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return a hash that identifies a file's target. The file that `adapt` makes has the same."""
+    """Return a hash that identifies a file's target; the adapted file has the same hash."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -264,7 +264,7 @@ def _free_name(name: str, others: Collection[str]) -> str:
 
 
 def csv_line(cells: Iterable[str]) -> str:
-    """Return a line of CSV (RFC 4180). Carriage returns are quoted, which Python's csv does not."""
+    """Return a line of CSV (RFC 4180), in which carriage returns are quoted too."""
     return ",".join(map(_quoted, cells)) + "\n"
 
 

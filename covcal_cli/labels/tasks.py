@@ -4,10 +4,10 @@ A task has the cells of one line of the sheet. The row's id is called ``row_id``
 use ``id`` for numbers of their own. The person reads the cell ``text``.
 
 - Label Studio imports a ``.json`` file, a list of ``{"data": {...}}``, and the labelling interface
-  as XML. Its exports as JSON, JSON_MIN and CSV are read. An export may lack tasks that nobody
-  labelled. Several annotators count as several labellers.
-- doccano imports a ``.jsonl`` file, whose lines have ``text`` and other keys. It exports the same
-  lines with ``label``.
+  as XML. Exports of Label Studio as JSON, JSON_MIN and CSV are read. An export may lack tasks that
+  nobody labelled. Several annotators count as several labellers.
+- doccano imports a ``.jsonl`` file, whose lines have ``text`` and other keys. doccano exports the
+  same lines with a key ``label``.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Estimate the accuracy of a period, with the calibration's source rows or with a summary of them.
 
 If the features file of the calibration exists unchanged, the estimators read its labelled source
-rows. If not, a summary in the reference data (`SourceSketch`) replaces these rows. It contains the
-log odds of the predicted class, separately for right and wrong rows, as the estimators ATC and DoC
-need. It also contains the centre of each class, which the estimators by clustering need.
+rows. If not, a summary in the reference data (`SourceSketch`) replaces these rows. The summary
+contains the log odds of the predicted class, separately for right and wrong rows, for the
+estimators ATC and DoC. It also contains the centre of each class, for the estimators by clustering.
 """
 
 import math
@@ -215,7 +215,7 @@ def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
     """Yield the estimates by clustering and by clustering with fixed class shares."""
     source, clusters = sketch.source, sketch.source.clusters
-    # With two classes, the logits of a row differ by one number only, too little for clustering.
+    # With two classes, a row is described by one number, which is too little for clustering.
     if clusters is None or logits.shape[1] == 2:
         return
     centres = Centres(np.array(clusters.classes), clusters.centres.values)

@@ -64,9 +64,10 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def _identifies(name: str, values: AnyArray) -> bool:
-    """Return whether a column of numbers identifies rows: many whole numbers, and a sign of ids.
+    """Return whether a column of numbers identifies rows.
 
-    The sign is a name such as "id", or that the numbers rise from row to row.
+    Many different whole numbers identify rows if the column has a name such as "id", or if the
+    numbers rise from row to row.
     """
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())

@@ -13,7 +13,7 @@ At first, the alarm compares the rows with the calibration's rows. An alarm ends
 rows become the new reference. This happens if somebody accepts the changed rows
 (``--acknowledge``), or if the rows do not change again for a number of periods. Then a new
 "segment" of the history begins, and the alarm compares rows with the first periods of the segment.
-The verdict always compares with the calibration.
+The verdict always compares a period with the calibration.
 """
 
 import os
@@ -230,7 +230,7 @@ def judged(
     standard: Standard,
     rule: Rule,
 ) -> list[Period]:
-    """Return lines to append: for the `fresh` periods, and for periods whose verdict these change.
+    """Return a line for each of the `fresh` periods, and for each period whose verdict changes.
 
     `fresh` has new, longer, joined and replaced periods by name.
     """

@@ -1,16 +1,17 @@
 """Compute accuracy and gap from the labels of one period, or of several periods together.
 
 The labels of a period give an accuracy A and an effective size n*. The labels are as precise as n*
-labels of random rows. So n* A labels count as right, and n* (1 - A) labels as wrong. These counts
-are added over the periods of a "pool". The result is the gap (mean confidence minus accuracy),
-because the accuracy itself may change from period to period. You may look at the interval of the
-gap after every period: its error probability still holds (`maths.odds.anytime_interval`).
+labels of random rows. So they count as n* labels, and a share A of these labels is right. The
+counts are added over the periods of a "pool". The result is the gap (mean confidence minus
+accuracy), because the accuracy itself may change from period to period. You may look at the
+interval of the gap after every period: its error probability still holds
+(`maths.odds.anytime_interval`).
 
 A pool contains all labelled periods from some period on. The pool that begins with period k = 0, 1,
 ... gets the error probability e / ((k + 1) (k + 2)). These probabilities sum to e. So the intervals
 of all pools are right together with probability 1 - e, and the labels may decide which pool is
-used. The longest pool is used whose interval overlaps the intervals of all shorter pools. So if the
-gap has changed, the pool begins after the change.
+used. A pool can be used if its interval overlaps the intervals of all shorter pools; the longest
+such pool is used. So if the gap has changed, the pool begins after the change.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. The labels are joined by id to the
 rows of periods. If an id occurs in several periods, the CSV needs a third column, ``period``. If
@@ -70,7 +71,7 @@ class FileLabels:
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Return accuracy and effective size from the labels among these rows; None without any."""
+        """Return accuracy and effective size by the labels of some `rows`; None without labels."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -87,7 +88,7 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def weighted(self, rows: Rows) -> PeriodLabels | None:
-        """Return the weighted accuracy of the labelled rows among these rows; None without any.
+        """Return the weighted accuracy of those `rows` that have a label; None without labels.
 
         A row with the largest weight in the file counts as one row, and other rows count less. An
         interval that is valid after every period needs this: no row may count as more than one row.
@@ -110,7 +111,7 @@ class FileLabels:
         classes: Sequence[str],
         costs: Float64s | None,
     ) -> tuple[MetricEstimate, ...]:
-        """Estimate metrics on these rows. At least one of them must have a label."""
+        """Estimate metrics on `rows`. At least one row must have a label."""
         draw = self.draw
         inside, frame = np.isin(draw.rows, rows), np.isin(draw.frame, rows)
         population, labelled = int(self.drawable[rows].sum()), int(inside.sum())
@@ -281,7 +282,7 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
 
 @dataclass(frozen=True)
 class Pools:
-    """Several pools, with one gap per pool. All intervals are right together."""
+    """Several pools, with one gap per pool."""
 
     starts: Sequence[int]  # for each pool, the index of the labelled period at which it begins
     gaps: Sequence[Gap]

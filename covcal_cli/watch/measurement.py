@@ -491,7 +491,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the coordinates of rows, shape (m, p); None if they need features and have none."""
+    """Return the coordinates of rows, shape (m, p); None if the file lacks the features."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None

@@ -39,8 +39,7 @@ from covcal_cli.watch.segments import segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
-# This path stands in places where a period or calibration from a file has its file.
-_IN_MEMORY = Path("the arrays")
+_IN_MEMORY = Path("the arrays")  # the path of a period or a calibration that has no file
 
 
 class Watch:

@@ -176,12 +176,13 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Promise:
-    """The verdict on a decision's promise: at most a promised share of accepted rows is wrong."""
+    """The verdict on the promise that at most a share of the accepted rows is wrong."""
 
     verdict: PromiseVerdict
     labels: Count  # number of labelled accepted rows, in this and earlier periods
     error: Gap | None  # the share of labelled accepted rows that are wrong
-    # About how many more labels are needed for a verdict. None if there is one, or if too many are.
+    # About this many more labels are needed for a verdict.
+    # None if there is a verdict already, or if more than 10 000 labels are needed.
     needed: Count | None
 
 
@@ -193,7 +194,7 @@ class SegmentVerdict:
     segment: str
     rows: Number
     confidence: Share  # mean calibrated confidence
-    accuracy: PeriodAccuracy | None  # from labels of the period; without labels, estimated
+    accuracy: PeriodAccuracy | None  # accuracy from labels of the period, or estimated without
     gap: Gap | None
     verdict: Verdict
     why: str

@@ -58,7 +58,9 @@ def watched_decision(path: Path, document: Path) -> WatchedDecision:
     """
     decision = read_decision(path, document)
     if decision.error is None:
-        raise CovcalError(f"{path} promises no limit of the error: run covcal decide with --error")
+        raise CovcalError(
+            f"{path} does not limit the error of accepted rows: run decide with --error"
+        )
     if decision.threshold is None:
         raise CovcalError(
             f"{path} accepts no row, so there is no promise to watch: run covcal decide again"
@@ -85,7 +87,7 @@ def accepted_in_period(
     """Measure the accepted rows of a period.
 
     - `sample`: a random sample of all rows of the period.
-    - `estimate`: the estimated accuracy of all rows. If it is None, no error is expected.
+    - `estimate`: the estimated accuracy of all rows. Without it, the expected error is not known.
     - `labels`: the labelled rows of the file.
     """
     expected = None
@@ -147,7 +149,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return how many more labels would decide if a share `rate` of these rows is wrong."""
+    """Return how many more labels would decide, if a share `rate` of these labels is wrong."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

@@ -50,7 +50,7 @@ def reference_path(document: Path) -> Path:
 
 
 def identity_of(document: Path) -> str:
-    """Return the sha256 of a calibration's file, or a hash made from it for one label."""
+    """Return the sha256 of a calibration's file, hashed with the label if there are several."""
     label, sha256 = current_label(), sha256_of(document)
     if label is None:
         return sha256
@@ -171,16 +171,16 @@ class Moments:
             and mean.ndim == 1
             and len(mean) > 0
             and (mean.astype(np.float64) ** 2 <= _LARGEST_VARIANCE).all(),
-            "the mean of a domain",
+            "a domain's mean",
         )
-        _require(covariance.shape == mean.shape * 2, "the covariance of a domain")
+        _require(covariance.shape == mean.shape * 2, "a domain's covariance")
         variances = np.linalg.eigvalsh(covariance)
         asymmetry = np.abs(covariance - covariance.T).max()
         _require(
             asymmetry <= _ROUNDING * variances[-1]
             and variances[-1] <= _LARGEST_VARIANCE
             and variances[0] >= -_ROUNDING * variances[-1],
-            "the covariance of a domain",
+            "a domain's covariance",
         )
 
 
@@ -270,7 +270,7 @@ class ClassPlaces:
             and _are_ascending_classes(self.classes, shape[1])
             and min(self.counts, default=1) >= 1
             and (self.spreads.values >= 0).all(),
-            "the mean logits of predicted classes",
+            "the mean logits",
         )
 
 
@@ -290,7 +290,7 @@ class SourceSketch:
         self.right_odds.require_quantiles(self.right, "the right rows")
         self.wrong_odds.require_quantiles(self.wrong, "the wrong rows")
         shape = self.predicted.shape
-        _require(len(shape) == 1 and self.predicted.are_shares, "the shares of predicted classes")
+        _require(len(shape) == 1 and self.predicted.are_shares, "the shares of classes")
         _require(
             (self.clusters is None or self.clusters.shares.shape == shape)
             and (self.places is None or self.places.means.shape[1:] == shape),
@@ -313,7 +313,7 @@ class Reference(Document):
     )  # (p, p), a matrix that makes the standardised ranks on p axes uncorrelated
     coordinates: Coordinates
     source: SourceSketch
-    is_carried_over: bool = False  # whether an earlier calibration's data replace own data
+    is_carried_over: bool = False  # whether the data come from an earlier calibration
     columns: tuple[ColumnSketch, ...] = ()  # the kept columns whose values can be compared
 
     def __post_init__(self) -> None:
@@ -335,10 +335,10 @@ class Reference(Document):
             and _are_below(self.coordinates.axes.components.shape[0], numbers)
             and all(signal.variance > 0 for signal in axes)
             and len({signal.rows for signal in axes}) <= 1,
-            "the signals of the axes",
+            "the axes' signals",
         )
         shape = None if self.joint is None else self.joint.shape
-        _require(shape == ((len(axes), len(axes)) if axes else None), "the matrix of the axes")
+        _require(shape == ((len(axes), len(axes)) if axes else None), "the axes' matrix")
         width = len(self.coordinates.axes.mean.values)
         is_wide = self.coordinates.of == "features" or width == self.n_classes
         _require(is_wide, "the number of classes")
@@ -396,7 +396,7 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     The distribution is given by `quantiles`, ascending, (m,). Quantile i is at the probability
     (i + 1/2) / m. Ranks between two quantiles are interpolated. A value below the first quantile
     has the rank 1 / (4 m), and a value above the last quantile has 1 - 1 / (4 m). A value that is
-    equal to quantiles counts as the middle of these quantiles.
+    equal to several quantiles has their mean rank.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
@@ -404,7 +404,8 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     left = np.searchsorted(quantiles, values, side="left")
     inside = np.minimum(np.maximum(left, 1), m - 1)
     above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # values equal to quantiles: see below
+    # If two quantiles are equal, this divides by 0. Then values equal them, and are ranked below.
+    with np.errstate(divide="ignore", invalid="ignore"):
         shares = (left - 0.5 + (values - below) / (above - below)) / m
     shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m
     ties = np.flatnonzero(quantiles.take(left, mode="clip") == values)

@@ -145,7 +145,7 @@ def segments_of(
 def _parts(
     column: str, domain: Domain, rows: Rows, classes: Sequence[str]
 ) -> list[tuple[str, Rows]]:
-    """Return the name and the rows of each segment that occurs in these rows.
+    """Return the name and the rows of each segment that occurs in `rows`.
 
     Raises
     ------

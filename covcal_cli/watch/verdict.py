@@ -66,7 +66,7 @@ class Alarm:
     log_threshold: float  # logarithm of c
     raised: bool  # whether R is at least c
     start: int  # number of periods before the most likely start of the change
-    signal: int  # number of the signal with the strongest evidence, or of the first one on axes
+    signal: int  # number of the strongest signal; of the first axis if the axes are the strongest
 
 
 def alarm(

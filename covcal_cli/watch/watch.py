@@ -263,7 +263,7 @@ def extended(
 
 
 def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
-    """Return the files that recorded periods came from, and a warning for each other file.
+    """Return the files of recorded periods, and a warning for each file that is not opened.
 
     A file outside the history's folder is opened only if the command names it.
     """
@@ -423,7 +423,7 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
         if len(unknown) == 1
         else f"on {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
     )
-    return [f"whether the confidence is right is not known {which}: {remedy}"]
+    return [f"it is not known whether the confidence is right {which}: {remedy}"]
 
 
 def _notes(

@@ -219,8 +219,8 @@ class TestVerdicts:
             alone(folder / f"few{number}.h5", rows)
         (warning,) = watched(folder, "few0.h5", "few1.h5", "few2.h5")["warnings"]
         assert warning == (
-            "whether the confidence is right is not known on 3 of 3 periods (few0 to few2): label "
-            "some rows: covcal pick few2.h5 -n 50"
+            "it is not known whether the confidence is right on 3 of 3 periods (few0 to few2): "
+            "label some rows: covcal pick few2.h5 -n 50"
         )
 
     def test_a_period_whose_rows_all_have_labels_needs_no_labels(self) -> None:
