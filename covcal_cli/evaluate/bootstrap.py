@@ -380,7 +380,7 @@ LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are the mean of a proper
 # Edges of the cells of confidence, which have equal width in log odds.
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
 _MAX_CELLS = 1_000_000  # with more joint cells, the ECE has no paired difference
-_MAX_CLASS_CELLS = 1 << 17  # with more cells in all classes, the class gap has no difference
+_MAX_CLASS_CELLS = 1 << 17  # with more joint cells, the class gap has no paired difference
 
 
 @dataclass(frozen=True)

@@ -523,7 +523,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Draw either `winner` or the row `last`. The other row takes part in the next stratum.
+        # Draw either `winner` or `last`; the row that is not drawn takes part in the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:

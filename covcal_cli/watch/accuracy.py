@@ -150,7 +150,7 @@ class SourceRows:
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return a calibration's source rows; without its file, artificial rows from the summary."""
+    """Return a calibration's source rows, or artificial rows if its features file has changed."""
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:

@@ -59,7 +59,7 @@ def watched_decision(path: Path, document: Path) -> WatchedDecision:
     decision = read_decision(path, document)
     if decision.error is None:
         raise CovcalError(
-            f"{path} does not limit the error of accepted rows: run decide with --error"
+            f"{path} does not limit the error of accepted rows: run covcal decide with --error"
         )
     if decision.threshold is None:
         raise CovcalError(

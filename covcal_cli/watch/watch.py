@@ -326,9 +326,9 @@ def _fresh(
             fresh[name] = entry
         else:
             raise OutputExistsError(
-                f"{history.path} has other rows for the period {name} ({before.rows}; now "
-                f"{entry.rows}). If {entry.file} holds more rows of this period, pass --join. To "
-                "replace the old rows, pass --force. Or give the period another name: NAME=FILE"
+                f"{history.path} has other rows for the period {name} ({before.rows} rows, now "
+                f"{entry.rows} rows). If {entry.file} holds more rows of this period, pass --join. "
+                "To replace the old rows, pass --force. Or give another name: NAME=FILE"
             )
     return fresh, notes
 

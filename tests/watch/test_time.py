@@ -103,7 +103,9 @@ class TestGrowing:
         growing(folder / "b.h5", 0, days=[3, 4, 5, 6])
         watched(folder, "a.h5", "--by", "when")
         refused = covcal("watch", "b.h5", "--by", "when", "--history", "h.jsonl", cwd=folder)
-        assert "has other rows for the period 2026-W02 (30; now 40)" in refused.error_line()
+        assert (
+            "has other rows for the period 2026-W02 (30 rows, now 40 rows)" in refused.error_line()
+        )
         both = watched(folder, "b.h5", "--by", "when", "--join")["periods"][0]["measured"]
         assert both["rows"] == whole["rows"] == 70
         assert both["confidence"] == pytest.approx(whole["confidence"])

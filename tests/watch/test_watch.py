@@ -262,7 +262,9 @@ class TestHistory:
         before = (folder / "h.jsonl").read_bytes()
         shutil.copy(folder / "moved.h5", folder / "w0.h5")
         done = covcal("watch", "w0.h5", "--history", "h.jsonl", cwd=folder)
-        assert "h.jsonl has other rows for the period w0 (200; now 200)" in done.error_line()
+        assert (
+            "h.jsonl has other rows for the period w0 (200 rows, now 200 rows)" in done.error_line()
+        )
         assert (folder / "h.jsonl").read_bytes() == before
         (found,) = watched(folder, "w0.h5", "--history", "h.jsonl", "--force")["periods"]
         assert found["supersedes"]
