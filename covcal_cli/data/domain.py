@@ -29,10 +29,8 @@ class DomainData(Protocol):
     """The n rows of one domain in a stable order, as inputs of a model."""
 
     path: Path
-    ids: list[str]
     # whether ids are integers in the data, so that apply writes integers too
     ids_are_integers: bool
-    split_names: list[str]  # the split of a row is decided by the hash of this name
     given_split: Splits | None  # (n,): the splits in the data, if there are any
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
     way_to_label: str  # how the user can label the rows, for messages
@@ -40,6 +38,16 @@ class DomainData(Protocol):
     columns: Mapping[str, AnyArray]
     notes: tuple[str, ...]  # notes on how the data were read, for the user
     holds_images: bool  # whether the rows need preprocessing
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The id of each row."""
+        ...
+
+    @property
+    def split_names(self) -> Sequence[str]:
+        """The name of each row, whose hash decides the split of the row."""
+        ...
 
     def labels(self, classes: ClassMap) -> Labels:
         """Return the class number of every row, shape (n,); -1 where the label is unknown."""

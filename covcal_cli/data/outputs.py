@@ -140,7 +140,8 @@ class OutputTable:
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
         self._lacking: list[int] = []  # numbers of the rows that lack the output of some class
-        self.ids = [file.facts.ids[row] for row in rows]
+        ids = file.facts.ids
+        self.ids = ids if len(rows) == file.n else [ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
         self.given_split: Splits | None = None if split is None else split[rows]
         self.n_classes = len(columns.order)

@@ -22,6 +22,7 @@ from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outp
 from covcal_cli.classifiers.proof import difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
+from covcal_cli.data.rows import RowNumbers
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.parts import Block, DomainSpool, Join, LabelRows, Part, RawRows
 from covcal_cli.forecast import UNSEEN
@@ -165,6 +166,7 @@ class DomainExtraction:
         self.statistics = OutputStatistics(len(self.kept), classifier)
         ids = self.data.ids
         everything = len(self.kept) == len(ids)
+        kept_ids = ids if everything else [ids[row] for row in self.kept]
         columns = {
             f"columns/{name}": _storable(values if everything else values[self.kept])
             for name, values in self.data.columns.items()
@@ -178,7 +180,7 @@ class DomainExtraction:
             **numbers,
             "labels": labels,
             "split": self.split[self.kept],
-            "ids": utf8(ids if everything else [ids[row] for row in self.kept]),
+            "ids": kept_ids.encoded() if isinstance(kept_ids, RowNumbers) else utf8(kept_ids),
             **columns,
         }
         part = Part(
@@ -265,8 +267,8 @@ class DomainExtraction:
             )
         if self.name == "source":  # only evaluate uses target labels
             labels = self.labels[self.kept]
-            classes = np.unique(labels[labels != UNKNOWN_LABEL])
-            if len(classes) < 2 and len(self.kept) < len(self.labels):
+            is_part = len(self.kept) < len(self.labels)
+            if is_part and len(np.unique(labels[labels != UNKNOWN_LABEL])) < 2:
                 yield (
                     f"the rows chosen from {self.data.path} have labels of fewer than two "
                     "classes: use --sample, which draws from all rows"
@@ -327,8 +329,7 @@ def skipped_words(count: int) -> str:
 
 def rows_per_split(split: Splits) -> dict[str, int]:
     """Return the number of rows of each split."""
-    counts = np.bincount(split, minlength=len(SPLITS))
-    return dict(zip(SPLITS, map(int, counts), strict=True))
+    return {name: int(np.count_nonzero(split == code)) for code, name in enumerate(SPLITS)}
 
 
 def _storable(values: AnyArray) -> AnyArray:

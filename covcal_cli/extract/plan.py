@@ -36,6 +36,7 @@ from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.rows import (
     GROUP_PREFIX,
     Fractions,
+    RowNumbers,
     SplitHashes,
     check_fractions,
     hashed_split,
@@ -513,6 +514,9 @@ def _listing(data: DomainData) -> str:
     if data.path.is_file():
         state = data.path.stat()
         digest.update(f"{state.st_size} {state.st_mtime_ns}\n".encode())
+    if isinstance(data.ids, RowNumbers):
+        digest.update(f"{len(data.ids)} row numbers".encode())
+        return digest.hexdigest()
     for start in range(0, len(data.ids), _NAMES_AT_ONCE):
         names = data.ids[start : start + _NAMES_AT_ONCE]
         digest.update("\n".join([*names, ""]).encode())
