@@ -92,8 +92,9 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, those of the first label.
         self.content: Mapping[str, Any] = {}
-        # the first batch, without inputs, and its results, if the classifier was checked on it
-        self.first: tuple[Batch, Results] | None = None
+        # If the classifier was checked on the first batch: the batches that follow; and the first
+        # batch, without inputs, with its results.
+        self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled rows outside the train split, which `write` computes for the
         # source.
         self.accuracy: SourceAccuracy | None = None
@@ -109,17 +110,25 @@ class DomainExtraction:
     ) -> None:
         """Run the rows that are not yet in the spool (the files of a running extraction)."""
         self._require_readable(spool.skipped)
+        if spool.done:  # a resumed run continues after the rows that are in the spool
+            self.forget_begun()
         if spool.done == len(self.rows):
             return
-        if self.first is not None and spool.done == 0:
-            piece, results = self.first
-            self._run_batch(spool, piece, lambda _: results, progress)
-            del results
-        self.first = None  # its results take memory
-        # a resumed run continues after the rows that are in the spool
-        with closing(self.batches(self.rows[spool.done :])) as batches:
+        batches, first = self.begun or (self.batches(self.rows[spool.done :]), None)
+        self.begun = None
+        with closing(batches):
+            if first is not None:
+                piece, results = first
+                self._run_batch(spool, piece, lambda _: results, progress)
+                del first, results  # they take memory
             for piece in batches:
                 self._run_batch(spool, piece, runner.run, progress)
+
+    def forget_begun(self) -> None:
+        """Close the batches of which the classifier was checked on the first."""
+        if self.begun is not None:
+            self.begun[0].close()
+        self.begun = None
 
     def _run_batch(
         self,

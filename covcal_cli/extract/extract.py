@@ -352,6 +352,7 @@ def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
+        domain.forget_begun()  # time the reading of the first rows too
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -322,18 +322,21 @@ def _proved(
 ) -> BatchRunner:
     """Check the last layer on a first batch, and whether rows influence each other.
 
-    The results of the first batch are kept for its domain, so that the model need not run on its
-    rows again.
+    Its domain keeps the results and the batches that follow, so that `DomainExtraction.run` neither
+    reads nor runs these rows again.
     """
     runner = None
     for domain in domains.values():
-        with closing(domain.batches(domain.rows[:size])) as batches:
-            first = next((batch for batch in batches if len(batch.rows)), None)
-        if first is not None:
+        with ExitStack() as stack:
+            batches = stack.enter_context(closing(domain.batches(domain.rows)))
+            first = next(batches, None)
+            if first is None or not len(first.rows):
+                continue
             runner, results = prove(opened, first.inputs, size)
             # outputs of independent labels are converted in another way from now on
             if results is not None and not are_independent:
-                domain.first = Batch({}, first.rows, first.skipped), results
+                domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
+                stack.pop_all()
             break
     if runner is None:
         runner, _ = prove(opened, None, size)

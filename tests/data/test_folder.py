@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from covcal_cli.data.classes import ClassMap, classes_from_folders, numbered_classes
-from covcal_cli.data.rows import SplitHashes, check_fractions, hashed_split
+from covcal_cli.data.rows import RowNumbers, SplitHashes, check_fractions, hashed_split
 from covcal_cli.errors import CovcalError
+from covcal_cli.formats.writer import utf8
 from tests.made_rows import opened
 
 THIRDS = (0.5, 0.25, 0.25)
@@ -198,12 +199,23 @@ def test_the_seed_and_the_fractions_decide_the_split() -> None:
 @pytest.mark.parametrize("sizes", [(50, 80), (80, 50), (80, 80)])
 def test_domains_with_the_same_row_numbers_share_hashes(sizes: tuple[int, int]) -> None:
     hashes = SplitHashes(3)
-    for names in ([str(row) for row in range(size)] for size in sizes):
+    for names in (RowNumbers(range(size)) for size in sizes):
         shared = hashed_split(names, THIRDS, 3, hashes)
-        np.testing.assert_array_equal(shared, hashed_split(names, THIRDS, 3))
+        np.testing.assert_array_equal(shared, hashed_split(list(names), THIRDS, 3))
     others = [f"r{row}" for row in range(60)]
     shared = hashed_split(others, THIRDS, 3, hashes)
     np.testing.assert_array_equal(shared, hashed_split(others, THIRDS, 3))
+
+
+@pytest.mark.parametrize("n", [0, 1, 10, 11, 1001])
+def test_row_numbers_are_their_texts(n: int) -> None:
+    """Row numbers, and slices of them, have the bytes of their texts."""
+    for start in (0, n // 3):
+        numbers, texts = RowNumbers(range(n))[start:], [str(row) for row in range(start, n)]
+        assert numbers == texts
+        assert [*numbers[-2:]] == texts[-2:]
+        assert numbers.encoded().dtype == utf8(texts).dtype
+        assert numbers.encoded().tolist() == utf8(texts).tolist()
 
 
 def test_the_split_is_the_documented_hash() -> None:
