@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
@@ -97,14 +97,8 @@ class _Writing:
             os.close(self.lock)
 
 
-@dataclass
-class _Together:
-    """A list of complete outputs that wait to be renamed together."""
-
-    whole: list[_Writing] = field(default_factory=list)
-
-
-_TOGETHER: ContextVar[_Together | None] = ContextVar("together", default=None)
+# the complete outputs that wait to be renamed together; None outside of `moved_together`
+_TOGETHER: ContextVar[list[_Writing] | None] = ContextVar("together", default=None)
 
 
 @contextmanager
@@ -128,7 +122,7 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
                 with _undisturbed():
                     writing.partial.replace(writing.path)
             else:
-                waiting.whole.append(writing)
+                waiting.append(writing)
                 stack.pop_all()
         except OSError as error:
             raise _explained(error, path) from error
@@ -142,16 +136,16 @@ def moved_together() -> Iterator[None]:
     output replaces the old output that remained. If the process is killed in between, an output may
     be missing, but new and old outputs are never mixed.
     """
-    together = _Together()
+    together: list[_Writing] = []
     before = _TOGETHER.set(together)
     try:
         yield
-        _rename(together.whole)
+        _rename(together)
     except OSError as error:
-        raise _explained(error, together.whole[0].path) if together.whole else error from error
+        raise _explained(error, together[0].path) if together else error from error
     finally:
         _TOGETHER.reset(before)
-        for writing in together.whole:
+        for writing in together:
             writing.end()
 
 

@@ -53,20 +53,6 @@ def rounding(logits: Floats) -> float:
     return float(np.finfo(np.float32).eps) * difference(logits, logits)[1]
 
 
-def largest_difference(values: Floats, expected: Floats) -> float:
-    """Return max ``|values - expected|`` in float64; infinite if the shapes differ.
-
-    Equal infinities count as equal: the logarithm of a probability of 0 is infinite.
-    """
-    if values.shape != expected.shape:
-        return float("inf")
-    if values.size == 0 or np.array_equal(values, expected):
-        return 0.0
-    a, b = values.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        return float(np.where(a == b, 0.0, np.abs(a - b)).max())
-
-
 def relative_error(values: Floats, expected: Floats) -> float:
     """Return the largest difference divided by the largest expected value; see `difference`.
 
@@ -79,12 +65,15 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
+    If the shapes differ, the first result is infinite. Equal infinities count as equal.
     A logit of -3.4e38 masks a class. Divided by this number, the errors of all other logits would
     be about 0. So the error of a mask is divided by the mask itself: 1 % of the mask counts like
     1 % of the largest other value. If a mask is -inf, it must be -inf in both arrays.
     """
-    if values.shape != expected.shape or values.size == 0:
-        return largest_difference(values, expected), 0.0
+    if values.shape != expected.shape:
+        return float("inf"), 0.0
+    if values.size == 0:
+        return 0.0, 0.0
     b = expected.reshape(len(expected), -1).astype(np.float64, copy=False)
     a = b if values is expected else values.reshape(b.shape).astype(np.float64, copy=False)
     low, high = float(b.min()), float(b.max())

@@ -189,7 +189,8 @@ def _as_extracted(
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:
             original = exporter.original(output, phi)
-            original.settle_on(extracted.tail)
+            settled = original.settled
+            settled.settle_as_extracted(extracted.tail, original.model_outputs)
         except CovcalError as error:
             refusal = refusal or error
             continue
@@ -199,10 +200,10 @@ def _as_extracted(
                 f"logits are now {original.logits_tensor}: pass the same --model-output as in "
                 "extract"
             )
-        elif original.tail and original.tail != calibration.reading.get("tail", original.tail):
+        elif settled.tail and settled.tail != calibration.reading.get("tail", settled.tail):
             refusal = refusal or CovcalError(
                 f"{document} was fitted with {calibration.reading['tail']} as the output of "
-                f"{model}, but this output is now read as {original.tail}: pass the same "
+                f"{model}, but this output is now read as {settled.tail}: pass the same "
                 "--model-output as in extract, or extract the model and calibrate again"
             )
         elif networks is None:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats
+from covcal_cli.classifiers.classifier import Outputs
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of
 from covcal_cli.forecast import AlignedNetworks, fitted_networks
@@ -103,20 +104,13 @@ class ExportReport:
 
 
 class Original(Protocol):
-    """A classifier, opened as for extraction and run on random inputs."""
+    """A classifier that was opened as `extract` opens it, and run on random inputs."""
 
     features_tensor: str | None
     logits_tensor: str
     n_features: int | None
-
-    @property
-    def tail(self) -> str | None:
-        """The function that turns the logits into the output; None if it is not known."""
-        ...
-
-    def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as an extraction that found `tail`; see `Outputs`."""
-        ...
+    model_outputs: Float32s  # the outputs for the random inputs, before they are read
+    settled: Outputs  # turns these outputs into logits
 
 
 OriginalT = TypeVar("OriginalT", bound=Original)

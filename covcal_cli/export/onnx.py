@@ -233,8 +233,8 @@ class OnnxOriginal:
         opened = OpenedOnnx(file, model_output, phi)
         classifier, self.batch = _proved(opened, str(file.path))
         classifier.outputs.are_independent = independent
-        self._features, self._made = classifier.run(self.batch)
-        self._outputs = classifier.outputs
+        self._features, self.model_outputs = classifier.run(self.batch)
+        self.settled = classifier.outputs
         self._reading, self._is_quantised = classifier.reading, classifier.is_quantised
         self._head = self._reading.head
         self.output_names = tuple(value.name for value in file.model.graph.output)
@@ -243,15 +243,6 @@ class OnnxOriginal:
         self.features_tensor = classifier.features_tensor
         self.logits_tensor = classifier.logits_tensor
 
-    @property
-    def tail(self) -> str | None:
-        """The function that turns the logits into the output; None if it is not known."""
-        return self._outputs.tail
-
-    def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as an extraction that found `tail`; see `Outputs`."""
-        self._outputs.settle_as_extracted(tail, self._made)
-
     def answers(self) -> Answers:
         """Return the model's outputs for the random inputs."""
         outputs = self.file.session(self.file.data).run(list(self.output_names), self.batch)
@@ -259,10 +250,10 @@ class OnnxOriginal:
         return Answers(
             where=str(self.file.path),
             features=self._features,
-            logits=self._outputs.logits(self._made),
+            logits=self.settled.logits(self.model_outputs),
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
-            is_rounded=tail.is_double or self._outputs.are_logged,
+            is_rounded=tail.is_double or self.settled.are_logged,
             # ONNX Runtime may fuse a quantised model in another way, which can change values by one
             # step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
@@ -295,19 +286,18 @@ class OnnxOriginal:
         floats = build.as_float(scores)
         if tail.is_single:
             # A single number for two classes is a logit z, read as 0 and z, or a probability.
-            first = floats if self._outputs.are_logged else build.node("Sub", floats, floats)
-            if self._outputs.are_logged:
-                first = build.node("Sub", build.floats(1.0), floats)
+            total = build.floats(1.0) if self.settled.are_logged else floats
+            first = build.node("Sub", total, floats)
             scores = floats = build.node("Concat", first, floats, axis=1)
-        judged = scores if tail.is_double else floats
-        if self._outputs.are_logged:
+        label_scores = scores if tail.is_double else floats
+        if self.settled.are_logged:
             smallest = build.floats(SMALLEST_FLOAT32)
             shares, floats = floats, build.node("Log", build.node("Max", floats, smallest))
-            if self._outputs.are_independent:
+            if self.settled.are_independent:
                 rest = build.node("Sub", build.floats(1.0), shares)
                 absent = build.node("Log", build.node("Max", rest, smallest))
                 floats = build.node("Sub", floats, absent)
-        return judged, floats
+        return label_scores, floats
 
 
 def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
@@ -395,8 +385,8 @@ def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.
         )
     build, forecaster = NodeBuilder(model), merge.forecaster
     features = original.add_features(build) if forecaster.networks is not None else ""
-    judged, logits = original.add_logits(build)
-    _append_forecaster(build, forecaster, features, logits, judged, original.n_classes, added)
+    label_scores, logits = original.add_logits(build)
+    _append_forecaster(build, forecaster, features, logits, label_scores, original.n_classes, added)
     model.graph.output.extend(_declared(added, _rows(original), original.n_classes))
     entries = {entry.key: entry.value for entry in model.metadata_props} | dict(merge.metadata)
     del model.metadata_props[:]
@@ -409,7 +399,7 @@ def _append_forecaster(
     forecaster: Forecaster,
     features: str,
     logits: str,
-    judged: str,
+    label_scores: str,
     classes: int,
     names: Sequence[str],
 ) -> None:
@@ -435,8 +425,8 @@ def _append_forecaster(
     ]
     if is_mean:
         build.node("Mean", *parts, output=probabilities)
-    add_label(build, judged, label)
-    add_confidence(build, judged, probabilities, classes, confidence)
+    add_label(build, label_scores, label)
+    add_confidence(build, label_scores, probabilities, classes, confidence)
     if forecaster.accept_above is not None:
         threshold = build.floats(forecaster.accept_above)
         build.node("Greater", confidence, threshold, output=accept[0])

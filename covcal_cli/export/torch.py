@@ -345,15 +345,6 @@ class TorchOriginal:
         self.n_features, self._class_output = classifier.n_features, classifier.output_name
         self.outputs = program.run(program.rows)
 
-    @property
-    def tail(self) -> str | None:
-        """The function that turns the logits into the output; None if it is not known."""
-        return self.settled.tail
-
-    def settle_on(self, tail: str | None) -> None:
-        """Read the outputs as an extraction that found `tail`; see `Outputs`."""
-        self.settled.settle_as_extracted(tail, self.model_outputs)
-
     def answers(self) -> Answers:
         """Return the model's outputs for the random inputs."""
         tensor = self.outputs[self._class_output]

@@ -32,7 +32,6 @@ from covcal_cli.classifiers.onnx.outputs import (
     OwnLabels,
     any_labels,
     class_names,
-    read_metadata,
 )
 from covcal_cli.classifiers.onnx.reading import Reading, Tail, UnknownTailError
 from covcal_cli.classifiers.onnx.runner import Runner, exposing
@@ -142,7 +141,9 @@ class OpenedOnnx:
         self.inputs: tuple[ModelInput, ...] = read_inputs(self._graph)
         self.name, self.sha256 = file.path.name, file.sha256
         self.fixed_batch = self.inputs[0].shape[0]
-        self.metadata: Mapping[str, str] = read_metadata(self._graph)
+        self.metadata: Mapping[str, str] = {
+            entry.key: entry.value for entry in file.model.metadata_props
+        }
         self._reading = self._declared(choose_head(self._graph, output, phi))
         self.n_classes = self._reading.tail.n_classes
         self.class_names, self.notes = self._names(self._reading)

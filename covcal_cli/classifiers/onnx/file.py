@@ -90,18 +90,13 @@ class OnnxFile:
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
                 f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model, "
-                f"which uses opset {self.opset} ({one_line(error, 200)}): update onnxruntime, or "
-                "export the model again with an older opset and standard operators"
+                f"which uses opset {opset_of(self.model) or 1} ({one_line(error, 200)}): update "
+                "onnxruntime, or export the model again with an older opset and standard operators"
             ) from error
         missing = set(providers) - set(session.get_providers())
         if missing:
             raise _no_start(sorted(missing), "a driver or library that it needs is missing")
         return session
-
-    @property
-    def opset(self) -> int:
-        """The version of the standard operators; 1 if the model has none."""
-        return opset_of(self.model) or 1
 
 
 def metadata_of(path: Path) -> dict[str, str]:

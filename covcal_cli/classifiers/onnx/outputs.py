@@ -214,11 +214,6 @@ def _decoded(label: Any) -> Any:
 # Class names, in operators of the graph or in the metadata of the file.
 
 
-def read_metadata(graph: OnnxGraph) -> dict[str, str]:
-    """Return the metadata of a model's file."""
-    return {entry.key: entry.value for entry in graph.file.model.metadata_props}
-
-
 def class_names(
     graph: OnnxGraph, metadata: Mapping[str, str], count: int
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
