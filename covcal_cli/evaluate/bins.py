@@ -190,7 +190,7 @@ class GroupBins:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
-        self._losses: dict[str, Float64s] = {}  # for each metric, the sum of losses per group
+        self.losses: dict[str, Float64s] = {}  # for each metric, the sum of losses per group
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
         """Count a block of rows. `groups` has the group of each row; None if there is one group."""
@@ -204,7 +204,7 @@ class GroupBins:
         places = np.zeros_like(rows.index) if groups is None else groups
         for name, values in rows.losses.items():
             if name in CORRECTNESS:
-                sums = self._losses.setdefault(name, np.zeros(shape[0]))
+                sums = self.losses.setdefault(name, np.zeros(shape[0]))
                 sums += np.bincount(places, values, minlength=shape[0])
 
     def together(self) -> ReliabilityBins:
@@ -227,7 +227,7 @@ class GroupBins:
             _of_group(
                 name,
                 self.bins_of(number),
-                {key: float(losses[number]) for key, losses in self._losses.items()},
+                {key: float(losses[number]) for key, losses in self.losses.items()},
             )
             for number, name in enumerate(names)
         )
@@ -256,6 +256,7 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
 # Most probabilities are in the lowest bin, and a processor adds to the same number slowly.
 # So each bin has several copies, and neighbouring rows use different copies.
 _LANES = 4
+_PART = 1 << 15  # this many probabilities are counted at a time, in the processor's cache
 
 
 class ClasswiseBins:
@@ -268,38 +269,49 @@ class ClasswiseBins:
     def __init__(self, bins: int, n_classes: int) -> None:
         self._bins, self._classes = bins, n_classes
         self._n, self._squares = 0, 0.0
-        self._counts = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
-        self._sums = np.zeros(_LANES * bins * n_classes)
-        self._hits = np.zeros(_LANES * bins * n_classes, dtype=np.int64)
-        self._first = self._first_cells(0)
+        self._counts = np.zeros((n_classes, _LANES * bins), dtype=np.int64)
+        self._sums = np.zeros((n_classes, _LANES * bins))
+        self._hits = np.zeros(n_classes * bins, dtype=np.int64)
+        self._first = np.zeros((0, 0), dtype=np.int32)
 
-    def add(self, probabilities: Float64s, places: Labels) -> None:
+    def add(
+        self, probabilities: Float64s, labels: Labels, of_labels: Float64s, squares: float
+    ) -> None:
         """Count a block of m rows. `probabilities` have shape (K, m) and are within [0, 1].
 
-        `places`, (m,), are the indexes of the true labels' probabilities in the flattened block.
+        `labels`, (m,), are the true labels, and `of_labels`, (m,), are their probabilities.
+        `squares` is the sum of all squared probabilities.
         """
-        m, size = len(places), len(self._sums)
-        if self._first.shape[1] != m:
-            self._first = self._first_cells(m)
-        scaled = probabilities * (self._bins * (1 - _FEW_ULPS))
-        cells = scaled.astype(np.int32)
-        cells += self._first
-        cells = cells.reshape(-1)
+        m = len(labels)
+        classes = min(self._classes, max(1, _PART // max(1, m)))  # number of classes in a part
+        if self._first.shape != (classes, m):
+            self._first = self._first_cells(classes, m)
+        scale = self._bins * (1 - _FEW_ULPS)
         # One pass gives the count and the sum of each cell, if c + p is added for a probability p.
         # The total is then c times the count plus the sum, because the sum is less than c.
         c = 2.0 ** (m // _LANES + 1).bit_length()
-        totals = np.bincount(cells, np.add(probabilities, c, out=scaled).reshape(-1), size)
-        counts = np.floor(totals / c)
+        for start in range(0, self._classes, classes):
+            part = slice(start, start + classes)
+            scaled = probabilities[part] * scale
+            cells = scaled.astype(np.int32)
+            cells += self._first[: len(cells)]
+            np.add(probabilities[part], c, out=scaled)
+            counts, sums = self._counts[part], self._sums[part]
+            totals = np.bincount(cells.reshape(-1), scaled.reshape(-1), counts.size)
+            totals = totals.reshape(counts.shape)
+            new = np.floor(totals / c)
+            counts += new.astype(np.int64)
+            sums += totals - new * c
         self._n += m
-        self._squares += float(np.vdot(probabilities, probabilities))
-        self._counts += counts.astype(np.int64)
-        self._sums += totals - counts * c
-        self._hits += np.bincount(cells.take(places), minlength=size)
+        self._squares += squares
+        cells_of_labels = labels * self._bins + (of_labels * scale).astype(np.int64)
+        self._hits += np.bincount(cells_of_labels, minlength=len(self._hits))
 
     def ece_by_class(self) -> Float64s:
         """Return the ECE of the probability of each class over all rows, shape (K,)."""
         n = require_rows(self._n)
-        errors: Float64s = np.abs(self._by_bin(self._sums - self._hits)).sum(axis=1) / n
+        hits = self._hits.reshape(self._classes, self._bins)
+        errors: Float64s = np.abs(self._by_bin(self._sums) - hits).sum(axis=1) / n
         return errors
 
     def ece(self) -> float:
@@ -318,7 +330,7 @@ class ClasswiseBins:
         probabilities and labels within bins.
         """
         n = require_rows(self._n)
-        hits, sums = self._by_bin(self._hits), self._by_bin(self._sums)
+        hits, sums = self._hits.reshape(self._classes, self._bins), self._by_bin(self._sums)
         frequencies = hits / np.maximum(self._by_bin(self._counts), 1)
         sharpness = float((frequencies * hits).sum())
         calibration = self._squares - 2 * float((frequencies * sums).sum()) + sharpness
@@ -329,9 +341,9 @@ class ClasswiseBins:
         added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
         return added
 
-    def _first_cells(self, m: int) -> NDArray[np.int32]:
-        """Return the index of the first bin that each row uses for each class, shape (K, m)."""
-        lanes = np.arange(self._classes)[:, None] * _LANES + np.arange(m) % _LANES
+    def _first_cells(self, classes: int, m: int) -> NDArray[np.int32]:
+        """Return the index of the first bin that each row uses for each class, (classes, m)."""
+        lanes = np.arange(classes)[:, None] * _LANES + np.arange(m) % _LANES
         return (lanes * self._bins).astype(np.int32)
 
 

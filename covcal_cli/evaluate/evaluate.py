@@ -506,12 +506,13 @@ def _read(
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
             top = top_class(parts["original"])
-            labelled = LabelledRows(top, labels[part])
+            labelled = LabelledRows(top, labels[part], parts["original"])
             counted: dict[Version, ConfidenceBlock] = {}
             for version, scaled in versions.items():
                 forecast = scaled.scaling.forecast([parts[key] for key in scaled.keys])
                 if predictions == "own":
-                    labelled = LabelledRows(top_class(forecast.logits), labels[part])
+                    own = top_class(forecast.logits)
+                    labelled = LabelledRows(own, labels[part], forecast.logits)
                 decision = collector.decision
                 if decision is not None and version == Version(decision.calibration):
                     decision.add(forecast, top, labels[part])

@@ -371,6 +371,8 @@ class LabelledRows:
 
     predictions: Labels  # labels whose confidence is measured
     labels: Labels  # true labels
+    # Logits, (K, m), whose first highest class in each row is the prediction. None if unknown.
+    logits: Float64s | None = None
 
     @cached_property
     def at_predictions(self) -> Labels:
@@ -381,6 +383,11 @@ class LabelledRows:
     def at_labels(self) -> Labels:
         """Indexes of the true labels in a flattened block of shape (K, m)."""
         return self._places(self.labels)
+
+    @cached_property
+    def logits_of_labels(self) -> Float64s:
+        """The logits of the true labels."""
+        return np.asarray(self.logits).take(self.at_labels)
 
     @cached_property
     def correct(self) -> Booleans:
@@ -429,27 +436,33 @@ class MetricsAccumulator:
         means = [name for name in self._names if METRICS[name].interval == "mean"]
         self._losses = {name: ValueCells() for name in means if keep_losses}
         self._nll = self._brier = 0.0
-        self._correctness = {name: 0.0 for name in CORRECTNESS if name in names}
+        self._of_correctness = {name for name in CORRECTNESS if name in names}
         self._agreeing = 0
 
     def add(self, forecast: Softmax, labelled: LabelledRows) -> ConfidenceBlock:
         """Count a block of rows."""
         probabilities = forecast.probabilities
-        logs = forecast.logs_at(labelled.at_predictions)
+        # The largest log probability of a row is -log_sums, because its largest logit is 0.
+        largest = -forecast.log_sums
+        # the confidence in the predicted label, and its bin
+        if forecast.logits is labelled.logits:  # then the predicted label has the largest logit
+            logs, at_labels = largest, forecast.logs_of(labelled.logits_of_labels)
+            agreeing = len(logs)
+        else:
+            logs = forecast.logs_at(labelled.at_predictions)
+            at_labels = forecast.logs_at(labelled.at_labels)
+            agreeing = int(np.count_nonzero(logs == largest))
         rows = confidence_block(exp(logs), labelled.correct, self._edges)
         # The Brier score of a row is p.p - 2 p_y + 1.
-        losses = np.minimum(-forecast.logs_at(labelled.at_labels), MOST_NLL)
+        losses = np.minimum(-at_labels, MOST_NLL)
         of_labels = probabilities.take(labelled.at_labels)
         squares = float(np.vdot(probabilities, probabilities))
         self._nll += float(losses.sum())
         self._brier += squares + len(losses) - 2 * float(of_labels.sum())
-        # The largest log probability of a row is -log_sums, because its largest logit is 0.
-        self._agreeing += int(np.count_nonzero(logs == -forecast.log_sums))
+        self._agreeing += agreeing
         if self._rows is not None:
             self._rows.add(rows.confidence, rows.correct)
         of_correctness = self._losses_of_correctness(forecast, labelled, logs, rows)
-        for name, values in of_correctness.items():
-            self._correctness[name] += float(values.sum())
         rows = replace(rows, losses=of_correctness)
         if self._losses:  # intervals of means need the losses of each row
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
@@ -463,7 +476,7 @@ class MetricsAccumulator:
                 cells.add(of_rows[name])
             rows = replace(rows, losses=of_rows)
         if self._classwise is not None:
-            self._classwise.add(probabilities, labelled.at_labels)
+            self._classwise.add(probabilities, labelled.labels, of_labels, squares)
         self._counts.add(rows, labelled.predictions if self._few else None)
         return rows
 
@@ -475,20 +488,20 @@ class MetricsAccumulator:
         `logs` are the logarithms of the confidence.
         """
         losses: dict[str, Float64s] = {}
-        if "correctness_brier" in self._correctness:
+        if "correctness_brier" in self._of_correctness:
             losses["correctness_brier"] = (rows.confidence - rows.correct) ** 2
-        if "correctness_nll" in self._correctness:
+        if "correctness_nll" in self._of_correctness:
             surprises, wrong = -logs, labelled.wrong
-            probabilities = forecast.probabilities.take(labelled.at_wrong)
-            near = np.flatnonzero(probabilities > _NEARLY_ONE)
-            probabilities[near] = 0.0
+            others = 1 - forecast.probabilities.take(labelled.at_wrong)
+            near = np.flatnonzero(others < 1 - _NEARLY_ONE)
+            others[near] = 1.0
             # This takes half the time of log1p, and is exact enough if p is not near 1.
-            surprises[wrong] = -np.log(1 - probabilities)
+            surprises[wrong] = np.negative(np.log(others, out=others), out=others)
             # Near p = 1, 1 - p loses digits, so the probabilities of the other classes are summed.
             if len(near):
                 sure = wrong[near]
                 surprises[sure] = -forecast.logs_beside(sure, labelled.predictions[sure])
-            losses["correctness_nll"] = np.minimum(surprises, MOST_NLL)
+            losses["correctness_nll"] = np.minimum(surprises, MOST_NLL, out=surprises)
         return losses
 
     def result(self) -> Metrics:
@@ -499,7 +512,7 @@ class MetricsAccumulator:
         calibration, sharpness = (
             (None, None) if self._classwise is None else self._classwise.decomposition()
         )
-        correctness = {name: loss / n for name, loss in self._correctness.items()}
+        correctness = {name: float(sums.sum()) / n for name, sums in counts.losses.items()}
         return Metrics(
             names=self._names,
             nll=self._nll / n,

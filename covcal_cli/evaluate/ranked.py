@@ -7,7 +7,7 @@ faster than sorting rows.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.evaluate.bins import Bins, require_rows
 
 Keys = NDArray[np.uint32]  # confidence and correctness of rows in one integer
-_CHUNK = 1 << 16  # this many rows fit in the processor's cache
+_CHUNK = 1 << 15  # this many rows fit in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,26 @@ class Auroc:
     """
 
     value: float
-    variance: float  # variance by DeLong, DeLong & Clarke-Pearson (1988)
     right: int  # number of right rows
     wrong: int
+    rows: RankedRows = field(repr=False)
+
+    @cached_property
+    def variance(self) -> float:
+        """The variance by DeLong, DeLong & Clarke-Pearson (1988), from the placements of rows."""
+        squares_of_right = squares_of_wrong = 0.0
+        for run in _runs(self.rows):
+            # twice the number of wrong rows below a right row, or of right rows above a wrong row
+            below, above = 2.0 * self.wrong - run.errors_around, run.right_around
+            squares_of_right += float((run.sizes - run.errors) @ (below * below))
+            squares_of_wrong += float(run.errors @ (above * above))
+        return sum(
+            max(0.0, squares / count / (2 * others) ** 2 - self.value**2) / max(1, count - 1)
+            for squares, count, others in (
+                (squares_of_right, self.right, self.wrong),
+                (squares_of_wrong, self.wrong, self.right),
+            )
+        )
 
 
 class Areas(NamedTuple):
@@ -169,33 +186,18 @@ def areas(rows: RankedRows) -> Areas:
     placement of a right row is the share of wrong rows below it, and the placement of a wrong row
     is the share of right rows above it. The mean placement of right rows equals the area, and so
     does the mean placement of wrong rows. The variance of the area is computed from the variances
-    of both placements.
+    of both placements. It takes a second pass, and only intervals need it.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
     wrong = n - right
     area = pairs = 0.0  # pairs: twice the number of pairs in the right order
-    squares_of_right = squares_of_wrong = 0.0
     for run in _runs(rows):
         area += run.risk()
-        # Twice the number of wrong rows below a right row, or of right rows above a wrong row.
-        errors = run.errors_at_ends[:-1] + run.errors_at_ends[1:]
-        below = 2.0 * wrong - errors
-        above = run.ends[:-1] + run.ends[1:] - errors
-        pairs += float(run.errors @ above)
-        squares_of_right += float((run.sizes - run.errors) @ (below * below))
-        squares_of_wrong += float(run.errors @ (above * above))
+        pairs += float(run.errors @ run.right_around)
     if not right or not wrong:
         return Areas(area / n, None)
-    value = pairs / (2 * right * wrong)
-    variance = sum(
-        max(0.0, squares / count / (2 * others) ** 2 - value**2) / max(1, count - 1)
-        for squares, count, others in (
-            (squares_of_right, right, wrong),
-            (squares_of_wrong, wrong, right),
-        )
-    )
-    return Areas(area / n, Auroc(value, variance, right, wrong))
+    return Areas(area / n, Auroc(pairs / (2 * right * wrong), right, wrong, rows))
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,17 @@ class _Runs:
     def errors(self) -> Float64s:
         """Number of wrong rows in each run, shape (runs,)."""
         return np.diff(self.errors_at_ends)
+
+    @property
+    def errors_around(self) -> Float64s:
+        """Errors before each run plus errors until its end, (runs,)."""
+        return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
+
+    @property
+    def right_around(self) -> Float64s:
+        """Right rows before each run plus right rows until its end, (runs,)."""
+        right = self.ends - self.errors_at_ends
+        return right[:-1] + right[1:]
 
     def risk(self) -> float:
         """Return the sum, over all ranks k, of the share of errors among the k first rows."""
@@ -297,6 +310,8 @@ class Mass:
     positions: Float64s  # mean confidence of a group
     residuals: Float64s  # sum of (confidence - correct) in a group
     rows: Float64s  # number of rows in a group
+    # residuals and rows on grids, by number of nodes; most bandwidths use the same grid
+    on_grids: dict[int, tuple[Float64s, Float64s]] = field(default_factory=dict)
 
 
 def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
@@ -305,9 +320,11 @@ def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
     points = np.linspace(0, 1, max(round(10 / bandwidth), _EVALUATIONS))
     # Convolve on a fine grid, then interpolate between its nodes.
     grid = np.linspace(0, 1, nodes)
+    if nodes not in mass.on_grids:
+        mass.on_grids[nodes] = _on_grid(mass, nodes)
     kernel = np.exp(-((grid - 0.5) ** 2) / (2 * bandwidth**2)) / (np.sqrt(2 * np.pi) * bandwidth)
     residuals, density = (
-        np.interp(points, grid, _reflected(values, kernel)) for values in _on_grid(mass, nodes)
+        np.interp(points, grid, _reflected(values, kernel)) for values in mass.on_grids[nodes]
     )
     return float(np.abs(residuals).sum() / (density + _DENSITY_OFFSET).sum())
 

@@ -142,8 +142,11 @@ class Softmax:
 
     def logs_at(self, places: Labels) -> Float64s:
         """Return one log probability per row. The place of class k in row j is k m + j."""
-        logs: Float64s = self.logits.take(places)
-        logs /= self.temperature
+        return self.logs_of(self.logits.take(places))
+
+    def logs_of(self, logits: Float64s) -> Float64s:
+        """Return one log probability per row, for one logit of each row."""
+        logs: Float64s = logits / self.temperature
         logs -= self.log_sums
         return logs
 

@@ -93,7 +93,8 @@ def test_classwise_ece_equals_netcal(seed: int, netcal: Any) -> None:
         ]
     )
     counted = ClasswiseBins(15, 5)
-    counted.add(np.ascontiguousarray(probabilities.T), labels)
+    of_labels = probabilities[np.arange(len(labels)), labels]
+    counted.add(np.ascontiguousarray(probabilities.T), labels, of_labels, 0.0)
     assert counted.ece() == pytest.approx(expected, abs=1e-6)
 
 

@@ -34,9 +34,10 @@ def made_rows(kind: str, n: int, seed: int = 0, gap: float = 0.06) -> tuple[Floa
     return confidence, rng.random(n) < np.clip(confidence - gap, 0, 1)
 
 
-def in_block(probabilities: Float64s, labels: Labels) -> tuple[Float64s, Labels]:
-    """Return probabilities, (K, m), and the places of the labels in them."""
-    return probabilities, labels * len(labels) + np.arange(len(labels))
+def in_block(probabilities: Float64s, labels: Labels) -> tuple[Float64s, Labels, Float64s, float]:
+    """Return probabilities, (K, m), labels, their probabilities, and the sum of all squares."""
+    of_labels = probabilities[labels, np.arange(len(labels))]
+    return probabilities, labels, of_labels, float((probabilities**2).sum())
 
 
 class TestRankedRows:
