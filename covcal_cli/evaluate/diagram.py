@@ -177,11 +177,7 @@ _METRICS = ("accuracy", "mean_confidence", "ece", "over_ece", "under_ece")
 
 
 def ece(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    bins: int = 15,
-    classes: ArrayLike | None = None,
+    probabilities: ArrayLike, labels: ArrayLike, *, bins: int = 15, classes: ArrayLike | None = None
 ) -> float:
     """Return the expected calibration error of the most probable class, from 0 to 1.
 

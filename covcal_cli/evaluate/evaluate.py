@@ -49,13 +49,7 @@ from covcal_cli.evaluate.result import (
     require_unseen,
 )
 from covcal_cli.files import as_word, sha256_of
-from covcal_cli.forecast import (
-    NONE,
-    UNSCALED,
-    ScaledLogits,
-    forecaster_logits,
-    scaled_logits,
-)
+from covcal_cli.forecast import NONE, UNSCALED, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
@@ -624,10 +618,7 @@ class _Grouping:
 
 
 def _groupings(
-    targets: Sequence[Domain],
-    asked: Sequence[str],
-    rows: Sequence[Rows],
-    classes: Sequence[str],
+    targets: Sequence[Domain], asked: Sequence[str], rows: Sequence[Rows], classes: Sequence[str]
 ) -> list[dict[str, _Grouping]]:
     """Return, for each file, how its rows are divided. All files have the same groups."""
     groupings: list[dict[str, _Grouping]] = [{} for _ in targets]

@@ -22,15 +22,7 @@ from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
-from covcal_cli.records import (
-    Count,
-    Document,
-    Input,
-    Within,
-    at,
-    require_ascending,
-    write_document,
-)
+from covcal_cli.records import Count, Document, Input, Within, at, require_ascending, write_document
 
 Predictions = Literal["original", "own"]
 _TABLE = (

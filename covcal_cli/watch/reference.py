@@ -146,8 +146,7 @@ class ColumnSketch:
         if self.quantiles is not None:
             self.quantiles.require_quantiles(self.rows, f"the column {self.name}")
         _require(
-            self.valued >= 1 and len(self.categories) == len(self.shares),
-            f"the column {self.name}",
+            self.valued >= 1 and len(self.categories) == len(self.shares), f"the column {self.name}"
         )
 
     @property

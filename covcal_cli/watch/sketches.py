@@ -26,13 +26,7 @@ from covcal_cli.estimators.clusters import (
 )
 from covcal_cli.estimators.inputs import ESTIMATED, MAX_ROWS
 from covcal_cli.forecast import ScaledLogits
-from covcal_cli.formats.features import (
-    Domain,
-    FeatureFile,
-    SourceDomain,
-    thinned,
-    thinned_places,
-)
+from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain, thinned, thinned_places
 from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.maths.softmax import masked
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
@@ -173,11 +167,7 @@ def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Dom
 
 
 def _signals(
-    file: FeatureFile,
-    baseline: Domain,
-    scaled: ScaledLogits,
-    coordinates: Coordinates,
-    seed: int,
+    file: FeatureFile, baseline: Domain, scaled: ScaledLogits, coordinates: Coordinates, seed: int
 ) -> tuple[tuple[Signal, ...], Packed | None]:
     """Return all signals, and the matrix that makes the signals about axes uncorrelated."""
     of = coordinates.of

@@ -37,13 +37,7 @@ from covcal_cli.watch.measurement import (
     with_segments,
     with_written_reference,
 )
-from covcal_cli.watch.period import (
-    Acknowledgement,
-    Measured,
-    Period,
-    Watched,
-    WatchedCalibration,
-)
+from covcal_cli.watch.period import Acknowledgement, Measured, Period, Watched, WatchedCalibration
 from covcal_cli.watch.promise import watched_decision
 from covcal_cli.watch.reference import Reference, identity_of
 
