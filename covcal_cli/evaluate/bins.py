@@ -337,7 +337,6 @@ class ClasswiseBins:
         return max(0.0, calibration) / n, sharpness / n
 
     def _by_bin(self, values: AnyArray) -> AnyArray:
-        """Return the sum over the copies of each bin, shape (K, bins)."""
         added: AnyArray = values.reshape(self._classes, _LANES, self._bins).sum(axis=1)
         return added
 

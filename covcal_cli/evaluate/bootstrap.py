@@ -485,7 +485,6 @@ class PairedRows:
         return differences
 
     def _deviation_of_areas(self) -> float:
-        """Return the standard deviation of the difference between both AUROCs."""
         first, second = (_influence(self._ranked.sum(axis=1 - axis)) for axis in (0, 1))
         apart = (second - first[:, None]) ** 2
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())

@@ -462,7 +462,6 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
 
 
 def _has_labels(target: Domain) -> bool:
-    """Return whether any target row has a label."""
     blocks = target.blocks(target.rows(ALL))
     return any((target_labels(target, block) >= 0).any() for block in blocks)
 

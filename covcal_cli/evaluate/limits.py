@@ -241,7 +241,6 @@ def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None)
 
 
 def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
-    """Return the binned rows of each group that has rows."""
     return {group: bins for group, bins in evaluation.counts[by][name].items() if bins.n}
 
 

@@ -260,7 +260,6 @@ def _runs(rows: RankedRows) -> Iterator[_Runs]:
 
 
 def _chunks(keys: Keys) -> Iterator[Keys]:
-    """Yield parts that fit in the processor's cache."""
     return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 

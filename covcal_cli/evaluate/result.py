@@ -266,7 +266,6 @@ class MetricsRecord(Document):
 
 
 def _range_of(metric: str) -> Within:
-    """Return the range of possible values of a metric."""
     return Within(METRICS[metric].lowest, METRICS[metric].highest)
 
 

@@ -293,7 +293,6 @@ def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
 
 
 def _values(file: FeatureFile, name: str, kinds: str) -> AnyArray:
-    """Return the values of a dataset of ``/marked``."""
     dataset = file.handle[MARKED].get(name)
     if not isinstance(dataset, Dataset) or dataset.dtype.kind not in kinds or dataset.ndim != 1:
         raise _damaged(file, f"lack {name}")

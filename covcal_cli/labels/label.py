@@ -222,10 +222,10 @@ def _joined(
         [labels.get(row, UNKNOWN_LABEL) for row in draw.rows.tolist()], dtype=np.int64
     )
     labelled = int(np.count_nonzero(values != UNKNOWN_LABEL))
-    known = {row: index for row, index in old.items() if index != UNKNOWN_LABEL}
+    labels_before = {row: index for row, index in old.items() if index != UNKNOWN_LABEL}
     labelling = Labelling(
-        new=sum(row not in known for row in new),
-        replaced=sum(index != known.get(row, index) for row, index in new.items()),
+        new=sum(row not in labels_before for row in new),
+        replaced=sum(index != labels_before.get(row, index) for row, index in new.items()),
         labelled=labelled,
         empty=len(values) - labelled,
         empty_cells=len(votes) - dropped - len(new),
@@ -323,8 +323,10 @@ def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
         first = min(people)
         pairs = []
         for of_row in several:
-            (a, one), (_, other) = sorted(of_row.items(), key=lambda vote: labellers[vote[0]])[:2]
-            pairs.append((one, other) if labellers[a] == first else (other, one))
+            (sheet, label), (_, other) = sorted(
+                of_row.items(), key=lambda vote: labellers[vote[0]]
+            )[:2]
+            pairs.append((label, other) if labellers[sheet] == first else (other, label))
         kappa = _cohens_kappa(pairs)
     else:
         kappa = _fleiss_kappa([Counter(of_row.values()) for of_row in several])

@@ -346,7 +346,6 @@ class _Frame:
                 progress(Progress("forecast", start, left))
 
     def _row_blocks(self) -> Iterator[Rows]:
-        """Yield the row numbers in blocks, ascending."""
         for rows in self._file.require_target().split_blocks(*self._splits):
             yield rows[~np.isin(rows, self._before)] if len(self._before) else rows
 

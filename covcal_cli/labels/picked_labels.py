@@ -107,7 +107,6 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
 
 
 def _joined_batch(batches: Sequence[Batch]) -> Batch:
-    """Join the batches that have the same number in several files."""
     first = batches[0]
     return Batch(
         drawn=sum(batch.drawn for batch in batches),

@@ -60,6 +60,5 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
 
 
 def _labelled(target: Domain) -> Iterator[Rows]:
-    """Yield the numbers of the target rows that have a label, ascending, in parts."""
     for rows in target.split_blocks(*SPLITS):
         yield rows[target_labels(target, rows) >= 0]

@@ -167,7 +167,6 @@ def _present(values: AnyArray) -> AnyArray:
 
 
 def _texts(values: AnyArray) -> list[str]:
-    """Return the names of categories, cut to 60 characters."""
     if values.dtype.kind != "S":
         return [f"{value:.7g}" for value in values.tolist()]
     return [value.decode("utf-8", "replace")[:_LONGEST] for value in values.tolist()]

@@ -262,18 +262,18 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
         for place, entry in enumerate(entries)
         if entry.labels is not None
     ]
-    found = pools(
+    all_pools = pools(
         np.array([labels.size for _, labels, _ in labelled]),
         np.array([labels.accuracy for _, labels, _ in labelled]),
         np.array([entry.confidence for entry, _, _ in labelled]),
         [k for k, (_, _, place) in enumerate(labelled) if place >= start],
         error=error,
     )
-    if found is None:
+    if all_pools is None:
         return None
-    k = found.starts[found.chosen]
+    k = all_pools.starts[all_pools.chosen]
     return Pool(
-        found.gaps[found.chosen],
+        all_pools.gaps[all_pools.chosen],
         sum(labels.rows for _, labels, _ in labelled[k:]),
         labelled[k][0].period,
         labelled[-1][0].period,

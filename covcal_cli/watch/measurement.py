@@ -249,22 +249,24 @@ def measurements_of(
             entry = before
         else:
             entry = _of_period(source, digest, target, cut, scaled, standard)
+        if len(entry.rows_sha256) > 1:  # the other rows of the period are in other files
+            yield Measurement(entry, state)
+            continue
         of_rows = None if labels is None else labels.of(cut.rows)
-        if of_rows is not None and len(entry.rows_sha256) == 1:
+        if of_rows is not None:
             entry = replace(entry, labels=of_rows)
-        made_on = False
-        if standard.decision is not None and len(entry.rows_sha256) == 1:
-            made_on = standard.decision.was_made_on(file.sha256())
-            used = None if made_on else labels
+        is_of_decision = False
+        if standard.decision is not None:
+            is_of_decision = standard.decision.was_made_on(file.sha256())
+            used = None if is_of_decision else labels
             entry = _with_accepted(entry, before, target, cut, scaled, standard, used)
-        if len(entry.rows_sha256) == 1:
-            entry = _with_metrics(entry, target, cut, standard, labels if of_rows else None)
-        how = standard.segments
-        if how is not None and len(entry.rows_sha256) == 1:
-            calibration = standard.calibration
-            verdicts = segments_of(how, target, cut.rows, scaled, labels, entry, calibration)
+        entry = _with_metrics(entry, target, cut, standard, labels if of_rows else None)
+        if standard.segments is not None:
+            verdicts = segments_of(
+                standard.segments, target, cut.rows, scaled, labels, entry, standard.calibration
+            )
             entry = replace(entry, segments=tuple(verdicts))
-        yield Measurement(entry, state, made_on)
+        yield Measurement(entry, state, is_of_decision)
 
 
 def _with_accepted(
@@ -360,7 +362,6 @@ def _labels(
 
 
 def _digest(target: Domain, rows: Rows) -> str:
-    """Return the sha256 of the ids and logits of some rows."""
     digest = hashlib.sha256()
     for block in target.blocks(rows, "logits"):
         digest.update(b"\0".join([*target.id_bytes(block).tolist(), b""]))
@@ -467,27 +468,20 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
     """Add the accepted rows of two parts. Return None if two decisions accepted them."""
-    one, other = first.accepted, second.accepted
-    if one is None or other is None or one.decision != other.decision:
+    parts = first.accepted, second.accepted
+    if parts[0] is None or parts[1] is None or parts[0].decision != parts[1].decision:
         return None
-    labels = added(one.labels, other.labels)
-    expected = other.expected
-    if one.expected is not None and other.expected is not None:
-        share, error, low, high = (
-            float(
-                np.average(
-                    [getattr(one.expected, name), getattr(other.expected, name)], weights=sizes
-                )
-            )
-            for name, sizes in (
-                ("share", [first.rows, second.rows]),
-                *((name, [one.rows, other.rows]) for name in ("error", "low", "high")),
-            )
-        )
-        expected = CurvePoint(share, error, min(low, error), max(high, error))
-    elif other.expected is None:
-        expected = one.expected
-    return replace(other, rows=one.rows + other.rows, expected=expected, labels=labels)
+    points, sizes = (parts[0].expected, parts[1].expected), (parts[0].rows, parts[1].rows)
+    expected = points[1] or points[0]
+    if points[0] is not None and points[1] is not None:
+
+        def mean(name: str, weights: tuple[int, int] = sizes) -> float:
+            return float(np.average([getattr(point, name) for point in points], weights=weights))
+
+        share, error = mean("share", (first.rows, second.rows)), mean("error")
+        expected = CurvePoint(share, error, min(mean("low"), error), max(mean("high"), error))
+    labels = added(parts[0].labels, parts[1].labels)
+    return replace(parts[1], rows=sum(sizes), expected=expected, labels=labels)
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:

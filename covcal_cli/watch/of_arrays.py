@@ -123,26 +123,15 @@ class Watch:
             metrics=wanted,
         )
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
+        arrays = source_logits, source_labels, target_logits
         if isinstance(calibration, Calibrator):
             if decide is not None:
                 raise ArgumentError("decide needs the cal.json with which the decision was made")
             columns = source_columns, target_columns
             self._standard = _standard_of_arrays(
-                calibration,
-                source_logits,
-                source_labels,
-                target_logits,
-                columns,
-                segment,
-                self._settings,
+                calibration, *arrays, columns, segment, self._settings
             )
-        elif all(
-            array is None
-            for array in (
-                *(source_logits, source_labels, target_logits),
-                *(target_columns, source_columns),
-            )
-        ):
+        elif all(array is None for array in (*arrays, target_columns, source_columns)):
             self._standard = _standard_of_file(Path(calibration))
             if segment is not None:
                 level = 1 / self._settings.threshold

@@ -122,20 +122,21 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
         and entry.accepted.labels is not None
     ]
     labelled_places = [place for place, _ in labelled]
-    found = pools(
+    all_pools = pools(
         np.array([labels.size for _, labels in labelled]),
         np.array([labels.accuracy for _, labels in labelled]),
         np.ones(len(labelled)),
         [k for k, place in enumerate(labelled_places) if place >= start],
         expected=1 - limit,
     )
-    if found is None:
+    if all_pools is None:
         k, right, wrong, labels = 0, 0.0, 0.0, 0
         error = None
     else:
-        worst = max(range(len(found.gaps)), key=lambda i: found.gaps[i].low)
-        chosen = worst if found.gaps[worst].low > limit else found.chosen
-        k, error = found.starts[chosen], found.gaps[chosen]
+        starts, gaps = all_pools.starts, all_pools.gaps
+        worst = max(range(len(gaps)), key=lambda i: gaps[i].low)
+        chosen = worst if gaps[worst].low > limit else all_pools.chosen
+        k, error = starts[chosen], gaps[chosen]
         total = sum(labels.size for _, labels in labelled[k:])
         right, wrong = (1 - error.value) * total, error.value * total
         labels = sum(labels.rows for _, labels in labelled[k:])

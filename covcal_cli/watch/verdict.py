@@ -191,21 +191,15 @@ def alarm_after(
     Periods are compared with the reference data, or, with `is_own_baseline`, with the first period.
     """
     if is_own_baseline:
-        found, signal = _alarm_within(entries, reference, threshold)
+        state, signal = _alarm_within(entries, reference, threshold)
     else:
         signals = [(entry.signal_rows, entry.signals) for entry in entries]
-        found, signal = alarm_of(signals, reference, threshold)
+        state, signal = alarm_of(signals, reference, threshold)
     change = ""
-    if found.raised:
-        change = change_in_words(entries[found.start :], reference, classes, signal)
-    return RaisedAlarm(
-        found.log_evidence,
-        found.log_threshold,
-        found.raised,
-        entries[found.start].period,
-        signal,
-        change,
-    )
+    if state.raised:
+        change = change_in_words(entries[state.start :], reference, classes, signal)
+    since = entries[state.start].period
+    return RaisedAlarm(state.log_evidence, state.log_threshold, state.raised, since, signal, change)
 
 
 def alarm_of(

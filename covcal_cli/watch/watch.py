@@ -238,9 +238,9 @@ def extended(
     histories: list[History] = []
 
     def added(so_far: History) -> list[Period]:
-        fresh, told = _fresh(measured, so_far, used.sha256, join=join, force=force)
+        fresh, notes_on_fresh = _fresh(measured, so_far, used.sha256, join=join, force=force)
         lines.extend(judged(fresh, so_far, used, standard, rule))
-        notes.extend(told)
+        notes.extend(notes_on_fresh)
         periods = {period.key: period for period in (*so_far.periods, *lines)}
         histories.append(replace(so_far, periods=tuple(periods.values())))
         return lines
@@ -261,12 +261,11 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
 
     A file outside the history's folder is opened only if the command names it.
     """
-    files = {
-        Source(entry.file, "" if rows_of(entry.every) else entry.period, entry.by, entry.every)
-        if entry.by is None
-        else Source(entry.file, "", entry.by, entry.every): None
-        for entry in periods
-    }
+    files = {}
+    for entry in periods:
+        is_one_period = entry.by is None and rows_of(entry.every) is None
+        name = entry.period if is_one_period else ""
+        files[Source(entry.file, name, entry.by, entry.every)] = None
     sources, warnings = [], []
     for source in files:
         if leaves_folder_of(source.path, history):
