@@ -29,11 +29,10 @@ def main() -> None:
     """Run the command line of this process and exit."""
     try:
         heed_interrupts()  # before other imports, because Ctrl-C must also end these in one line
-        # This must be set before NumPy is loaded. The matrix products of covcal are short. On a
-        # busy machine, BLAS threads that wait for each other make them up to ten times slower.
+        # Set this before NumPy is loaded. On a busy machine, BLAS threads that wait for each
+        # other make the short matrix products of covcal up to ten times slower.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        # Loading modules makes many objects but no garbage. Collecting garbage less often shortens
-        # the start by a tenth.
+        # Loading modules makes no garbage. Looking for garbage less often saves time.
         gc.set_threshold(50_000)
         from covcal_cli.cli.app import run
 

@@ -122,8 +122,8 @@ class Input:
     role: str  # "features", "adapted", "calibration" or "costs"
     path: Path  # in a document, relative to the document's folder
     sha256: str
-    # Whether the path comes from a document and leads out of the document's folder. Such a file is
-    # never opened, because the document may come from somebody else.
+    # Whether the path comes from a document and leads out of the document's folder.
+    # Such a file is never opened, because the document may come from somebody else.
     is_outside: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -330,8 +330,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        # Each document has a hash of its own. The hash of the whole file also proves that no two
-        # documents were exchanged.
+        # The hash of the whole file proves that the documents of two labels were not exchanged.
         if content.get(DIGEST) != digest_of(content):
             fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")

@@ -3,12 +3,13 @@
     pip install "ray[data]"
     python examples/extract_with_ray.py MODEL SOURCE TARGET -o features.h5 --actors 8 --threads 4
 
-Every node must find model and data under the same path. Each actor opens the model once and proves
-its last layer. Ray Data then sends it pieces of the rows, in any order. The results are joined by
-row number, and every id is checked. The results go into the spool, in which a stopped ``covcal
-extract`` also keeps its rows. ``extract`` then finds that every row is done, makes all its checks
-and writes the file. On machines of one kind, the bytes are the same as without Ray. After an error
-the spool remains, and ``--resume`` runs only the missing rows.
+Every node must find model and data under the same path. Each actor opens the model once and checks
+its last layer. Ray Data then sends pieces of the rows to the actor, in any order. The results are
+joined by row number, and every id is checked. The results are written to the spool, the file in
+which a stopped ``covcal extract`` also keeps its rows. ``extract`` then finds that every row is in
+the spool, makes all its checks and writes the features file. If all machines are of the same kind,
+the bytes are the same as without Ray. After an error the spool remains, and ``--resume`` runs only
+the missing rows.
 
 `Extractor`, `pieces_of` and `Join` do not use Ray, so you can use them with other engines.
 """
@@ -34,8 +35,7 @@ from covcal_cli.files import check_output
 
 Columns = Mapping[str, NDArray[Any]]
 NUMBERS = ("features", "logits")
-# with this many batches, reading can run ahead of the model, and little is read again after a
-# failure
+# Larger pieces let reading run ahead of the model. Smaller pieces lose less work after a failure.
 BATCHES_PER_PIECE = 8
 
 
@@ -70,12 +70,12 @@ class Extractor:
         self._plan = prepare(model, source, target, settings)
 
     def __call__(self, pieces: Columns) -> dict[str, NDArray[Any]]:
-        """Return one row per row of the pieces.
+        """Return the outputs of the model for all rows of the pieces.
 
         Parameters
         ----------
         pieces : mapping of str to array, shape (p,)
-            The parts of p `Piece`.
+            The fields of p instances of `Piece`.
 
         Returns
         -------
@@ -119,7 +119,7 @@ class Extractor:
 
 
 def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piece]:
-    """Cut the rows that are not yet in the spools into pieces."""
+    """Return pieces of all rows that are not yet in the spools."""
     length = BATCHES_PER_PIECE * plan.runner.size
     return [
         {"domain": name, "first": first, "last": min(first + length, len(domain.rows))}
@@ -129,16 +129,16 @@ def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piec
 
 
 class Join:
-    """Collects the rows that workers send, in any order, and appends them to the spools in order.
+    """A collector of rows that arrive in any order, which appends them to the spools in order.
 
-    A spool is filled from the front. Rows that come too early wait in memory.
+    A spool is filled from its first row. A row that comes too early waits in memory.
     """
 
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False once a logit or a feature of a row is not a number. No row after this row is kept.
-        # Then ``extract`` itself runs this row, and its message names the problem.
+        # False after a row with a logit or a feature that is not a number. No later row is kept.
+        # So ``extract`` itself runs this row again, and its message names the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:
@@ -207,7 +207,7 @@ def run_on_ray(
     Raises
     ------
     CovcalError
-        If a worker fails. The message is that of the worker.
+        If a worker fails. The message is the worker's message.
     """
     import ray
     from ray.exceptions import RayError
@@ -231,7 +231,7 @@ def run_on_ray(
 
 
 def first_error(error: Exception) -> str:
-    """Return the first error in a chain of quoted tracebacks, ``module.SomeError: message``."""
+    """Return the first error in a text of tracebacks, such as ``module.SomeError: message``."""
     lines = str(error).strip().splitlines()
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (named or lines or [type(error).__name__])[0]
@@ -248,7 +248,7 @@ def extract_with_ray(
     force: bool = False,
     resume: bool = False,
 ) -> ExtractReport:
-    """Extract as `covcal_cli.extract.extract.extract` does, but run the rows with Ray actors.
+    """Extract like `covcal_cli.extract.extract.extract`, but run the model in Ray actors.
 
     Parameters
     ----------

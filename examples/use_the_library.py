@@ -1,4 +1,4 @@
-"""covcal from Python: functions on files, and a calibrator and a watch for arrays.
+"""Use covcal from Python: functions for files, and a calibrator and a watch for arrays.
 
     python examples/use_the_library.py FEATURES.H5
 
@@ -38,7 +38,7 @@ def on_arrays() -> None:
     calibrator = covcal.Calibrator(method="auto").fit(source, labels, target)
     confidence = calibrator.predict_proba(target).max(axis=1)
     print(f"arrays: T {calibrator.temperature_:.3f}, mean confidence {confidence.mean():.1%}")
-    # Later rows: did they change, and is the confidence off by more than 10 points?
+    # Watch later rows: did they change, and is the confidence off by more than 10 points?
     watch = covcal.Watch(calibrator, source, labels, target, tolerance=0.1)
     later = watch.observe(1.5 * target, period="2026-W48")
     print(f"watch: {later.answer}; {later.change}")

@@ -131,8 +131,7 @@ def _command(
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # typer would exit with 2 if a file cannot be read. But such a file is bad input,
-                # not bad usage, so covcal exits with 1.
+                # An unreadable file is bad input (exit code 1). typer would call it bad usage (2).
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 
@@ -265,8 +264,7 @@ def _ended(error: BaseException) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # The program that read stdout has ended. Without the next line, Python would report this
-        # error again at exit.
+        # Nobody reads stdout now. Without the next line, Python reports this again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)

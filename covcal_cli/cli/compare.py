@@ -21,7 +21,7 @@ def compare(
         Path | None, output("Also write the table to this file: .csv, .md or .tex.")
     ] = None,
     methods: Annotated[
-        str, typer.Option(metavar="all|NAME,NAME", help="Methods of calibrate to compare.")
+        str, typer.Option(metavar="all|NAME,NAME", help="Methods of covcal calibrate to compare.")
     ] = "all",
     seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="Runs of adapt and calibrate per file.")

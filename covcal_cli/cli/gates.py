@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# The XML element of JUnit for each outcome. The outcome "not proved" is neither a pass nor a
-# failure, so JUnit gets it as skipped.
+# The XML element of JUnit for each outcome.
+# The outcome "not proved" is neither a pass nor a failure, so it counts as skipped.
 _ELEMENTS = {
     "failed": "failure",
     "not proved": "skipped",
@@ -199,8 +199,8 @@ def _append_to_step_summary(text: str) -> None:
         ) from error
 
 
-# The JUnit report, which GitLab, Jenkins and other CI systems show. Equal results give equal files,
-# because the report contains no times and no host name.
+# The JUnit report, which GitLab, Jenkins and other CI systems show.
+# Equal results give equal files, because the report contains no times and no host name.
 
 
 def junit_report(gates: "Sequence[GateResult]", command: str = "evaluate") -> str:

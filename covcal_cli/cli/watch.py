@@ -72,9 +72,8 @@ def watch(
         str,
         typer.Option(
             metavar="LENGTH",
-            help="Length of a period: day, week, month, quarter, year, or a number of rows. A "
-            "number counts rows in the order of the file; with --by, in the order of the "
-            "dates.",
+            help="Length of a period: day, week, month, quarter, year, or a number of rows. Rows "
+            "are counted in the order of the file or, with --by, in the order of the dates.",
         ),
     ] = "week",
     segment: Annotated[

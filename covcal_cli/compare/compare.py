@@ -14,8 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method does harm on a shift if its metric is worse than the metric of the better baseline. Harm
-# is counted for three margins.
+# A method does harm on a shift if its metric is worse than the better baseline by such a margin.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -24,8 +23,8 @@ class Entry:
     """The results of one method on one shift, over all seeds."""
 
     temperature: float  # mean over seeds
-    # Means and sample standard deviations over seeds, by metric. A metric that has no value is
-    # left out. The standard deviation of a single seed is 0.
+    # Means and sample standard deviations over seeds, by metric, for metrics that have a value.
+    # The standard deviation of a single seed is 0.
     means: Mapping[str, float]
     deviations: Mapping[str, float]
 

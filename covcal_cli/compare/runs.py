@@ -147,8 +147,8 @@ class Record(Document):
         accuracy = self.metrics[NONE].get("accuracy")
         for method, values in self.metrics.items():
             require_possible(f"metrics.{method}", values, self.n)
-            # No method changes a predicted label, so all methods have the same accuracy. A
-            # benchmark can add a method without this metric.
+            # No method changes a predicted label, so all methods have the same accuracy.
+            # The ideal temperatures of the benchmark are added as methods without this metric.
             if values.get("accuracy", accuracy) != accuracy:
                 raise ValueError(f"metrics.{method}.accuracy differs from metrics.{NONE}.accuracy")
         names = [estimate.name for estimate in self.estimates]
@@ -185,8 +185,8 @@ def finished(
             yield run, record_of(run, folder, settings)
         return
     with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        # Submit only as many runs as there are processes. A run that waits in the pool would start
-        # even after Ctrl-C.
+        # Submit only as many runs as there are processes.
+        # A run that waits in the pool would start even after Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
             for run in islice(left, jobs - len(going)):

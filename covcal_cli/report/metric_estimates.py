@@ -20,8 +20,8 @@ from covcal_cli.report.tables import Table
 MOST_CLASSES = 20  # largest number of classes in a short table
 ALL_CLASSES = "all classes"
 LEAST, MOST = "--fail-below", "--fail-above"
-# A metric, its limit (the smallest allowed value, or the largest allowed cost), and the option that
-# set the limit.
+# A metric, its limit, and the option that set the limit.
+# The limit is the smallest allowed value, or for a cost the largest.
 MetricLimit = tuple[Wanted, float, str]
 
 

@@ -124,8 +124,7 @@ def _y(share: float) -> float:
     return _TOP + _SIDE * (1 - share)
 
 
-# The diagram of a report without labels: the range of the accuracy, and the confidence before and
-# after calibration, on one scale.
+# The diagram of a report without labels: estimated accuracy and confidence on one scale.
 
 _SCALE_WIDTH, _SCALE_LEFT, _SCALE_SPAN, _ROW = 360, 16, 328, 46
 

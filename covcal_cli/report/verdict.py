@@ -71,8 +71,8 @@ class ReportContent:
     decision: Decision | None = None
     decided: Path | None = None  # the file of the decision
     names: tuple[str, ...] = ()  # for each document: NAME of -c NAME=FILE, or empty
-    # The content of each label, if rows can have several labels. The fields above are then about
-    # the first label.
+    # The content of each label, if rows can have several labels.
+    # In this case, the other fields are about the first label.
     labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
 
     @property
@@ -193,8 +193,8 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# If the low end of the interval of an ECE is below NEGLIGIBLE, the ECE may be 0. If the high end is
-# above NARROW, the ECE may be large enough to matter.
+# If the low end of the interval of an ECE is below NEGLIGIBLE, the ECE may be 0.
+# If the high end is above NARROW, the ECE may be large enough to matter.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 WIDE = 0.2  # if the range of the accuracy is wider, the estimate is too vague to rely on
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}

@@ -167,8 +167,7 @@ class Steps:
         from covcal_cli.extract.merge import merge_target
 
         settings = self.settings.extraction
-        # The class names may come from the source, which is not read again. So take them from the
-        # calibration.
+        # The class names come from the calibration, because the source is not read again.
         named = replace(settings, classes=settings.classes or earlier.calibration)
         alone = own_path(self.folder, "target.h5")
 
@@ -453,8 +452,8 @@ class RunReport:
     calibrations: Mapping[str, Calibration]
     evaluation: Evaluation | None  # None if no target row has a label, or rows can have several
     assessments: LabelAssessments | None  # None if no target row has a label, or rows have one
-    # The calibrated model, or the calibrated probabilities of tables. None if the classes of a
-    # model seem to be in the wrong order.
+    # The calibrated model, or the calibrated probabilities of tables.
+    # There is no model (None) if its classes seem to be in the wrong order.
     model: Path | None
     page: Path  # the page of the report
 

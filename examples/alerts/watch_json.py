@@ -1,11 +1,12 @@
-"""Turn what ``covcal watch -o -`` prints into Prometheus text, or into the message of an alarm.
+"""Turn the JSON of ``covcal watch -o -`` into Prometheus text, or into the message of an alarm.
 
     covcal watch new.h5 -o - | python examples/alerts/watch_json.py prometheus > covcal.prom
     covcal watch new.h5 -o - | python examples/alerts/watch_json.py title
 
-Only the last period counts. There is an alarm if its confidence is off, or if its rows have
-changed. ``title``, ``text`` and ``webhook`` print nothing without an alarm. The title does not
-change while the alarm lasts, so you can send it once. Only Python's standard library is needed.
+Only the last period counts. There is an alarm if the confidence of this period is off, or if its
+rows have changed. Without an alarm, ``title``, ``text`` and ``webhook`` print nothing. The title
+does not change while the alarm lasts, so you can send the title once. Only Python's standard
+library is needed.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def alarm_text(period: Json) -> str:
 
 
 def prometheus(period: Json) -> Iterator[str]:
-    """Yield the lines of the text exposition format, with one calibration as a label."""
+    """Yield the lines of Prometheus's text format. The label of each line names the calibration."""
     measured, alarm, gap = period["measured"], period["alarm"], period["gap"]
     common = {"calibration": period["calibration"]["path"]}
     accuracy = period["by_labels"] or measured["estimate"] or {}
@@ -110,19 +111,19 @@ def prometheus(period: Json) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Return a label value as the text format writes it."""
+    """Return the value of a label in quotes, escaped for the text format."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def main() -> None:
-    """Read the JSON from standard input and print one form of it."""
+    """Read the JSON from standard input and print it in the form that the argument names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("form", choices=("prometheus", "title", "text", "webhook"))
     form = parser.parse_args().form
     try:
         periods = json.load(sys.stdin)["periods"]
     except (ValueError, KeyError, TypeError):
-        parser.error("standard input is not what covcal watch -o - prints")
+        parser.error("standard input is not the JSON that covcal watch -o - prints")
     if not periods:  # no new period
         return
     period = periods[-1]

@@ -1,15 +1,15 @@
-"""Compare the time of ``apply`` and ``evaluate`` on ten million rows with a bare NumPy pass.
+"""Compare the time of ``apply`` and ``evaluate`` on ten million rows with a bare pass of NumPy.
 
     python examples/research/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
 
 A bare pass reads the same file in pieces and computes softmax, label, confidence and the counts of
 15 bins for every temperature. It writes nothing. ``evaluate`` measures the uncalibrated classifier,
-and with ``-c`` also the calibration. These are two softmaxes, which are compared with a bare pass
-with two softmaxes. ``evaluate`` computes the metrics of both and the sha256 of the file.
+and with ``-c`` also the calibration. With ``-c``, it computes two softmaxes, so it is compared with
+a bare pass with two softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
 
-Each measurement is a process with one thread. Its processor seconds, including imports, and its
-peak memory are measured. Then the fit of T and the ECE of at most a million rows are compared with
-other installed packages, as in ``benchmark_temperature.py``.
+Each measurement is a process with one thread. Processor seconds include imports. The peak memory is
+measured too. Then the fit of T and the ECE of at most a million rows are compared with other
+installed packages, as in ``benchmark_temperature.py``.
 """
 
 import argparse

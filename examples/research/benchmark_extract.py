@@ -1,4 +1,4 @@
-"""Compare the processor time of ``covcal extract`` with that of bare loops on the same data.
+"""Compare the processor time of ``covcal extract`` with bare loops over the same data.
 
     python examples/research/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
                                            [--tables 500000x50 100000x512] [--formats parquet csv]
@@ -10,8 +10,8 @@ classifier runs.
 
 Tables: two files of random numbers in columns, and a linear classifier. The bare loop reads the
 files with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids with
-h5py. It has no seeded splits, checks, checksums or ``--resume``. It uses one thread, as covcal does
-here.
+h5py. The bare loop has no seeded splits, checks, checksums or ``--resume``. For tables, the bare
+loop and covcal use one thread.
 
 Processor seconds count all threads; the lowest round counts.
 """
@@ -122,7 +122,7 @@ def write_images(folder: Path, case: Case, count: int) -> None:
 
 
 def write_classifier(path: Path, case: Case, *, features: bool = False) -> None:
-    """Save convolutions, a hidden layer and a linear head; with `features`, also phi."""
+    """Save convolutions, a hidden layer and a linear head. With `features`, also output phi."""
     rng = np.random.default_rng(0)
     weights: dict[str, np.ndarray] = {}
     nodes = []
@@ -163,7 +163,7 @@ def write_classifier(path: Path, case: Case, *, features: bool = False) -> None:
 
 
 def bare_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    """Open ONNX Runtime without covcal; its threads sleep if they have nothing to do."""
+    """Open a model in ONNX Runtime without covcal. Idle threads sleep."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -4,7 +4,7 @@
                                                 [--formats npy npz h5 parquet lists csv]
 
 The classifier is one linear layer, so it needs almost no memory. For comparison, the first line is
-a process that only imports ONNX Runtime and runs one batch. ``parquet`` has a column per feature,
+for a process that only imports ONNX Runtime and runs a batch. ``parquet`` has a column per feature,
 and ``lists`` has one column of lists. Both use pyarrow's defaults.
 """
 
@@ -69,7 +69,7 @@ def write_classifier(path: Path, features: int) -> None:
 
 
 def blocks(rows: int, features: int) -> Iterator[np.ndarray]:
-    """Yield random rows, some at a time."""
+    """Yield blocks of random rows."""
     rng = np.random.default_rng(1)
     for start in range(0, rows, BLOCK):
         yield rng.normal(size=(min(BLOCK, rows - start), features)).astype(np.float32)
@@ -133,7 +133,7 @@ FORMATS = {
 
 
 def measured(code: str, *arguments: Path) -> tuple[float, float]:
-    """Run code in a process of its own; return its peak memory in MB and processor seconds."""
+    """Run code in a new process. Return the peak memory in MB and the processor seconds."""
     command = [sys.executable, "-c", code + _AFTERWARDS, *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     peak, seconds = done.stdout.split()

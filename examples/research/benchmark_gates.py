@@ -4,9 +4,9 @@
 
 The classifier is simulated: two classes, a fixed temperature, and a true ECE of 2.4 %. A baseline
 and a night are two samples of the same size. Without drift both have the same distribution, so
-every failure is a false alarm. With drift the same confidence is right less often. Each gate
-compares plain values (``--confidence 0``) and 95 % intervals (``--confidence 0.95``). The script
-prints a Markdown table of the share of nights that fail.
+every failure is a false alarm. With drift, rows with the same confidence are right less often. Each
+gate compares plain values (``--confidence 0``) and 95 % intervals (``--confidence 0.95``). The
+script prints a Markdown table of the share of nights that fail.
 """
 
 import argparse
@@ -33,7 +33,8 @@ DRIFTS = {"none": HONEST, "mild": 0.62, "strong": 0.4}
 def draw(rng: np.random.Generator, n: int, honest: float) -> tuple[Float64s, Float64s]:
     """Return the classifier's log odds, shape (n,), and the probability that each row is right.
 
-    The true log odds are `honest` times the classifier's: below 1, it is too confident.
+    The true log odds are `honest` times the classifier's log odds. If `honest` is below 1, the
+    classifier is too confident.
     """
     odds = 2.2 * np.abs(rng.normal(size=n))
     return odds, 1 / (1 + np.exp(-honest * odds))
@@ -78,7 +79,7 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
 
 
 def as_baseline(found: Evaluation) -> Baseline:
-    """Return the metrics.json of a night as a later run reads it."""
+    """Return the metrics.json of a night as the baseline of a later run."""
     written = MetricsRecord(
         metrics={name: entry.to_json() for name, entry in found.metrics.items()},
         n=found.n,
@@ -92,7 +93,7 @@ def as_baseline(found: Evaluation) -> Baseline:
 
 
 def failures(n: int, honest: float, draws: int, resamples: int) -> Float64s:
-    """Return the share of nights that fail: for both gates, plain values and intervals, (4,)."""
+    """Return the share of nights on which each gate fails, shape (4,)."""
     failed = np.zeros(4)
     for number in range(draws):
         before = evaluation(n, HONEST, 2 * number, resamples)

@@ -2,9 +2,9 @@
 
     python examples/research/benchmark_nightly.py --nannyml WHEEL [--nights 50] [--rows 250 1000]
 
-Rows are those of census tables in the wheel of nannyml 0.13, with the outputs of a classifier. In
-the first series all nights are honest. In the second the model breaks in the middle: its logits
-grow, so it is far too confident. Every night has labels.
+The rows come from the census tables in the wheel of nannyml 0.13, which also have the outputs of a
+classifier. In the first series, the model is unchanged on all nights. In the second series, the
+model breaks in the middle: its logits grow, so it is far too confident. Every night has labels.
 """
 
 import argparse

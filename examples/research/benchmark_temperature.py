@@ -2,9 +2,9 @@
 
     python examples/research/benchmark_temperature.py [--rows 1000000] [--classes 10]
 
-covcal streams the logits from a features file. The other packages get them in memory, and loading
-is not counted for them. Each measurement is a process with one thread. The process measures the
-processor seconds of the call, and the peak memory minus the memory at the start.
+covcal streams the logits from a features file. The other packages get the logits in memory, and the
+time of loading is not counted. Each measurement is a process with one thread. The process measures
+the processor seconds of the call, and by how much the peak memory exceeds the memory at the start.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def measure(name: str, path: Path) -> None:
 
 
 def compared(script: str, name: str, path: Path) -> dict[str, float] | None:
-    """Print the line of one package, measured in a process of its own; return its numbers.
+    """Measure one package in a new process, print its line, and return its numbers.
 
     If a package is missing, broken or of another version, print a dash and the reason, and return
     None.

@@ -4,10 +4,11 @@
 
 A small network learns one half of scikit-learn's digits. The other half, turned by about ten
 degrees, is the target. Each simulated year draws new target rows for the calibration and for every
-week. Without drift every alarm is false. Drift begins in week nine; the table then has the median
-number of weeks until an alarm, over the runs without an earlier alarm. `covcal watch` is compared
-with three common thresholds: the mean confidence within three standard errors, a domain AUC of 0.6,
-and the mean confidence within three standard deviations of the reference's own weeks.
+week. Without drift, every alarm is false. A drift begins in week nine. The table then has the
+median number of weeks until an alarm, over the runs without an earlier alarm. `covcal watch` is
+compared with three common thresholds: a mean confidence within three standard errors, a domain AUC
+of 0.6, and a mean confidence within three standard deviations of weeks that are made from the
+reference rows.
 """
 
 import argparse
@@ -70,7 +71,7 @@ class Network:
         self.model.fit(inputs, labels)
 
     def rows(self, inputs: Floats, labels: Labels) -> Rows:
-        """Return rows with features and logits; for two classes the network gives one number."""
+        """Return rows with the network's features and logits."""
         first, last = zip(self.model.coefs_, self.model.intercepts_, strict=True)
         features = np.maximum(inputs @ first[0] + first[1], 0).astype(np.float32)
         logits = (features @ last[0] + last[1]).astype(np.float32)
@@ -114,7 +115,7 @@ def _digits() -> tuple[Network, Floats, Labels]:
 
 @cache
 def digits(angle: int | None, noise: float = 0.0) -> Rows:
-    """Return each digit six times, turned by 5 to 15 degrees plus `angle`; None: not turned."""
+    """Return each digit six times, turned by 5 to 15 degrees plus `angle`, or not turned (None)."""
     network, images, labels = _digits()
     if angle is None:
         half = len(images) // 2
@@ -150,7 +151,7 @@ DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration of one year, and the numbers of its rows for fixed thresholds."""
+    """A calibration of one year, and numbers of its rows that the fixed thresholds need."""
 
     calibration: Calibration
     reference: Reference
@@ -243,7 +244,7 @@ def table(sizes: Sequence[int], count: int, runs: int) -> str:
 
 
 def _line(drift: str, n: int, cells: Sequence[str]) -> str:
-    """Return a line of the table; without rows for two weeks, there is no spread of weeks."""
+    """Return a line of the table; "-" for reference weeks if the rows fill less than two weeks."""
     *others, weeks = cells
     return f"| {drift} | {n} | {' | '.join(others)} | {weeks if 2 * n <= KEPT else '-'} |"
 

@@ -1,4 +1,4 @@
-"""The table behind the default setting of ``covcal adapt``.
+"""Compare settings of ``covcal adapt`` on many shifts, to choose the default setting.
 
     python examples/research/choose_adapt_settings.py [--data DIR]
         [--recipes default plain] [--jobs 2]
@@ -7,8 +7,8 @@ The script trains every recipe on every shift of five families, with five member
 members show the spread over seeds; 1, 3 and 5 members are compared. The score is the calibration
 error (ECE, 15 bins, in %) on target test rows, as the mean of ``fl+temp`` and ``fl+iw+temp``. Every
 family has the same weight. The digit shifts MNIST-USPS, USPS-MNIST, MNIST-MNIST, MNIST-SVHN and
-SVHN-MNIST are left out: they are run only after a setting is written down, and no setting is chosen
-on them.
+SVHN-MNIST are left out. These shifts are run only after a setting is written down, so no setting is
+chosen on them.
 
 ``--members 3 --shifts "moved 2.5" noise rotation S-U amazon-webcam caltech-webcam books-kitchen
 dvd-electronics`` prints the table in ``settings``. Everything takes an hour on two cores.
@@ -337,7 +337,7 @@ def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scor
 
 
 def combinations(members: int, count: int) -> list[list[int]]:
-    """Return groups of `count` neighbouring members; the first follows the last."""
+    """Return groups of `count` neighbouring members. The last and the first are neighbours."""
     if count > members:
         return []
     starts = range(members if count < members else 1)
@@ -391,7 +391,7 @@ def summary(scores: Iterable[Scores]) -> str:
     """Return a block per recipe with a line per family, and the recipes from best to worst.
 
     ``sd`` is the standard deviation over single members, and ``worst`` is the worst shift. The
-    columns of a method are for three members, if there are three.
+    columns of a method are for three members, if at least three were trained.
     """
     by_recipe: dict[str, dict[str, list[Scores]]] = defaultdict(lambda: defaultdict(list))
     for one in scores:

@@ -1,13 +1,14 @@
 """Make the data of ``covcal demo``: a tiny ONNX classifier and two sets of digit images.
 
-The digits are scikit-learn's ``load_digits``: 1 797 pictures of real handwriting, 8 x 8 pixels.
-The source is a random half of them, unchanged. The target is the other half, changed by the shift
-described at `shifted`. The classifier is a small network trained on 60 % of the source until it is
-over-confident, as networks usually are.
+The digits are scikit-learn's ``load_digits``: 1 797 pictures of real handwriting, 8 x 8 pixels. The
+source is a random half of the digits, unchanged. The target is the other half, which `shifted`
+changes. The classifier is a small network trained on 60 % of the source until it is over-confident,
+as networks usually are.
 
     python examples/research/make_demo_data.py OUTPUT_FOLDER
 
-It writes digits.onnx, source.npz and target.npz. The package has them in covcal_cli/demo/.
+The script writes digits.onnx, source.npz and target.npz. The package has these files in
+covcal_cli/demo/.
 """
 
 import argparse
@@ -30,8 +31,7 @@ def shifted(images: Pixels, rng: np.random.Generator) -> Pixels:
     """Return images (n, 8, 8) turned and bolder, as by a fast writer with a thick pen.
 
     Every image is turned by its own angle, 10 degrees clockwise on average with a standard
-    deviation of 6. A pixel becomes half as dark as its darkest neighbour, if this is darker than
-    before.
+    deviation of 6. A pixel becomes at least half as dark as its darkest neighbour.
     """
     turned = np.stack(
         [

@@ -4,11 +4,11 @@
         [--labels 50] [--shuffled 4] [--cbpe]
 
 Each stream has a classifier that learnt its first months, a calibration on the next months, and the
-weeks after these. covcal does not see the labels of the weeks. The labels give the truth, and the
-labels of the random rows that somebody labels in every month. A verdict *holds* is wrong if the
-confidence of the week is off by more than the tolerance. A verdict *off* is wrong if the confidence
-is not off by more than the tolerance. With `--shuffled`, later rows are shuffled with the rows of
-the calibration. Then nothing changes, so every alarm is false.
+weeks after these months. covcal does not see the labels of these weeks, except the labels of random
+rows of each month (`--labels`). All labels together give the true accuracy. A verdict *holds* is
+wrong if the confidence of the week is off by more than the tolerance. A verdict *off* is wrong if
+the confidence is not off by more than the tolerance. With `--shuffled`, later rows are shuffled
+with the rows of the calibration. Then nothing changes, so every alarm is false.
 
 With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
 column counts the alerts by NannyML's own thresholds.
@@ -66,7 +66,7 @@ def _table(package: str, name: str) -> Any:
 
 
 def _learnt(frame: Any, label: Any, days: Any, ends: Sequence[str], most: int) -> Stream:
-    """Train on the rows before the first end. Source, target and later rows follow."""
+    """Train on the rows before the first end. Source, target and later rows follow this end."""
     inputs = frame.copy()
     for name in inputs.select_dtypes(["object", "string", "str"]):
         inputs[name] = inputs[name].astype("category").cat.codes
@@ -210,7 +210,7 @@ def prepare(stream: Stream, folder: Path) -> None:
 
 
 def judged(folder: Path, stream: Stream, labels: int, tolerance: float, seed: int) -> Watched:
-    """Return the verdicts if a number of rows is labelled each month, on the files of `prepare`."""
+    """Return the verdicts on the files of `prepare`, with some labelled rows each month."""
     by = _DAYS if stream.days and stream.days[0] else None
     late = None
     if labels:
@@ -288,7 +288,7 @@ def line(
 
 
 def of_watch(watched: Watched) -> list[Judgement]:
-    """Return what covcal says about each period."""
+    """Return covcal's answer about each period."""
     return [
         Judgement(
             period.measured.period,
@@ -302,7 +302,7 @@ def of_watch(watched: Watched) -> list[Judgement]:
 
 
 def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -> list[Judgement]:
-    """Return what NannyML's CBPE says about the same periods and the same confidence.
+    """Return the answer of NannyML's CBPE about the same periods and the same confidence.
 
     The gap is the confidence minus NannyML's estimated accuracy, with its confidence bounds. The
     alarm comes from NannyML's own thresholds: three standard deviations of the accuracy on chunks

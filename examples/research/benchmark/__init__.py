@@ -1,4 +1,4 @@
-"""The benchmark: it compares every method of covcal on families of real shifts.
+"""The benchmark, which compares every method of covcal on families of real shifts.
 
 Two modules of the folder above help: ``choose_adapt_settings`` makes Office, reviews and corrupted
 digits, and ``paper/reproduction`` extracts the digit shifts.

@@ -3,9 +3,9 @@
     python examples/research/benchmark/decide.py FOLDER ... [--draws 20]
         [--error 0.1] [--labels 50 100 200] [--these-rows] [--peers]
 
-The folders hold features files. Each line of the output is one file; the last lines are means.
-Accepted shares are compared with the largest share of the most confident rows whose true error is
-within the limit. With --peers, the rules of other libraries are measured too (`decide_peers`).
+The folders contain features files. The output has a line for each file, and then means. Accepted
+shares are compared with the largest share of the most confident rows whose true error is within the
+limit. With --peers, the rules of other libraries are measured too (`decide_peers`).
 """
 
 import argparse
@@ -100,7 +100,7 @@ def measured(
     these_rows: bool,
     peers: bool,
 ) -> Float64s:
-    """Return the numbers of one file: see `main`."""
+    """Return the numbers in the line of one file."""
     with TemporaryDirectory() as folder:
         document = Path(folder) / "cal.json"
         calibration = calibrate(path, CalibrateSettings(labels="none"))
@@ -151,11 +151,12 @@ def of_error(
     *,
     these_rows: bool,
 ) -> list[float]:
-    """Return the true share, then numbers of two estimates, then numbers of the promises.
+    """Return the true share, and the numbers of two estimates and of all promises, as one array.
 
-    One estimate is the decision's; the other is the calibrated confidence alone. Each estimate has
-    three numbers: the accepted share; whether the error is above the limit; whether it is above
-    twice the limit. A promise has two numbers for each number of labels.
+    The true share is the largest share that could be accepted if all labels were known. The first
+    estimate is the decision's; the second estimate uses only the calibrated confidence. An estimate
+    has three numbers: the accepted share; whether the error is above the limit; and whether the
+    error is above twice the limit. A promise has two numbers for each number of labels.
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]
@@ -170,7 +171,7 @@ def of_error(
 
 
 def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> list[float]:
-    """Return coverage and size (as a share of K) of the sets, without labels and with a few."""
+    """Return coverage and size (as a share of K) of sets without labels, and with a few labels."""
     score = true_scores(probabilities, labels)
     n_classes = probabilities.shape[1]
     numbers = [float((score >= cut).mean()), mean_size(probabilities, cut) / n_classes]
@@ -184,7 +185,7 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
 
 
 def print_peers(table: Float64s) -> Float64s:
-    """Print the means of other libraries, and return the columns that are left."""
+    """Print the means of other libraries, and return all other columns of the numbers."""
     from benchmark.decide_peers import COLUMNS, N_SETS
 
     for place, name in enumerate(COLUMNS):

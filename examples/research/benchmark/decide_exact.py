@@ -1,15 +1,15 @@
-"""Show by simulation that promises of ``covcal decide`` are kept at the boundary.
+"""Show by simulation that ``covcal decide`` keeps its promises in the worst case.
 
     python examples/research/benchmark/decide_exact.py [--draws 10000]
 
 The region, the draw, the candidates and their tests are computed as in the command. Only the labels
-are simulated, in the worst case: if any row is accepted, the promise is broken. For a promise about
-future rows, the error of future rows equals the limit. This error is the same for all rows, or
-grows along the order to twice the limit. For a promise about these rows, the candidate has one
-wrong row too many. Each line of the output is a setting, with the share of draws in which the
-promise is broken.
+are simulated. In the worst case, a promise is broken if any row is accepted. For a promise about
+future rows, the error of future rows equals the limit. This error is the same for all rows, or it
+grows up to twice the limit for rows with lower scores. For a promise about these rows, the
+candidate has one wrong row too many. Each line of the output has a setting, and the shares of draws
+in which a promise is broken.
 
-All draws of a setting are made at once: `drawn_together` is `labels.draws.drawn` for many draws.
+All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Setting:
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
         shares = np.linspace(0, 1, 101)
-        # The error grows from a third of the limit to twice the limit.
+        # The probability of an error grows from a third of the limit to twice the limit.
         beliefs = [shares * self.error * (0.3 + power * shares) for power in (0.2, 0.6, 1.7)]
         return Ranking(scores, beliefs)
 
@@ -72,7 +72,7 @@ class Draws:
     """Many draws of the same batches from one set of rows; each batch is followed by a test."""
 
     def __init__(self, setting: Setting, batches: int, draws: int, *, pool: bool) -> None:
-        """Draw the batches. `pool` tests all rows, although labels outside the region are rarer."""
+        """Draw the batches. With `pool`, rows inside and outside the region are tested together."""
         self.setting, self.ranking, self.pool = setting, setting.ranking, pool
         self.rng = np.random.default_rng([setting.rows, setting.labels])
         self.regions: list[int] = []
@@ -122,12 +122,12 @@ class Draws:
         return samplings
 
     def broken(self, *, these_rows: bool) -> list[float]:
-        """Return the share of draws with a broken promise, per placement of the wrong rows."""
+        """Return the share of draws with a broken promise, for each placement of errors."""
         passes = [self._passes(look, these_rows) for look in range(1, len(self.rows) + 1)]
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
     def _passes(self, look: int, these_rows: bool) -> list[Booleans]:
-        """Return which draws accept the first candidate, per placement of the wrong rows."""
+        """Return whether each draw accepts the first candidate, for each placement of errors."""
         level, error = level_of_look(CERTAINTY, look), self.setting.error
         drawn = np.concatenate(self.rows[:look], axis=1)
 
@@ -154,15 +154,15 @@ class Draws:
         return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
 
     def _wrong(self, count: int, these_rows: bool) -> list[Booleans]:
-        """Return which drawn rows are wrong, per placement of the wrong rows."""
+        """Return whether each drawn row is wrong, for each placement of errors."""
         rng, error = np.random.default_rng([7, count]), self.setting.error
         rows = np.concatenate(self.rows, axis=1)
         if not these_rows:
             chances = rng.random(rows.shape)
             return [chances < error, chances < 2 * error * (rows + 0.5) / count]
         most = int(error * count + 1e-9) + 1
-        # The wrong rows are a random set: each drawn row is wrong with the share of wrong rows that
-        # are not drawn yet.
+        # The wrong rows are a random set. So the probability that a drawn row is wrong is
+        # the share of wrong rows among the rows that are not drawn yet.
         anywhere, wrong, before = np.zeros(rows.shape, dtype=bool), np.zeros(len(rows)), 0.0
         for place, inside in enumerate((rows < count).T):
             anywhere[:, place] = inside & (rng.random(len(rows)) * (count - before) < most - wrong)

@@ -1,10 +1,11 @@
-"""Measure what other libraries accept and cover on the files that `decide.py --peers` reads.
+"""Measure the accepted rows and the sets of MAPIE and TorchCP, for `decide.py --peers`.
 
     pip install --no-deps mapie torchcp tqdm
 
 MAPIE's controller certifies a threshold of the confidence, on labelled source rows or on labels of
-random target rows. MAPIE and TorchCP also make sets of classes. Both get at most 1,000 labelled
-rows of each domain, and TorchCP's predictor 500, because it computes one row at a time.
+random target rows. MAPIE and TorchCP also make sets of classes. Both libraries get at most 1,000
+labelled rows of each domain. TorchCP's predictor gets at most 500, because it computes one row at a
+time.
 """
 
 import sys
@@ -36,7 +37,7 @@ N_SETS = 3  # the last columns: coverage and size, not accepted share and broken
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A fitted classifier whose input are its probabilities."""
+    """A fitted classifier whose inputs are the probabilities that it returns."""
 
     def __init__(self, n_classes: int = 2) -> None:
         self.n_classes = n_classes
@@ -56,7 +57,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def certified(confidence: Float64s, right: Booleans, error: float) -> float:
-    """Return the threshold that MAPIE's controller certifies; infinity if it finds none."""
+    """Return the threshold that MAPIE's controller certifies; infinity if it certifies none."""
     from mapie.risk_control import BinaryClassificationController
 
     controller = BinaryClassificationController(

@@ -1,4 +1,4 @@
-"""Run the benchmark: make the features files, compare on them, write table.md and results.json."""
+"""Make the features files, compare the methods on them, and write table.md and results.json."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -50,7 +50,7 @@ def benchmark(
     jobs : int
         Processes that run at the same time.
     progress : callable
-        Called as `compare` calls it.
+        Called with a `Progress` after each run.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def _results(
 
 
 def _temperatures(record: Record) -> list[float]:
-    """Return the temperatures of the methods that scale the classifier's logits."""
+    """Return the temperatures of all methods that scale the classifier's logits."""
     fits = record.fits.values()
     return [1.0, *(fit.temperature for fit in fits if fit.forecaster == "original")]
 

@@ -1,11 +1,11 @@
 """The families of the benchmark, their halves, and the makers of their features files.
 
-A family stays in its half for ever. *choose* has svhn-usps, office, reviews and corruptions,
-because settings and the first rule of auto were chosen on them. The other families were put into a
-half before any method was run on them. We have looked at the five digit shifts of the paper too
-often to test a rule on them: they are *seen*, and reported separately. The first 64 shifts of
-*test* tested the second rule, so they are *seen-once*. The families that test the third rule were
-put into this file before any method was run on their data.
+A family never changes its half. *choose* has svhn-usps, office, reviews and corruptions, because
+settings and the first rule of auto were chosen on these families. All other families were put into
+a half before any method was run on them. We have looked at the five digit shifts of the paper too
+often to test a rule on these shifts. They are the half *seen*, which is reported separately. The
+first 64 shifts of *test* tested the second rule, so they are *seen-once*. The families that test
+the third rule were put into this file before any method was run on the data of these families.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ class Case:
 
     @property
     def unshifted(self) -> bool:
-        """Whether both domains are parts of the same rows; the name then ends in ``-none``."""
+        """Whether both domains are parts of the same rows. Then the name ends in ``-none``."""
         return self.shift.endswith("-none")
 
     def path(self, folder: Path, seed: int) -> Path:
@@ -103,7 +103,7 @@ class Family:
 def cases(
     data: Path, families: Sequence[str] | None = None, *, half: Half | None = None
 ) -> list[Case]:
-    """Return the shifts of some families, after checking that files and packages exist.
+    """Return the shifts of the named families. Their files and packages must exist.
 
     Parameters
     ----------
@@ -175,9 +175,9 @@ def _corruptions(data: Path) -> dict[str, Maker]:
 
 
 def corrupted_digits(name: str, seed: int) -> builders.Shift:
-    """Return a shift from clean to corrupted digits; the seed draws the split and the noise.
+    """Return a shift from clean to corrupted digits. The seed decides the split and the noise.
 
-    Both domains have the same training rows, so the classifier has seen no test row in any form.
+    A row is in the same split in both domains, so the classifier has seen no test row in any form.
     """
     pixels, labels = load_digits(return_X_y=True)
     images = pixels.reshape(-1, 8, 8) / 16.0

@@ -1,8 +1,8 @@
-"""The reason why auto did harm on a shift, and whether it warned.
+"""Find the cause of auto's harm on a shift, and whether auto warned.
 
 - ``estimators disagree``: the check of that name failed, and auto warned.
-- *noise*: the check passed, and the true accuracy is inside the estimate's range. The estimate, or
-  the ECE on the test rows, is off by chance.
+- *noise*: the check passed, and the true accuracy is inside the estimate's range. Then the
+  estimate, or the ECE on the test rows, is off by chance.
 - *low confidence taken for errors*: the true accuracy is above the range. All estimators took low
   confidence, or a change of class frequencies, for errors.
 - *errors that no estimator sees*: the true accuracy is below the range.
@@ -20,7 +20,7 @@ DOUBT, UNSEEN = "none: low confidence taken for errors", "none: errors that no e
 
 
 def cause_of_harm(records: Sequence[Record], truths: Sequence[Truth]) -> str:
-    """Return the most frequent cause of harm over the runs of a shift."""
+    """Return the most frequent cause of harm among the runs of a shift."""
     causes = Counter(map(_cause, records, truths))
     return causes.most_common(1)[0][0]
 

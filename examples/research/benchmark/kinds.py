@@ -1,4 +1,4 @@
-"""For each kind of shift: the error, the harm, the estimate and the warnings of auto."""
+"""Make the table of auto's error, harm, estimate and warnings for each kind of shift."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -10,18 +10,19 @@ from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
 from covcal_cli.compare.tables import Grid, harm_heads
 
-# auto's ECE may exceed the better baseline's ECE by this without a warning
+# If the ECE of auto exceeds the ECE of the better baseline by more, auto should warn.
 TOLERANCE = 0.03
 CAPTION = (
     "Mean ECE in percent. *ratio*: the mean of auto divided by the better mean of none and temp. "
-    "The estimate: its mean error, the share of intervals that contain the true accuracy, and "
-    "their mean width in points. The last two columns: the share of shifts with a warning, where "
-    "auto is within 3 points of the better of none and temp, and on the other shifts."
+    "Then come the mean error of the estimate, the share of ranges that contain the true accuracy, "
+    "and the mean width of the ranges in points. The last two columns are the share of shifts with "
+    "a warning: among shifts where auto is within 3 points of the better of none and temp, and "
+    "among all other shifts."
 )
 
 
 def by_kind(cases: Sequence[Case], results: Results) -> Grid:
-    """Return a row for each kind of shift, a row for all, and a row for pairs without a shift."""
+    """Return a table with a row per kind of shift, for pairs without a shift, and for all."""
     selections: list[tuple[str, list[str]]] = [
         (kind, [case.shift for case in cases if case.shift_kind == kind]) for kind in SHIFT_KINDS
     ]

@@ -1,4 +1,4 @@
-"""The label curve: ECE and error of the accuracy by the number of labelled target rows.
+"""Measure how the ECE and the error of the accuracy fall with the number of labelled rows.
 
     python examples/research/benchmark/label_curve.py --data DIR [--output DIR]
         [--families office votes ...] [--seeds 2] [--draws 20] [--half choose] [--without-adapt]
@@ -11,8 +11,8 @@ and the ECE is measured on its test rows. Four temperatures are compared:
 - `labelled`: ``covcal calibrate`` with rows that ``covcal pick`` draws; without labels, auto;
 - `true accuracy`: the T whose mean confidence is the true accuracy.
 
-If a target has fewer rows, all of them are labelled. A shift with a record in the output folder is
-not run again. Progress goes to stderr, the table to stdout.
+If a target has fewer rows than the number of labels, all its rows are labelled. A shift with a
+record in the output folder is not run again. Progress goes to stderr, the table to stdout.
 """
 
 import argparse
@@ -79,7 +79,7 @@ class Point:
 
 @dataclass(frozen=True)
 class _Target:
-    """The target rows of one file: the rows to draw from, and the test rows."""
+    """The target rows of one file: rows from which labelled rows are drawn, and test rows."""
 
     logits: Float32s  # logits of the rows to draw from
     labels: Labels
@@ -148,7 +148,7 @@ def _by_method(kind: str, mean: dict[str, float]) -> dict[str, float]:
 def _measure_random(
     target: _Target, n: int, rng: np.random.Generator, measured: dict[str, list[float]]
 ) -> None:
-    """Measure both temperatures that are fitted on random rows."""
+    """Measure the two temperatures that are fitted to random rows."""
     rows = rng.choice(len(target.right), n, replace=False)
     right = target.right[rows]
     accuracy, truth = float(right.mean()), float(target.right.mean())
@@ -262,7 +262,7 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
 def by_shift(
     points: Sequence[Point], field: str, labels: int, method: str | None = None
 ) -> dict[str, float]:
-    """Return the mean of a number over seeds, for every shift that has the number."""
+    """Return the means of a number over seeds: one for each shift that has the number."""
     numbers: dict[str, list[float]] = defaultdict(list)
     for point in points:
         value = getattr(point, field)

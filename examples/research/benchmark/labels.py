@@ -1,8 +1,8 @@
-"""Numbers that need target labels: true accuracies, and two limits (ceilings) for other methods.
+"""Compute numbers that need target labels: true accuracies, and the errors of two ideal T.
 
 - Oracle temperature: the T of the classifier's logits with the lowest ECE on the test rows.
-- True accuracy: the T at which the mean confidence on the target's training and validation rows is
-  the classifier's accuracy there. A perfect estimator would give this T.
+- True accuracy: the T at which the mean confidence on the target's training and validation rows
+  equals the accuracy on these rows. A perfect estimate of the accuracy would give this T.
 """
 
 import math
@@ -35,7 +35,7 @@ class Truth:
     source_accuracy: float  # accuracy of the classifier on source validation rows
     # half the sum of differences between the class frequencies of source and target
     prior_drift: float
-    accuracy: float  # accuracy on the target rows that the estimators read
+    accuracy: float  # accuracy on the target rows that the estimators use
     test_accuracy: float
     oracle_temperature: float
     oracle_ece: float
@@ -45,14 +45,14 @@ class Truth:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of all shifts, and what their labels show, in one state."""
+    """The results of all shifts with one setting of adapt, and the numbers that need labels."""
 
     state: str  # "without-adapt", or the preset of adapt
     comparison: Comparison
     truths: Mapping[str, tuple[Truth, ...]]  # truths of each shift, one per seed
 
     def of(self, shifts: Collection[str]) -> "Results":
-        """Return the results of some of the shifts."""
+        """Return the results of the named shifts."""
         return replace(self, comparison=self.comparison.of(shifts))
 
     def accuracy(self, record: Record) -> float:
@@ -69,7 +69,7 @@ class Results:
 
     @cached_property
     def ceilings(self) -> Comparison:
-        """The ceilings, as if they were methods."""
+        """The two ideal temperatures, compared like methods."""
         records = {
             shift: tuple(
                 replace(record, metrics={**record.metrics, **_errors(truth)})
@@ -92,8 +92,8 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
     path : Path
         A features or adapted file whose rows are all labelled.
     temperatures : iterable of float
-        The oracle tries these too, in addition to a grid. So no method that scales the classifier's
-        logits has a lower ECE.
+        The oracle tries these temperatures in addition to a grid. So no method that scales the
+        classifier's logits has a lower ECE than the oracle.
     """
     with FeatureFile(path) as file:
         source, target = file.require_source(), file.require_target()
@@ -128,8 +128,8 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
 def ece(logits: Floats, right: Booleans, temperature: float, labels: Labels | None = None) -> float:
     """Return the ECE, a fraction, of the confidence in the classifier's label.
 
-    By default the label is the argmax of the logits. Give `labels` if offsets can change the
-    argmax.
+    By default, the label of a row is the argmax of its logits. Pass `labels` if offsets can change
+    the argmax.
     """
     bins = GroupBins(15)
     bins.add(confidence_block(confidences(logits, temperature, labels), right, bin_edges(15)))
@@ -142,7 +142,7 @@ def _total_variation(first: Labels, second: Labels, K: int) -> float:
 
 
 def _grid(logits: Float32s) -> Float64s:
-    """Return temperatures to try, in proportion to the size of the logits."""
+    """Return a grid of temperatures in proportion to the size of the logits."""
     centred = logits - logits.mean(axis=1, keepdims=True)
     size = float(np.sqrt(np.square(centred, dtype=np.float64).mean())) or 1.0
     low, high = (math.log(size * end) for end in _RANGE)

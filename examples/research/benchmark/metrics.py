@@ -1,17 +1,18 @@
-"""Compare `covcal estimate --metrics` with other estimates of metrics without target labels.
+"""Compare `covcal estimate --metrics` with other estimates that use no target labels.
 
     python examples/research/benchmark/metrics.py FEATURES.H5... [--nannyml]
 
-``run.py`` writes the files. Their target labels are used only for the truth. A shift has one
-accuracy, and one number per other metric. With two classes, this is the metric of the second class.
-With more classes, it is the mean over the classes that have the metric. For example, a class
-without rows has no recall. The first table has mean absolute errors over the shifts. Its columns:
+``run.py`` writes the files. Target labels are used only to compute the true metrics. A shift has
+one accuracy, and one number per other metric. With two classes, this number is the metric of the
+second class. With more classes, this number is the mean over all classes for which the metric is
+defined. For example, a class without rows has no recall. The first table has mean absolute errors
+over the shifts. Its columns:
 
 - covcal: `covcal estimate`
 - CBPE: the estimate of NannyML, if it is installed (``--nannyml``), with the source validation rows
   as reference and the target as one chunk
 - weighted: the source validation rows with the importance weights of `covcal estimate`
-- source: the same rows, each with weight 1
+- source: the source validation rows without weights
 
 The second table has the share of metrics that lie in covcal's ranges, for classes with at least
 five rows and for the means over classes.
@@ -38,12 +39,12 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-# a class is compared if at least this many rows have the class, and this many get it as prediction
+# A class is compared if at least this many rows belong to it, and as many are predicted as it.
 LEAST = 5
-SMALLEST = 1e-9  # a number of rows that is above 0
-# whether there are two classes, the metric, and the error of each method
+SMALLEST = 1e-9  # a weighted number of rows above this counts as above 0
+# Whether there are two classes, the name of the metric, and the error of each method.
 Errors = tuple[bool, str, dict[str, float]]
-# values by metric and class; the class None has the one number of the shift
+# Values by metric and class. The key with the class None is the number of the shift.
 Table = dict[tuple[str, int | None], float]
 
 
@@ -62,7 +63,7 @@ def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) ->
 
 
 def with_means(table: Table, classes: int) -> Table:
-    """Return a table that also has the number of the shift for every metric."""
+    """Add the number of the shift to a table, for every metric."""
     for name in CLASS_METRICS:
         values = [value for (metric, _), value in table.items() if metric == name]
         if classes == 2:
@@ -73,7 +74,7 @@ def with_means(table: Table, classes: int) -> Table:
 
 
 def by_nannyml(inputs: EstimatorInputs) -> Table:
-    """Return NannyML's CBPE of the target, one chunk; only the numbers of the shift."""
+    """Return the numbers of the shift by NannyML's CBPE, with the target as one chunk."""
     os.environ["NML_DISABLE_USAGE_LOGGING"] = "1"
     import nannyml
     import pandas
@@ -101,7 +102,7 @@ def by_nannyml(inputs: EstimatorInputs) -> Table:
 
 
 def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, list[bool]], int]:
-    """Return the tables of a shift, whether covcal's ranges contain the truth, and the classes."""
+    """Return the tables of a shift, the metrics that covcal's ranges contain, and the classes."""
     with FeatureFile(path) as file:
         problem = Problem(file, EstimateSettings(labels="none"))
         classes = file.classes

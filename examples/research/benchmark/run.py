@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# One thread per process: several threads would compete, and change the last bits of sums. BLAS
-# reads these variables when it is loaded.
+# Use one thread per process: several threads would compete, and change the last bits of sums.
+# BLAS reads these variables when it is loaded.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 RESEARCH = Path(__file__).resolve().parents[1]

@@ -18,10 +18,11 @@ _COLUMNS = ("none", "temp", "fl+iw+temp", "cot", AUTO)
 _CAPTION_OF_ECE = (
     "ECE (15 bins) on the target's test rows, in percent. A shift's number is the mean over its "
     "seeds, and every shift has the same weight. **Bold**: the lowest mean of a single method. "
-    "Rank: 1 is best. Regret: points above the best single method of each shift, which nobody "
-    f"knows beforehand. {', '.join(f'> {100 * by:.0f}' for by in HARMS)}: number of shifts where a "
-    "method is worse than the better of none and temp by more than that many points. The two rows "
-    "in italics use target labels: no method can be expected to do better."
+    "Rank: 1 is best. Regret: how many points the ECE is above the ECE of the best single method "
+    "of each shift. Nobody knows this method without labels. "
+    f"{', '.join(f'> {100 * by:.0f}' for by in HARMS)}: number of shifts where a method is worse "
+    "than the better of none and temp by more than that many points. The two rows in italics use "
+    "target labels: no method without labels can be expected to do better."
 )
 
 
@@ -35,7 +36,7 @@ class Group:
 
     @property
     def comparison(self) -> Comparison:
-        """The methods on the shifts of this half or family."""
+        """The comparison of all methods on the shifts of this half or family."""
         return self.results.comparison
 
 
@@ -46,7 +47,7 @@ def markdown_text(cases: Sequence[Case], states: Sequence[Results]) -> str:
 
 
 def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
-    """Yield the paragraphs and tables of one state."""
+    """Yield the paragraphs and tables of one setting of adapt."""
     seeds = f"seeds: {results.comparison.seeds}"
     yield f"## State: {results.state} ({len(results.comparison.records)} shifts, {seeds})"
     families, halves = groups(cases, results)
@@ -86,7 +87,7 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
 
 
 def groups(cases: Sequence[Case], results: Results) -> tuple[list[Group], list[Group]]:
-    """Return the groups of the families and of the halves that were run."""
+    """Return a group for each family, and for each half that was run."""
 
     def group(name: str, half: str, shifts: Sequence[str]) -> Group:
         size = f"{len(shifts)}" if name == half else f"{half}, {len(shifts)}"
@@ -111,7 +112,7 @@ def _percent(value: float | None) -> str:
 
 
 def _methods(group: Group) -> Grid:
-    """Return a row for each method, and a row for each ceiling."""
+    """Return a table with a row for each method, and a row for each ideal temperature."""
     comparison, rows = group.comparison, []
     best = comparison.best()
     for method in comparison.methods:
@@ -155,7 +156,7 @@ def _metrics(comparison: Comparison) -> Grid:
 
 
 def _families(groups: Sequence[Group]) -> Grid:
-    """Return a row for each family of shifts, and a last row for all shifts of this half."""
+    """Return a table with a row for each family of shifts, and a last row for all shifts."""
     overall = groups[-1].comparison.best()
     columns = tuple(dict.fromkeys((*_COLUMNS, overall)))
     rows = []

@@ -283,7 +283,7 @@ def test_mnist_from_idx_files(joint: str, packed: str, tmp_path: Path) -> None:
 def test_a_damaged_idx_file_is_refused(tmp_path: Path) -> None:
     for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (tmp_path / f"{part}-ubyte").write_bytes(b"<html>not found</html>")
-    with pytest.raises(MissingDataError, match="is no IDX file"):
+    with pytest.raises(MissingDataError, match="is not an IDX file"):
         find_digits("mnist", tmp_path)()
 
 

@@ -1,4 +1,4 @@
-"""The small classifiers of the benchmark, trained on a source's training rows."""
+"""Train the small classifiers of the benchmark on the training rows of a source."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +12,9 @@ from benchmark.makers.unsure import TREES as TREES
 from benchmark.makers.unsure import trained_model
 
 Values = builders.Values
-# The widths of the hidden layers; phi is the output of the last layer. An empty tuple is a linear
-# classifier, whose phi is its input. A text names a classifier of `makers/unsure.py`.
+# The widths of the hidden layers. phi is the output of the last hidden layer.
+# An empty tuple means a linear classifier, whose phi is its input.
+# A text names a classifier of `makers/unsure.py`.
 Classifier = tuple[int, ...] | str
 Maker = Callable[[int], builders.Shift]  # called with a seed, which most makers do not use
 Part = tuple[Any, Values]  # inputs (n, d), dense or sparse, and labels (n,)
@@ -32,7 +33,8 @@ class Pair:
 def split_pair(source: Part, target: Part, *, paired: bool = False) -> Pair:
     """Return both domains with their rows split 60 : 20 : 20 by a fixed draw.
 
-    `paired` domains have the same rows in two forms; both forms of a row get the same split.
+    If domains are `paired`, they have the same rows in two forms, and both forms of a row get the
+    same split.
     """
     seeds = (0, 0) if paired else (0, 1)
     splits = [
@@ -61,7 +63,7 @@ def classified(family: str, name: str, pair: Pair, classifier: Classifier) -> bu
 
 
 def without_features(shift: builders.Shift) -> builders.Shift:
-    """Return the shift with its logits only."""
+    """Return the shift without its features."""
     source, target = (replace(side, features=None) for side in (shift.source, shift.target))
     return replace(shift, source=source, target=target)
 

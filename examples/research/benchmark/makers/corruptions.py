@@ -1,4 +1,4 @@
-"""Corruptions of images (n, h, w) or (n, h, w, 3) with values in 0..1.
+"""Corrupt images (n, h, w) or (n, h, w, 3) with values in 0..1.
 
 A function of `CORRUPTIONS` takes images, a level from 0 (unchanged) to 1 (hardly readable) and a
 random generator, and returns images of the same shape.
@@ -15,7 +15,7 @@ Corruption = Callable[[Values, float, np.random.Generator], Values]
 
 
 def corrupted(images: Values, name: str, level: float) -> Values:
-    """Return the corrupted images; the random draw is always the same."""
+    """Return the corrupted images. The seed of the random numbers is fixed."""
     rng = np.random.default_rng(11)
     return np.clip(CORRUPTIONS[name](images, level, rng), 0.0, 1.0).astype(np.float32)
 

@@ -14,7 +14,7 @@ SHARES: dict[str, tuple[float, ...]] = {
 
 
 def thinned_rows(labels: Values, shares: Sequence[float], rng: np.random.Generator) -> Values:
-    """Return the numbers of the rows that remain if each class keeps a share of its rows."""
+    """Return the row numbers that remain if each class keeps only a share of its rows."""
     class_shares = np.ones(int(labels.max()) + 1)
     listed = shares[: len(class_shares)]
     class_shares[: len(listed)] = listed

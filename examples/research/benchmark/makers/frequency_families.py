@@ -18,8 +18,7 @@ _LOAN = (
     "all_util total_bal_il num_il_tl"
 )
 
-# For each name: a table in which source and target are the same query, and the query of a target
-# that is shifted.
+# A table whose source and target are the same query, and the query of a shifted target, by name.
 _CHOOSE = {
     "diamonds": (
         Table(

@@ -18,7 +18,7 @@ def require_package(name: str, family: str) -> None:
 
 
 def package(name: str) -> Any:
-    """Return an optional package, or one of its modules, imported; such packages have no types."""
+    """Import an optional package, or a module of the package, and return it."""
     return import_module(name)
 
 

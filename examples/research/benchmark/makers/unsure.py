@@ -17,7 +17,7 @@ FOREST, NEIGHBOURS, SMOOTHED, RIDGE = "forest", "neighbours", "smoothed", "ridge
 UNSURE = (FOREST, NEIGHBOURS, SMOOTHED, RIDGE)
 # A function that returns features, or None if there are none, and the logits of rows.
 Model = Callable[[Any], tuple[Values | None, Values]]
-_SMALLEST = 1e-4  # the least probability, because forests and neighbours also give 0
+_SMALLEST = 1e-4  # replaces a probability of 0, which forests and neighbours can give
 _COPIES = 5  # copies of a row for smoothed labels
 
 
@@ -49,10 +49,10 @@ def trained_model(classifier: str, inputs: Any, labels: Values) -> Model:
 
 
 def _smoothed_network(inputs: Any, labels: Values) -> Model:
-    """Train a network on copies of the rows, one copy of each with a random label.
+    """Train a network on several copies of each row. One of these copies has a random label.
 
-    In expectation this is training with smoothed labels: a fifth of the probability is shared by
-    all classes.
+    On average, this is the same as training with smoothed labels, where all classes share a fifth
+    of the probability.
     """
     rng = np.random.default_rng(0)
     random = rng.integers(labels.max() + 1, size=len(labels))
@@ -80,7 +80,7 @@ def _ridge(inputs: Any, labels: Values) -> Model:
 
 
 def _columns(scores: Values) -> Values:
-    """Return logits with a column per class; for two classes scikit-learn gives a single score."""
+    """Return logits with a column per class. scikit-learn gives one score for two classes."""
     if scores.ndim == 2 and scores.shape[1] > 1:
         return scores
     scores = scores.reshape(-1)

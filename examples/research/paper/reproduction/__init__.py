@@ -1,1 +1,1 @@
-"""The experiments of Park et al. 2020 with covcal: data, shifts, runs, tables and figures."""
+"""Repeat the experiments of Park et al. 2020 with covcal: data, shifts, runs, tables, figures."""

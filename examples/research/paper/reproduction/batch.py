@@ -26,7 +26,7 @@ def adapt_in_one_batch(
 ) -> float | None:
     """Adapt one member per output, and write each member as the file of its own seed.
 
-    Returns the seconds that this took, or None if all files existed already.
+    Returns the seconds that the training took, or None if all files existed already.
     """
     sha256 = sha256_of(features)
     if all(output.is_file() and _made_of(output) == sha256 for output in outputs):

@@ -1,4 +1,4 @@
-"""Digits as arrays: MNIST, USPS and SVHN from a folder of .npz or of their usual files.
+"""Read MNIST, USPS and SVHN as arrays, from .npz files or from their usual files.
 
 Splits are those of the paper: the last sixth of MNIST's training digits (10 000) and the last 15 %
 of USPS's and SVHN's, rounded down, are validation rows; the official test rows are test rows.
@@ -21,7 +21,7 @@ Values = NDArray[Any]
 
 
 class MissingDataError(Exception):
-    """A data set is missing; the message says which files to put where."""
+    """A data set is missing. The message says which files to put into which folder."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def read_idx(path: Path) -> Values:
     content = path.read_bytes()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     if content[:3] != b"\x00\x00\x08":
-        raise MissingDataError(f"{path} is no IDX file of bytes: download it again")
+        raise MissingDataError(f"{path} is not an IDX file of bytes: download it again")
     axes = content[3]
     shape = np.frombuffer(content, ">u4", axes, offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
@@ -169,7 +169,7 @@ def _read_libsvm(path: Path) -> tuple[Values, Labels]:
 
 
 def _bytes_of(fractions: Values) -> Values:
-    """Return 16 x 16 images of bytes from fractions, rounding down as torchvision does."""
+    """Convert 16 x 16 images of fractions to bytes, rounded down as by torchvision."""
     pixels = np.floor(255 * fractions.astype(np.float64)).astype(np.uint8)
     return pixels.reshape(-1, 16, 16)
 

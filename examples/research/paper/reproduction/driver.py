@@ -101,7 +101,7 @@ def tell(text: str) -> None:
 
 
 def _available(request: Request, data: Data) -> list[str]:
-    """Return the shifts to run; refuse named shifts that cannot be run."""
+    """Return the shifts to run. A named shift that cannot be run is an error."""
     found, missing = [], {}
     for name in request.shifts or tuple(SHIFTS):
         try:
@@ -109,7 +109,7 @@ def _available(request: Request, data: Data) -> list[str]:
             found.append(name)
         except MissingDataError as error:
             missing[name] = str(error)
-    # Shifts that share a data set lack the same files, so print this only once.
+    # Shifts that share a data set lack the same files, so print each message only once.
     lines = [
         f"{', '.join(n for n, other in missing.items() if other == text)}: {text}"
         for text in dict.fromkeys(missing.values())

@@ -1,4 +1,4 @@
-"""Extract the features file of a shift from the data folder, once."""
+"""Extract the features file of a shift, unless it exists."""
 
 import json
 import tempfile
@@ -92,7 +92,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
 
 
 def comparability(shift: Shift, source: LabelledRows, target: LabelledRows) -> str:
-    """Return a few words on whether a row has the data and the classifier of the paper."""
+    """Return a text that says whether a shift has the paper's data and the paper's classifier."""
     if shift.name not in PAPER:
         return "not in the paper"
     if STAND_IN in source.origin:

@@ -92,7 +92,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
 
 
 def shrink(path: Path) -> None:
-    """Make a picture narrower and its palette small: five diagrams take 0.1 MB instead of 0.5."""
+    """Reduce the width and the colours of a picture, which makes the file five times smaller."""
     from PIL import Image
 
     with Image.open(path) as image:

@@ -1,8 +1,8 @@
-"""Office31 or its stand-in Office-Caltech10: features of three domains, and a linear classifier.
+"""Make the shifts of Office31, or of Office-Caltech10 instead, with a linear classifier.
 
-The paper's fine-tuned ResNet-50 classifiers are not available. Here a linear head is trained on the
-features of the source domain's training rows. The head is written as an ONNX model, so covcal
-handles these shifts like all others.
+The paper's fine-tuned ResNet-50 classifiers are not available. So a linear head is trained on the
+features of the source domain's training rows. The head is written as an ONNX model, so that covcal
+handles these shifts like all other shifts.
 """
 
 from pathlib import Path

@@ -12,14 +12,14 @@ class Shift:
     name: str  # the name in the paper's table, such as "M-U"
     source: str  # a digit data set as `datasets.find_digits` names it, or an Office domain
     target: str
-    model: str | None  # the file below ``models``; None: a linear head on given features
+    model: str | None  # name of a file in ``models``; None if a linear head on features is trained
     paper_classifier: bool = False  # whether the model is the paper's own
     all_rows: bool = False  # whether the uncalibrated error is also reported on every target row
 
 
 @dataclass(frozen=True)
 class Published:
-    """A cell of the paper's Table 1 in percent; None if the papers give no number."""
+    """A cell of the paper's Table 1 in percent; None if the paper gives no number."""
 
     ece: float  # mean over ten runs
     sd: float | None = None  # its standard deviation
@@ -106,6 +106,6 @@ PAPER: dict[str, dict[str, Published]] = {
     }.items()
 }
 
-# The time in the paper's running-time table, and the total in its source. The table's
-# labels are swapped: the second number is the overhead, and the total is the sum of both.
+# The time in the paper's running-time table, and the total in its source.
+# The table swaps two labels: its second number is the overhead, and the total is the sum.
 PAPER_SECONDS = {"D-A": (9576, 9016, 18591)}

@@ -26,16 +26,17 @@ def markdown(
     parts = [
         f"### Calibration error ({run})",
         "ECE / over-confident ECE on the target's test rows in percent, 15 bins; mean ± sample "
-        "standard deviation over seeds (none and temp involve no chance). **Lowest ECE** of a "
-        "row, <u>second lowest</u>. Below each row is the paper's published row, where our "
-        "sources give it.",
+        "standard deviation over seeds (none and temp involve no chance). **Bold** is the lowest "
+        "ECE of a row, and <u>underlined</u> the second lowest. The row below each shift has the "
+        "paper's numbers, as far as our sources have them.",
         drawn(_errors(found, prepared)),
         "\n".join(_notes(found, prepared)),
     ]
     if adapt is not None:
         parts += [
             f"### Running time ({run})",
-            "Mean seconds per run on one thread, CPU seconds in parentheses. The times for "
+            "The table has mean seconds per run on one thread, and CPU seconds in parentheses. The "
+            "times for "
             "alignment and for discriminators are for all members together. The time for "
             "temperatures includes the importance weights. The paper's table exchanges two "
             "labels: its second number is the overhead, and the total is the sum of both numbers.",
@@ -63,7 +64,7 @@ def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Grid:
 
 
 def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Return the methods with the lowest and with the second-lowest mean.
+    """Return the method with the lowest mean, and the method with the second-lowest mean.
 
     Means are compared as they are printed, with two decimals.
     """
