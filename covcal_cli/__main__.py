@@ -28,7 +28,7 @@ _was_pressed = threading.Event()
 def main() -> None:
     """Run the command line of this process and exit."""
     try:
-        heed_interrupts()  # before other imports, because Ctrl-C must also end these in one line
+        heed_interrupts()  # first, because Ctrl-C must also end the following imports in one line
         # Set this before NumPy is loaded. On a busy machine, BLAS threads that wait for each
         # other make the short matrix products of covcal up to ten times slower.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

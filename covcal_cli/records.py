@@ -1,8 +1,8 @@
 """Read and write covcal's JSON documents.
 
-A document is a frozen dataclass with a schema id. Its fields become keys, in the same order. A
-field with the metadata of `at` becomes a key of an inner object. The last key, ``content_sha256``,
-is the hash of all other keys. A document that is read must pass three checks:
+A document is a frozen dataclass with a schema id. The fields of a document become keys, in the same
+order. A field with the metadata of `at` becomes a key of an inner object. The last key,
+``content_sha256``, is the hash of all other keys. A document that is read must pass three checks:
 
 1. The hash must match. So a document that was edited or damaged is refused.
 2. Every value must have the type of its field, and be within its range (`Share`, `Count`, ...).
@@ -183,7 +183,7 @@ def encoded(value: Any, path: Path) -> Any:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the hash of a document. Its own hash, spaces and the order of keys do not matter."""
+    """Return the hash of a document's content. Spaces and the order of keys do not matter."""
     rest = {name: value for name, value in content.items() if name != DIGEST}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -56,7 +56,7 @@ OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 class _Command(TyperCommand):
     """A command that refuses numbers that are too large, and options that have no effect.
 
-    Its help lists the options under headings.
+    The help of such a command lists the options under headings.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

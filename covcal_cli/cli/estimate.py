@@ -104,9 +104,9 @@ def estimate(
     confidence and the estimated accuracy. If you labelled rows, the ECE measured on these rows is
     shown too.
 
-    --metrics estimates precision, recall and other metrics of each class. It uses the class
-    probabilities, calibrated to the estimated accuracy. The ranges of the metrics are wide, because
-    classes may have become rarer or more frequent.
+    --metrics estimates precision, recall and other metrics of each class. These metrics come from
+    the class probabilities, calibrated to the estimated accuracy. The ranges of the metrics are
+    wide, because classes may have become rarer or more frequent.
 
     \b
     Examples:

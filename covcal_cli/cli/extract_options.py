@@ -423,8 +423,8 @@ class ExtractOptions:
 def takes_extract_options(*without: str) -> Callable[[Command], Command]:
     """Replace a command's parameter ``options`` by one parameter per field of `ExtractOptions`.
 
-    The signature needs these parameters, because typer reads the options of a command from it.
-    Fields named in `without` are left out.
+    typer reads the options of a command from its signature, so the signature needs these
+    parameters. Fields named in `without` are left out.
     """
     hints = get_type_hints(ExtractOptions, include_extras=True)
     shared = [

@@ -16,8 +16,8 @@ def inspect(
 ) -> None:
     """Show everything that a covcal file contains, the answer first.
 
-    It reads the files of every command, the CSV of covcal pick, the rows of covcal apply, and
-    models that covcal exported.
+    covcal inspect reads the files of every command, the CSV of covcal pick, the rows of covcal
+    apply, and models that covcal exported.
 
     \b
     Examples:

@@ -54,8 +54,9 @@ def report(
 ) -> None:
     """Write one HTML page that says whether the confidence can be trusted.
 
-    With target labels it shows measurements, without them estimates. The page needs no network. If
-    rows can have several labels, it has one table of all labels, and the details of each.
+    With target labels, the page shows measurements; without target labels, it shows estimates. The
+    page needs no network. If rows can have several labels, it has one table of all labels, and the
+    details of each.
 
     \b
     Examples:

@@ -197,9 +197,9 @@ def watch(
     The verdict compares the mean confidence with the accuracy. The accuracy is estimated, or comes
     from labels of this period and of earlier periods since the rows last changed. The verdict is
     "holds" if confidence and accuracy differ by at most --tolerance points, and "off" if they
-    differ by more. It is "not known" if the interval of the accuracy allows both: then label some
-    rows. Without labels, the interval is the middle half of the estimated range: expect one wrong
-    verdict in ten.
+    differ by more. The verdict is "not known" if the interval of the accuracy allows both verdicts:
+    then label some rows. Without labels, the interval is the middle half of the estimated range:
+    expect one wrong verdict in ten.
 
     A separate alarm tells whether the rows themselves changed, since when, and what changed most.
     Most changes leave the confidence right. On average there are at most --false-alarms false
@@ -216,8 +216,9 @@ def watch(
     A file may grow: watch adds its new periods, and leaves earlier periods with the same rows
     unchanged.
 
-    The first watch needs the features file on which the calibration was fitted. It writes reference
-    data beside the calibration (cal.reference.json), which later watches use instead.
+    The first watch needs the features file on which the calibration was fitted. The first watch
+    also writes reference data beside the calibration (cal.reference.json). Later watches use these
+    data and do not need the features file.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ HARMS = (0.01, 0.03, 0.05)
 
 @dataclass(frozen=True)
 class Entry:
-    """The results of one method on one shift, over all seeds."""
+    """The results of a method on a shift, over all seeds."""
 
     temperature: float  # mean over seeds
     # Means and sample standard deviations over seeds, by metric, for metrics that have a value.

@@ -276,7 +276,7 @@ def _is_made_of(output: Path, attributes: Mapping[str, object]) -> bool:
 def _measured(
     key: str, path: Path, seed: int, settings: CompareSettings, watch: "Stopwatch"
 ) -> Record:
-    """Fit every method on a file, and measure all of them on its labelled test rows."""
+    """Fit all methods on a file, and measure all methods on the file's labelled test rows."""
     fitted, refused = {}, {}
     watch.start()
     for name in settings.fitted:
@@ -329,7 +329,7 @@ def _fit_of(calibration: Calibration) -> Fit:
 
 
 class Stopwatch:
-    """A stopwatch that adds up the time of each stage. It can be used as a progress callback."""
+    """A progress callback that adds up the time of each stage."""
 
     def __init__(self) -> None:
         self.spent: dict[str, Duration] = {}  # time so far, by stage
@@ -340,7 +340,7 @@ class Stopwatch:
         self._last = time.perf_counter(), time.process_time()
 
     def stop(self, stage: str) -> None:
-        """Add the time since the last call to this stage, and start again."""
+        """Add the time since the last call to the time of a stage, and start again."""
         (wall, cpu), before = self._last, self.spent.get(stage, Duration(0.0, 0.0))
         self.start()
         self.spent[stage] = Duration(

@@ -162,7 +162,7 @@ def estimate_diagram(content: ReportContent) -> str:
         )
     for row, (name, value, colour) in enumerate(marks):
         y = 8 + _ROW * row + 16
-        # A text is left of its mark in the right half of the diagram, and right of it in the left.
+        # A text is on the side of its mark where the diagram has more room.
         anchor, shift = ("end", 9) if value > 0.5 else ("start", -9)
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'
@@ -263,7 +263,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
         f'<div class="diagrams">{diagrams}</div>'
         "<p>Rows are grouped by confidence. The height of a bar is the share of right answers. If "
         "the confidence is right, the bar ends on the dashed line. The calibration error (ECE) is "
-        "the mean distance of the bars to that line, weighted by their rows.</p>",
+        "the mean distance of the bars from the dashed line, weighted by the number of rows.</p>",
     )
     level = f"{100 * evaluation.level:.4g} %"
     texts = [f"Target {evaluation.split} rows.", *(f"Note: {text}." for text in evaluation.notes)]

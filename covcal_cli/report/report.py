@@ -51,7 +51,7 @@ def report(
     names : sequence of str
         Names of the calibrations. If a name is empty or missing, `read_named` chooses it.
     decision : str or Path, optional
-        A decide.json that was made with one of the calibrations.
+        A decide.json that was made with one of these calibrations.
 
     Raises
     ------

@@ -38,7 +38,7 @@ Points = Sequence[tuple[float, float]]  # pairs of the accepted share and its er
 
 
 class Lines(str):
-    """A cell of several lines. It may not contain a text from a user or a file."""
+    """A cell of several lines, without any text from a user or a file."""
 
     __slots__ = ()
 
@@ -358,7 +358,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
 
 
 def measured_curve(metrics: Metrics) -> Points:
-    """Return pairs: a share of the rows, and the measured error of this share, if accepted."""
+    """Return pairs of a share of rows and its measured error, if these rows are accepted."""
     rows = metrics.ranked
     n = len(rows)
     starts = np.unique(np.linspace(0, n, min(n, _POINTS), endpoint=False).astype(np.int64))

@@ -122,7 +122,7 @@ class Timeline:
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield groups of successive periods of one calibration for which `has` has a value."""
+        """Yield groups of successive periods of one calibration for which `has` returns a value."""
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
@@ -420,7 +420,7 @@ class _Drawing:
 
     @property
     def figure(self) -> str:
-        """The figure as HTML. It is as wide as the page."""
+        """The figure as HTML, as wide as the page."""
         return (
             '<figure class="trend"><div class="plot">\n'
             f'<svg width="{_AXIS}" height="{self.height}" aria-hidden="true">{self.axis}</svg>\n'

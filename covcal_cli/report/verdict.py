@@ -433,14 +433,14 @@ def _expected(content: ReportContent) -> Verdict:
     if before is not None and after is not None:
         sentences.append(
             f"Mean confidence on the target: {percent(before)} before calibration, "
-            f"{percent(after)} after. It should equal the accuracy."
+            f"{percent(after)} after. The confidence should equal the accuracy."
         )
     labelled = calibration.estimates.get("labelled")
     if labelled is not None:
         sentences.append(
             f"On the rows that you labelled, the ECE is {points(labelled['ece_low'])} to "
-            f"{points(labelled['ece_high'])} points. Each row was tested with a fit without that "
-            "row."
+            f"{points(labelled['ece_high'])} points. Each row was tested with a calibration fitted "
+            "to the other rows."
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(

@@ -3,7 +3,7 @@
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
 Then the new calibration and the calibration in use are compared on the new rows. If the new rows
 have labels, the new calibration is used only if the labels prove that it is better. Without labels,
-it is used only if the user asks for it.
+the new calibration is used only if the user asks for this.
 
 If the new rows raised the alarm of ``covcal watch``, the new rows may not be normal. So the new
 calibration then gets the reference data of the earlier calibration, and watch still compares with

@@ -1,7 +1,7 @@
 """``covcal run``: make a calibrated model from a classifier and two domains, in one folder.
 
-Each step calls the function of one command, and makes one file with the default name of this
-command's output. A file is made again only if its settings or inputs have changed since the
+Each step calls the function of one command, and makes one file. The file has the default name of
+the command's output. A file is made again only if its settings or inputs have changed since the
 journal recorded them.
 """
 
@@ -450,10 +450,11 @@ class RunReport:
 
     # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
-    evaluation: Evaluation | None  # None if no target row has a label, or rows can have several
-    assessments: LabelAssessments | None  # None if no target row has a label, or rows have one
+    # If no target row has a label, there is neither an evaluation nor assessments.
+    evaluation: Evaluation | None  # only if each row has one label
+    assessments: LabelAssessments | None  # only if rows can have several labels
     # The calibrated model, or the calibrated probabilities of tables.
-    # There is no model (None) if its classes seem to be in the wrong order.
+    # There is no model if the classes seem to be in the wrong order.
     model: Path | None
     page: Path  # the page of the report
 
@@ -480,7 +481,7 @@ def run(
     - `model`: the classifier: a file, or ``module:function``. None if the data are tables of
       outputs.
     - `source`, `target`: the data. If one table contains both domains, `source` is None.
-    - `folder`: the folder of the results. It is made if it does not exist.
+    - `folder`: the folder of the results. A folder that does not exist is made.
     - `tell`: called with each `Step` when it has ended.
     - `begin`: called before each step, with the name of its command.
     - `force`: make every result again.

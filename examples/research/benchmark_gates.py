@@ -3,10 +3,10 @@
     python examples/research/benchmark_gates.py [--draws 500] [--resamples 1000]
 
 The classifier is simulated: two classes, a fixed temperature, and a true ECE of 2.4 %. A baseline
-and a night are two samples of the same size. Without drift both have the same distribution, so
-every failure is a false alarm. With drift, rows with the same confidence are right less often. Each
-gate compares plain values (``--confidence 0``) and 95 % intervals (``--confidence 0.95``). The
-script prints a Markdown table of the share of nights that fail.
+and a night are two samples of the same size. Without drift, both samples have the same
+distribution, so every failure is a false alarm. With drift, rows with the same confidence are right
+less often. Each gate compares plain values (``--confidence 0``) and 95 % intervals (``--confidence
+0.95``). The script prints a Markdown table of the share of nights that fail.
 """
 
 import argparse

@@ -102,7 +102,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Shift:
-    """A source and a target seen by one classifier."""
+    """A source and a target, with the outputs of one classifier."""
 
     family: str
     name: str
@@ -272,7 +272,7 @@ def write_features(path: Path, shift: Shift) -> None:
 
 @dataclass(frozen=True)
 class Scores:
-    """The ECE in % of one recipe on one shift; a list has an entry per combination of members."""
+    """The ECE in % of a recipe on a shift. A list has an entry per combination of members."""
 
     family: str
     shift: str

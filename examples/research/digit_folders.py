@@ -3,8 +3,9 @@
     python examples/research/digit_folders.py --data DIR OUTPUT
 
 The script reads DIR/mnist.npz and DIR/usps.npz (keys train_x, train_y, test_x, test_y; uint8
-images). It writes OUTPUT/mnist and OUTPUT/usps with train, val and test folders and one folder per
-digit. Validation rows are the last 10 000 training digits of MNIST and the last 1 093 of USPS.
+images). The script writes OUTPUT/mnist and OUTPUT/usps with train, val and test folders and one
+folder per digit. Validation rows are the last 10 000 training digits of MNIST and the last 1 093 of
+USPS.
 """
 
 import argparse

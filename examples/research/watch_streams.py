@@ -259,7 +259,7 @@ class Judgement:
 def line(
     name: str, labels: object, stream: Stream, judgements: Sequence[Judgement], tolerance: float
 ) -> str:
-    """Return a line of the table: the verdicts, and how many of them the labels contradict."""
+    """Return a line of the table: the verdicts, and the number of wrong verdicts by labels."""
     periods = _periods(stream)
     probabilities, truth = stream.later
     right = probabilities.argmax(axis=1) == truth

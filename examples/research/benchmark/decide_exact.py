@@ -69,7 +69,7 @@ class Setting:
 
 
 class Draws:
-    """Many draws of the same batches from one set of rows; each batch is followed by a test."""
+    """Many draws of the same batches from one set of rows. After each batch comes a test."""
 
     def __init__(self, setting: Setting, batches: int, draws: int, *, pool: bool) -> None:
         """Draw the batches. With `pool`, rows inside and outside the region are tested together."""

@@ -2,10 +2,11 @@
 
 A family never changes its half. *choose* has svhn-usps, office, reviews and corruptions, because
 settings and the first rule of auto were chosen on these families. All other families were put into
-a half before any method was run on them. We have looked at the five digit shifts of the paper too
-often to test a rule on these shifts. They are the half *seen*, which is reported separately. The
-first 64 shifts of *test* tested the second rule, so they are *seen-once*. The families that test
-the third rule were put into this file before any method was run on the data of these families.
+a half before any method was run on these families. We have looked at the five digit shifts of the
+paper too often to test a rule on these shifts. These five shifts are the half *seen*, which is
+reported separately. The first 64 shifts of *test* tested the second rule, so they are *seen-once*.
+The families that test the third rule were put into this file before any method was run on the data
+of these families.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +104,7 @@ class Family:
 def cases(
     data: Path, families: Sequence[str] | None = None, *, half: Half | None = None
 ) -> list[Case]:
-    """Return the shifts of the named families. Their files and packages must exist.
+    """Return the shifts of the named families. The files and packages of these must exist.
 
     Parameters
     ----------

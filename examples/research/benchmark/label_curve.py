@@ -84,7 +84,9 @@ class _Target:
     logits: Float32s  # logits of the rows to draw from
     labels: Labels
     right: Float64s  # 1 for each row to draw from in which the classifier is right
-    forecast: Float64s  # the probability of this for each row, as ``covcal pick`` estimates it
+    forecast: (
+        Float64s  # the probability that the classifier is right, as ``covcal pick`` estimates it
+    )
     frame: Float32s  # logits of the rows over which the confidence is averaged
     test_logits: Float32s
     test_right: Booleans

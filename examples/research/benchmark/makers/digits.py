@@ -72,7 +72,7 @@ def svhn_shift(
 
 
 def scanner_shift(data: Path, name: str, source: str, target: str, classifier: Classifier) -> Shift:
-    """Return a shift from the digits of one scanner to another; all have 8 x 8 pixels."""
+    """Return a shift between two scanners of digits, whose images have 8 x 8 pixels."""
     parts = [_scanner(data, scanner) for scanner in (source, target)]
     return classified("scanners", name, split_pair(*parts), classifier)
 

@@ -1,7 +1,8 @@
 """Read MNIST, USPS and SVHN as arrays, from .npz files or from their usual files.
 
-Splits are those of the paper: the last sixth of MNIST's training digits (10 000) and the last 15 %
-of USPS's and SVHN's, rounded down, are validation rows; the official test rows are test rows.
+The splits are the splits of the paper. Validation rows are the last sixth of MNIST's training
+digits (10 000), and the last 15 % (rounded down) of the training digits of USPS and SVHN. Test rows
+are the official test rows.
 """
 
 import bz2

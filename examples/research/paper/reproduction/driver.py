@@ -60,7 +60,7 @@ def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
     Raises
     ------
     MissingDataError
-        If data of a named shift, or of every shift, are missing. This is checked before any work.
+        If data of a named shift, or of every shift, are missing. Data are checked before any work.
     """
     settings = request.settings
     data = Data(request.data, request.output / "features", request.office31_model)
