@@ -261,7 +261,7 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
 
     A file outside the history's folder is opened only if the command names it.
     """
-    files = {}
+    files: dict[Source, None] = {}
     for entry in periods:
         is_one_period = entry.by is None and rows_of(entry.every) is None
         name = entry.period if is_one_period else ""
