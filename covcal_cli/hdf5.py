@@ -269,8 +269,8 @@ def _opened(path: Path, remedy: str) -> Any:
         features = as_word(f"{table[1]}.h5")
         raise CovcalError(
             f"{path} is a table, not a features file: run covcal extract {as_word(path)} -o "
-            f"{features} and give {features} (covcal extract --help: with a model, or with a "
-            "source)"
+            f"{features} and give {features} (covcal extract --help says when a model or a source "
+            "is needed too)"
         )
     try:
         return h5py.File(path, "r")

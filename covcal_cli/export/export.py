@@ -108,8 +108,8 @@ def export(
     if labels and (kind is TORCH or decision is not None):
         what = "--decide" if decision is not None else kind.words
         raise CovcalError(
-            f"{document} holds {len(labels)} labels, but export takes {what} for one classifier "
-            "only: use covcal apply, which writes the probability and decision of every label"
+            f"{document} holds {len(labels)} labels, but export takes {what} only if rows have one "
+            "label: use covcal apply, which writes the probability and decision of every label"
         )
     calibrations = for_each_label(labels, lambda: read_calibration(document))
     calibration = next(iter(calibrations.values()))

@@ -229,7 +229,7 @@ def _fault(calibration: Calibration) -> str | None:
     """Return a field that is impossible or contradicts another field, in words; else None."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
-        return f"temperatures.aligned is {aligned} of the forecaster {calibration.forecaster}"
+        return f"temperatures.aligned is {aligned} but forecaster is {calibration.forecaster}"
     temperatures = {"forecaster": calibration.forecaster_temperature, "aligned": aligned}
     for name, temperature in temperatures.items():
         if temperature is None:
@@ -245,7 +245,7 @@ def _fault(calibration: Calibration) -> str | None:
     if not abs(calibration.confidence_offset) < _LARGEST_OFFSET:
         return f"confidence_offset is {calibration.confidence_offset}"
     if calibration.confidence_offset and calibration.forecaster != "original":
-        return "confidence_offset is for the classifier's own logits"
+        return f"confidence_offset is not 0 but forecaster is {calibration.forecaster}"
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"

@@ -196,5 +196,8 @@ def calibration_of(path: str | Path) -> Path:
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     entry = decision.calibration
     if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():
-        raise CovcalError(f"{path} was made with {entry.path}: pass -c with that calibration")
+        raise CovcalError(
+            f"{path} was made with the calibration {entry.path}, which is missing or outside the "
+            "folder: pass it with -c"
+        )
     return entry.path

@@ -227,12 +227,14 @@ class Domain:
                 raise self._error(name, f"has {sizes['n']} rows but logits has {n}: extract again")
             if sizes.get("K", self.n_classes) != self.n_classes:
                 raise self._error(
-                    name, f"has {sizes['K']} columns but /classes has {self.n_classes}"
+                    name,
+                    f"has {sizes['K']} columns but /classes has {self.n_classes}: extract again",
                 )
         members = {group[name].shape[0] for name in _ALIGNED[1:] if name in group}
         if len(members) > 1 or 0 in members:
             raise self._error(
-                "aligned_domain_logits", "has another number of members than aligned_logits"
+                "aligned_domain_logits",
+                "has another number of members than aligned_logits: run covcal adapt again",
             )
         return n
 
@@ -378,7 +380,7 @@ class FeatureFile:
         if self.has_one_confidence:
             raise CovcalError(
                 f"{self.path} holds one confidence per row, but {what} needs the probabilities "
-                "of all classes"
+                "of all classes: extract them as columns prob_NAME"
             )
 
     @property

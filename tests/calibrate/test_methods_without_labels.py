@@ -159,10 +159,10 @@ def test_a_blend_never_sharpens(tmp_path: Path) -> None:
     assert note.startswith("on the logits of adapt: the estimated accuracy ")
     for damage, words in (
         ({"class_offsets": [0.0] * 5}, "class_offsets of a blend"),
-        ({"forecaster": "aligned"}, "temperatures.aligned is 1.0 of the forecaster aligned"),
+        ({"forecaster": "aligned"}, "temperatures.aligned is 1.0 but forecaster is aligned"),
         (
             {"temperatures": {"forecaster": 2.0, "discriminator": []}},
-            "temperatures.aligned is None of the forecaster blend",
+            "temperatures.aligned is None but forecaster is blend",
         ),
         (
             {"temperatures": {"forecaster": 2.0, "aligned": 0.0, "discriminator": []}},

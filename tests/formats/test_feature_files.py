@@ -92,7 +92,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     ),
     "other number of classes": (
         put("classes", np.array([b"a", b"b"])),
-        ": /source/logits has 3 columns but /classes has 2",
+        ": /source/logits has 3 columns but /classes has 2: extract again",
     ),
     "unknown split": (
         put("target/split", np.full(N, 3, np.uint8)),

@@ -89,7 +89,7 @@ class OriginalModel:
             remedy = f"pass --phi none to keep only its own logits, or {remedy}"
         raise CovcalError(
             f"{self._where}: covcal cannot read tensors inside this quantised model, because "
-            f"that changes its output by {moved:.1g} (relative): {remedy}"
+            f"reading changes the output by {moved:.1g} (relative): {remedy}"
         )
 
     def require_repeatable(
@@ -242,8 +242,8 @@ class OpenedOnnx:
         error = original.difference(batch, values)
         if error > limit:
             raise CovcalError(
-                f"{self._file.path}: covcal cannot read tensors inside this model, because that "
-                f"changes its output by {error:.1g} (relative): export the model again without "
+                f"{self._file.path}: covcal cannot read tensors inside this model, because reading "
+                f"changes the output by {error:.1g} (relative): export the model again without "
                 "fused or optimised operators"
             )
         note = (

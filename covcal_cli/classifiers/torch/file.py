@@ -321,7 +321,7 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
                 "other weights"
             )
     module.load_state_dict(weights)
-    return (f"{path}: the start {stripped!r} was removed from every name",) if stripped else ()
+    return (f"{path}: the prefix {stripped!r} was removed from every name",) if stripped else ()
 
 
 def _saved(path: Path) -> dict[str, Tensor]:

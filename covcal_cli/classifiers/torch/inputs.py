@@ -125,20 +125,20 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
     for holder in holders:
         yield from _declared(holder)
     kind, width = _first_layer(module)
-    layer = f"by its first layer ({kind})"
+    layer = f"as its first layer ({kind}) shows"
     if kind == "Linear":
         yield _random((width,), (None, width), layer)
     elif kind == "Conv2d":
         for holder in holders:
             for sides in _declared_sides(holder):
                 row = (width, *sides)
-                yield _random(row, (None, *row), f"{layer} and its declared size")
+                yield _random(row, (None, *row), f"{layer}, with its declared size")
         for side in _GREY_SIDES if width == 1 else _COLOUR_SIDES:
-            source = f"{layer}; it runs on {side}x{side}"
+            source = f"{layer}; the module runs on {side}x{side}"
             yield _random((width, side, side), (None, width, None, None), source)
     elif kind in ("Conv1d", "Embedding"):
         for length in _LENGTHS:
-            source = f"{layer}; it runs on a length of {length}"
+            source = f"{layer}; the module runs on a length of {length}"
             if kind == "Conv1d":
                 yield _random((width, length), (None, width, None), source)
             else:

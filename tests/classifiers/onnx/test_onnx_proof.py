@@ -209,7 +209,7 @@ def test_a_quantised_model_is_held_to_itself_on_every_batch(
     classifier.run(batch)
     monkeypatch.setattr(OriginalModel, "difference", lambda *_: 0.3)
     remedy = "pass --phi none to keep only its own logits, or " if phi is None else ""
-    told = rf"changes its output by 0\.3 \(relative\): {remedy}extract from"
+    told = rf"changes the output by 0\.3 \(relative\): {remedy}extract from"
     with pytest.raises(CovcalError, match=told) as error:
         classifier.run(batch)
     assert str(error.value).endswith("extract from the model before quantisation")
