@@ -158,17 +158,17 @@ def evaluate(
             f"{NONE} is the uncalibrated classifier: give the calibration another name"
         )
     with ExitStack() as stack:
-        opened = [stack.enter_context(FeatureFile(Path(one))) for one in (path, *pooled)]
+        opened = [stack.enter_context(FeatureFile(Path(name))) for name in (path, *pooled)]
         file = opened[0]
         _require_one_classifier(opened)
         versions_of = [
-            _versions(one, calibrations, files, networks, earlier, settings) for one in opened
+            _versions(part, calibrations, files, networks, earlier, settings) for part in opened
         ]
         versions = versions_of[0]
         decided = None if decision is None else read_decision(decision, *files)
         measured = [
-            Input("adapted" if one.is_adapted else "features", one.path, one.sha256())
-            for one in opened
+            Input("adapted" if part.is_adapted else "features", part.path, part.sha256())
+            for part in opened
         ]
         of_calibrations = [
             Input("calibration", document, sha256_of(document)) for document in files
@@ -177,9 +177,9 @@ def evaluate(
             for entry in measured:
                 require_unseen(decided, entry.path, entry, settings.split)
         # Choose the rows to measure, and divide them into groups.
-        targets = [one.require_target() for one in opened]
+        targets = [part.require_target() for part in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
-        if any(MARKED in one.handle for one in opened):
+        if any(MARKED in part.handle for part in opened):
             hint = f"{_FOR_CALIBRATION}, or {hint}"
         of_split = _rows_of_split(targets, settings.split, hint)
         rows, left_out = _without_fitted(targets, of_split, calibrations)
@@ -268,10 +268,10 @@ def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
     first, *others = files
     digests = {first.sha256(): first.path}
     for file in others:
-        known = digests.setdefault(file.sha256(), file.path)
-        if known is not file.path:
+        same = digests.setdefault(file.sha256(), file.path)
+        if same is not file.path:
             raise CovcalError(
-                f"{file.path} holds the same rows as {known}: give every file of rows once"
+                f"{file.path} holds the same rows as {same}: give every file of rows once"
             )
         if list(file.classes) != list(first.classes) or (
             file.model["sha256"] != first.model["sha256"]
@@ -282,8 +282,8 @@ def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
             )
         if file.has_one_confidence != first.has_one_confidence:
             raise CovcalError(
-                f"{first.path} and {file.path} differ: one has one confidence per row, the other "
-                "has all probabilities. Evaluate them separately"
+                f"only one of {first.path} and {file.path} has the probabilities of all classes: "
+                "evaluate each file separately"
             )
 
 

@@ -177,42 +177,42 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
     k / n for a whole number k. The ECE is the sum of its two parts, and the difference of these
     parts is mean confidence minus accuracy.
     """
-    known = {name: value for name, value in values.items() if value is not None}
-    for name, value in known.items():
+    present = {name: value for name, value in values.items() if value is not None}
+    for name, value in present.items():
         if name in METRICS:
             Within(METRICS[name].lowest, METRICS[name].highest).require(f"{what}.{name}", value)
 
     def require(is_right: bool, name: str, reason: str) -> None:
         if not is_right:
-            raise ValueError(f"{what}.{name} is {known[name]:.7g}, {reason}")
+            raise ValueError(f"{what}.{name} is {present[name]:.7g}, {reason}")
 
-    hits = known.get("accuracy", 0.0) * n
+    hits = present.get("accuracy", 0.0) * n
     whole = abs(hits - round(hits)) <= _LEAST_HIT
     require(whole, "accuracy", f"which is not k / {n:g} for a whole number k of right rows")
-    if {"ece", "over_ece", "under_ece"} <= known.keys():
-        total = known["over_ece"] + known["under_ece"]
-        require(_near(known["ece"], total), "ece", f"and its parts sum to {total:.7g}")
-    if not {"accuracy", "mean_confidence"} <= known.keys():
+    if {"ece", "over_ece", "under_ece"} <= present.keys():
+        total = present["over_ece"] + present["under_ece"]
+        require(_near(present["ece"], total), "ece", f"but its parts sum to {total:.7g}")
+    if not {"accuracy", "mean_confidence"} <= present.keys():
         return
-    gap = known["mean_confidence"] - known["accuracy"]
-    if {"over_ece", "under_ece"} <= known.keys():
-        confidence = known["accuracy"] + known["over_ece"] - known["under_ece"]
-        reason = f"and accuracy plus over_ece less under_ece is {confidence:.7g}"
-        require(_near(known["mean_confidence"], confidence), "mean_confidence", reason)
+    gap = present["mean_confidence"] - present["accuracy"]
+    if {"over_ece", "under_ece"} <= present.keys():
+        confidence = present["accuracy"] + present["over_ece"] - present["under_ece"]
+        reason = f"but accuracy plus over_ece minus under_ece is {confidence:.7g}"
+        require(_near(present["mean_confidence"], confidence), "mean_confidence", reason)
     least = {
         "ece": abs(gap),
         "over_ece": gap,
         "under_ece": -gap,
         "adaptive_ece": abs(gap),
         "class_gap": abs(gap),
-        "mce": known.get("ece", abs(gap)),
+        "mce": present.get("ece", abs(gap)),
         "correctness_brier": gap * gap,
-        "brier": known.get("correctness_brier", gap * gap),
+        "brier": present.get("correctness_brier", gap * gap),
     }
     for name, low in least.items():
-        if name in known:
-            is_right = known[name] >= low or _near(known[name], low)
-            require(is_right, name, f"and the other metrics allow no less than {low:.7g}")
+        if name in present:
+            is_right = present[name] >= low or _near(present[name], low)
+            require(is_right, name, f"but by the other metrics it is at least {low:.7g}")
 
 
 def _near(a: float, b: float) -> bool:
@@ -371,8 +371,7 @@ class LabelledRows:
 
     predictions: Labels  # labels whose confidence is measured
     labels: Labels  # true labels
-    # Logits, (K, m), whose first highest class in each row is the prediction. None if unknown.
-    logits: Float64s | None = None
+    logits: Float64s | None = None  # (K, m), the logits by which labels were predicted, if known
 
     @cached_property
     def at_predictions(self) -> Labels:
@@ -444,7 +443,6 @@ class MetricsAccumulator:
         probabilities = forecast.probabilities
         # The largest log probability of a row is -log_sums, because its largest logit is 0.
         largest = -forecast.log_sums
-        # the confidence in the predicted label, and its bin
         if forecast.logits is labelled.logits:  # then the predicted label has the largest logit
             logs, at_labels = largest, forecast.logs_of(labelled.logits_of_labels)
             agreeing = len(logs)

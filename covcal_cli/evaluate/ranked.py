@@ -152,7 +152,7 @@ class Auroc:
         """The variance by DeLong, DeLong & Clarke-Pearson (1988), from the placements of rows."""
         squares_of_right = squares_of_wrong = 0.0
         for run in _runs(self.rows):
-            # twice the number of wrong rows below a right row, or of right rows above a wrong row
+            # Twice the number of wrong rows below a right row, or of right rows above a wrong row.
             below, above = 2.0 * self.wrong - run.errors_around, run.right_around
             squares_of_right += float((run.sizes - run.errors) @ (below * below))
             squares_of_wrong += float(run.errors @ (above * above))
@@ -186,7 +186,7 @@ def areas(rows: RankedRows) -> Areas:
     placement of a right row is the share of wrong rows below it, and the placement of a wrong row
     is the share of right rows above it. The mean placement of right rows equals the area, and so
     does the mean placement of wrong rows. The variance of the area is computed from the variances
-    of both placements. It takes a second pass, and only intervals need it.
+    of both placements, in a second pass, which is made only if an interval needs it.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
@@ -223,12 +223,12 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Errors before each run plus errors until its end, (runs,)."""
+        """Number of wrong rows before each run, plus those up to the end of the run, (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Right rows before each run plus right rows until its end, (runs,)."""
+        """Number of right rows before each run, plus those up to the end of the run, (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 
@@ -309,7 +309,7 @@ class Mass:
     positions: Float64s  # mean confidence of a group
     residuals: Float64s  # sum of (confidence - correct) in a group
     rows: Float64s  # number of rows in a group
-    # residuals and rows on grids, by number of nodes; most bandwidths use the same grid
+    # For each number of nodes: residuals and rows on this grid. Most bandwidths use the same grid.
     on_grids: dict[int, tuple[Float64s, Float64s]] = field(default_factory=dict)
 
 

@@ -254,7 +254,7 @@ class MetricsRecord(Document):
     def __post_init__(self) -> None:
         for name, values in self.metrics.items():
             if (n := values.get("n", self.n)) != self.n:
-                raise ValueError(f"metrics.{name}.n is {n}, and n is {self.n}")
+                raise ValueError(f"metrics.{name}.n is {n}, but n is {self.n}")
             require_possible(f"metrics.{name}", values, self.n)
         for name, intervals in self.intervals.items():
             for metric, ends in intervals.items():

@@ -405,8 +405,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):
         raise CovcalError(
-            f"{sheet.path} was picked from other data than {file.path}: give the file that it "
-            f"was picked from, or pick again from {file.path}"
+            f"{sheet.path} was picked from other data than {file.path}: give the file from which "
+            f"it was picked, or pick again from {file.path}"
         )
     rows = rows_of(target, sheet)
     outside = rows[~np.isin(target.split[rows], [SPLITS.index(name) for name in batch.splits])]

@@ -400,7 +400,7 @@ class _Frame:
             if any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
                     f"{self._file.path}: earlier rows were not picked for --set alone, so no "
-                    "labels can promise the sets: extract the data to another file, and pick there"
+                    "labels can prove a promise: extract the data to another file, and pick there"
                 )
             self._is_random = True
             return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))

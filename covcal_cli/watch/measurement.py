@@ -130,7 +130,7 @@ def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) ->
         write_document(standard.reference, path, force=True)
         wrote(path)
     except (CovcalError, OSError) as error:
-        notes += (f"the reference data are used only now and are not saved: {error}",)
+        notes += (f"the reference data cannot be saved for later runs of watch: {error}",)
     return replace(standard, notes=notes, is_new=False)
 
 

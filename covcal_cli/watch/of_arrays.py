@@ -234,7 +234,7 @@ class Watch:
             )
         except OutputExistsError as error:
             raise OutputExistsError(
-                f"the period {period} is known with other rows: pass join=True to add the new "
+                f"the history has other rows for {period}: pass join=True to add the new "
                 "rows, force=True to replace the old rows, or another period"
             ) from error
         self.notes_, self.segments_ = tuple(notes), measured[0].entry.segments

@@ -167,7 +167,7 @@ def test_arrays_that_do_not_fit_are_refused(
 def test_other_rows_of_a_known_period_are_refused(made: Path) -> None:
     watch = covcal.Watch(made / "cal.json")
     watch.observe(rows("w0")["logits"], period="w")
-    with pytest.raises(covcal.CovcalError, match="w is known with other rows: pass join=True"):
+    with pytest.raises(covcal.CovcalError, match="has other rows for w: pass join=True"):
         watch.observe(rows("w1")["logits"], period="w")
     assert watch.observe(rows("w1")["logits"], period="w", join=True).measured.rows == 400
 

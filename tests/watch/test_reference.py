@@ -202,7 +202,7 @@ def test_a_place_that_cannot_be_written_is_a_note(folder: Path) -> None:
     path.unlink()
     path.symlink_to(folder / "missing" / "cal.reference.json")
     done = covcal("watch", "w0.h5", cwd=folder).require_success()
-    assert "note: the reference data are used only now and are not saved: " in done.err
+    assert "note: the reference data cannot be saved for later runs of watch: " in done.err
     assert path.is_symlink()
 
 
