@@ -149,6 +149,7 @@ class Document:
 
 
 D = TypeVar("D", bound=Document)
+R = TypeVar("R")
 
 
 def at(place: str) -> dict[str, str]:
@@ -368,6 +369,12 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
         raise ValueError(f"it was changed after covcal wrote it, because {DIGEST} does not match")
     document: D = _decoded(kind, content, "", path)
     return document
+
+
+def record_of(kind: type[R], content: Any) -> R:
+    """Return a record from a JSON value. Raises `ValueError` if a field is refused."""
+    record: R = _decoded(kind, content, "", Path())
+    return record
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:

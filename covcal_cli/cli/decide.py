@@ -235,48 +235,44 @@ def _answer(decision: "Decision", output: str) -> str:
     from covcal_cli.errors import short_percent
 
     facts: dict[str, str] = {}
-    limit, cost, use, rule = decision.error, decision.cost, decision.labels, decision.sets
-    if decision.accepts_rows:
-        above = decision.threshold
+    above, cost, use, rule = decision.threshold, decision.cost, decision.labels, decision.sets
+    if above is not None:
+        facts["Accept"] = (
+            f"{_percent(decision.share)} of the target rows: those with a confidence above "
+            f"{short_percent(above)}"
+        )
+    elif decision.accepts_rows:
         facts["Accept"] = "none of the target rows"
-        if above is not None:
-            facts["Accept"] = (
-                f"{_percent(decision.share)} of the target rows: those with a confidence above "
-                f"{short_percent(above)}"
-            )
     if cost is not None:
         facts["Cost"] = (
             f"{cost.cost:.4g} per row ({cost.low:.4g} to {cost.high:.4g}), compared with "
             f"{cost.review:.4g} if a person reviews every row. This is an estimate."
         )
-    if limit is not None and decision.is_promise and use is not None:
-        future = "" if decision.covers == "these rows" else ", and of future rows like them,"
-        facts["Promise"] = (
-            f"At most {short_percent(limit)} of them{future} are wrong, with "
-            f"{short_percent(decision.certainty)} certainty ({use.labels} labels, "
-            f"{use.wrong} wrong)"
-        )
-    elif limit is not None:
-        if decision.expected is not None:
-            facts["Expect"] = (
-                f"{_error(decision.expected, 'of them to be wrong ')}. This is an estimate, not a "
-                "promise."
+    if decision.error is not None:
+        limit = short_percent(decision.error)
+        best, promise = "rows with the highest confidence", f"a promise of at most {limit} wrong"
+        if decision.is_promise and use is not None:
+            future = "" if decision.covers == "these rows" else ", and of future rows like them,"
+            facts["Promise"] = (
+                f"At most {limit} of them{future} are wrong, with "
+                f"{short_percent(decision.certainty)} certainty ({use.labels} labels, "
+                f"{use.wrong} wrong)"
             )
+        elif decision.expected is not None:
+            expected = _error(decision.expected, "of them to be wrong ")
+            facts["Expect"] = f"{expected}. This is an estimate, not a promise."
         elif use is None:
+            facts["Reason"] = f"more than {limit} may be wrong even among the {best}"
+        elif use.labels:
+            allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
             facts["Reason"] = (
-                f"more than {short_percent(limit)} may be wrong even among the rows with the "
-                "highest confidence"
+                f"{use.wrong} of the {use.labels} picked {best} are wrong; {promise} allows "
+                f"{allowed}"
             )
         else:
-            allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
-            best, promise = "rows with the highest confidence", f"of at most {short_percent(limit)}"
-            facts["Reason"] = (
-                f"{use.wrong} of the {use.labels} picked {best} are wrong; a promise {promise} "
-                f"wrong allows {allowed}"
-                if use.labels
-                else f"too few of the {best} were picked for a promise {promise} wrong"
-            )
-        facts["Labels"] = _offer(decision, output)
+            facts["Reason"] = f"too few of the {best} were picked for {promise}"
+        if not decision.is_promise:
+            facts["Labels"] = _offer(decision, output)
     if rule is not None:
         what = f"by {rule.labels} labels" if rule.labels else "an estimate"
         if rule.certainty is not None:
@@ -308,17 +304,21 @@ def _groups(decision: "Decision") -> str:
 
 
 def _offer(decision: "Decision", output: str) -> str:
+    """Return the number of labels that a promise needs, and the command that picks rows."""
+    from covcal_cli.decide.decide import LIKELY
     from covcal_cli.files import as_word
 
-    labels, more = decision.labels_needed, " more" if decision.labels is not None else ""
+    labels, is_first = decision.labels_needed, decision.labels is None
     if not labels:
         return (
             "no number of labels makes a promise likely: allow a larger --error, or improve the "
             "classifier"
         )
+    likely = "probably" if is_first and decision.promised_chance >= LIKELY else "perhaps"
     return (
-        f"a promise for about {_percent(decision.promised_share)} of the rows probably needs "
-        f"{labels}{more} labels: covcal pick -n {labels} --for {as_word(output)}"
+        f"a promise for about {_percent(decision.promised_share)} of the rows {likely} needs "
+        f"{labels}{'' if is_first else ' more'} labels: covcal pick -n {labels} --for "
+        f"{as_word(output)}"
     )
 
 

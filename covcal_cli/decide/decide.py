@@ -18,18 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
+from covcal_cli.arrays import Booleans, Float64s, Rows
 from covcal_cli.decide.thresholds import (
-    Costs,
+    Sample,
     cut_by_labels,
-    cut_without_labels,
-    errors_of_groups,
-    expected_errors,
     largest_share,
     mean_size,
     read_costs,
     right_excluded,
-    temperature_range,
     true_scores,
 )
 from covcal_cli.errors import CovcalError, require_one_of, require_shares
@@ -38,7 +34,6 @@ from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import (
-    CostPoint,
     CurvePoint,
     Decision,
     GroupPoint,
@@ -55,14 +50,13 @@ from covcal_cli.maths.acceptance import (
     Ranking,
     Sampling,
     best_region,
+    chance,
     inclusions,
     level_of_look,
     most_wrong,
     plan,
     sampling,
 )
-from covcal_cli.maths.odds import confidences
-from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.multilabel import current_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import Input
@@ -76,9 +70,12 @@ BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # labels are suggested only if a larger share of rows than this can probably be accepted
 _LEAST_SHARE = 0.005
-# Labels are suggested if they make a promise possible with the first of these probabilities. If no
-# number of labels reaches it, the second probability is enough.
-_LIKELY = (0.8, 0.5)
+# Labels are suggested if they allow a promise with the first of these probabilities. If no number
+# of labels reaches it, the second probability is enough.
+LIKELY, _EVEN = 0.8, 0.5
+# This probability is a mean over five errors: the expected error, each end of its range, and the
+# values half way to the ends. With the three errors of the plan, it would be too high.
+_CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5  # rounding error of a threshold in 32 bits
 
 
@@ -159,8 +156,17 @@ def decide(
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
         scores = _scores(target, rows, scaled, progress or silent)
-        sample = _Sample(target, scaled, splits, settings.seed, estimate)
-        curve = expected_errors(*sample.confidence)
+        # Random rows stand for all rows where every probability is needed.
+        most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
+        drawn = target.drawn(most, settings.seed, *splits)
+        predicted = target.logits(drawn).argmax(axis=1)
+        logits, temperature = scaled.prepared(target, drawn)
+        accuracy = None
+        if estimate is not None:
+            accuracy = estimate.low, estimate.accuracy, estimate.high
+        moved = predicted if scaled.scaling.can_move_the_top else None
+        sample = Sample(logits.T, temperature, accuracy, moved)
+        curve = sample.curve()
         ranking = Ranking(scores, beliefs_of(curve))
         labelled = _Labelled(target, draw, rows, scores, ranking)
         why_not = labelled.unusable(calibration, document)
@@ -189,7 +195,7 @@ def decide(
                 )
         threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:
-            cost = sample.cheapest(read_costs(settings.costs, file.classes))
+            cost = sample.cheapest(read_costs(settings.costs, file.classes), predicted)
             threshold = ranking.threshold(round(cost.share * len(ranking)))
         elif settings.error is not None and uses_labels:
             looks += len(labelled.used)
@@ -201,13 +207,15 @@ def decide(
         share = above / len(ranking)
         groups: tuple[GroupPoint, ...] = ()
         if settings.by is not None:
-            names, numbers = sample.groups(settings.by, file.classes)
-            accepted = sample.confidence[0] > threshold
-            groups = errors_of_groups(names, numbers, accepted, *sample.confidence)
-        needed, promised = 0, 0.0
+            names, numbers = file.classes, predicted
+            if settings.by != BY_PREDICTED:
+                values = column_groups(target, settings.by, drawn, [BY_PREDICTED])
+                names, numbers = values.names, values.numbers(drawn)
+            groups = sample.groups(names, numbers, sample.confidence[0] > threshold)
+        offer = 0, 0.0, 0.0
         if settings.error is not None:
             level = level_of_look(settings.certainty, looks)
-            needed, promised = _offer(ranking, settings.error, level)
+            offer = _offer(ranking, curve, settings.error, level)
         role = "adapted" if file.is_adapted else "features"
         return Decision(
             error=settings.error,
@@ -221,8 +229,9 @@ def decide(
             is_promise=use is not None and above > 0,
             expected=_point(curve, share) if above else None,
             labels=use,
-            labels_needed=needed,
-            promised_share=promised,
+            labels_needed=offer[0],
+            promised_share=offer[1],
+            promised_chance=offer[2],
             curve=curve,
             sets=sets,
             notes=tuple(notes),
@@ -246,59 +255,6 @@ def _scores(
         start += len(confidence)
         progress(Progress("confidence", start, len(rows)))
     return scores
-
-
-class _Sample:
-    """Random rows that stand for all rows, with their calibrated probabilities."""
-
-    def __init__(
-        self,
-        target: Domain,
-        scaled: ScaledLogits,
-        splits: Sequence[str],
-        seed: int,
-        estimate: Estimate | None,
-    ) -> None:
-        most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
-        self.target, self._estimate = target, estimate
-        self._rows = target.drawn(most, seed, *splits)
-        self._labels = target.logits(self._rows).argmax(axis=1)
-        logits, temperature = scaled.prepared(target, self._rows)
-        self._logits = logits.T
-        # the predicted classes, if they may differ from those with the largest logit
-        self._moved = self._labels if scaled.scaling.can_move_the_top else None
-        ends = None if estimate is None else (estimate.low, estimate.high)
-        self._temperatures = temperature_range(self._logits, temperature, ends, self._moved)
-
-    @cached_property
-    def confidence(self) -> tuple[Float64s, ...]:
-        """The confidence of the rows, and at the low and high end of the estimate."""
-        return tuple(confidences(self._logits, t, self._moved) for t in self._temperatures)
-
-    @cached_property
-    def probabilities(self) -> Float64s:
-        """Calibrated probabilities, shape (m, K)."""
-        return softmax(self._logits, self._temperatures[0]).T
-
-    def cut(self, coverage: float) -> float:
-        """Return the smallest probability that a class in a set may have, without labels."""
-        return cut_without_labels(
-            self._logits, self.probabilities, coverage, self._estimate, self._moved
-        )
-
-    def cheapest(self, costs: Costs) -> CostPoint:
-        """Return the share of rows whose acceptance costs least."""
-        expected = [
-            costs.of_accepted(softmax(self._logits, t).T, self._labels) for t in self._temperatures
-        ]
-        return costs.cheapest(self.confidence[0], expected)
-
-    def groups(self, by: str, classes: Sequence[str]) -> tuple[Sequence[str], Integers]:
-        """Return the names of the groups, and the group of each row."""
-        if by == BY_PREDICTED:
-            return classes, self._labels
-        groups = column_groups(self.target, by, self._rows, [BY_PREDICTED])
-        return groups.names, groups.numbers(self._rows)
 
 
 class _Labelled:
@@ -423,14 +379,14 @@ class _Labelled:
 
 
 def _sets(
-    sample: _Sample, settings: DecideSettings, labelled: _Labelled | None, scaled: ScaledLogits
+    sample: Sample, settings: DecideSettings, labelled: _Labelled | None, scaled: ScaledLogits
 ) -> SetRule:
     """Return the rule that makes sets of classes. `labelled` are rows drawn at random."""
     coverage, certainty, n_labels = settings.coverage or 0.0, None, 0
     if labelled is None:
         cut = sample.cut(coverage)
     else:
-        draw, target = labelled.draw, sample.target
+        draw, target = labelled.draw, labelled.target
         n_labels, blocks = int(draw.labelled.sum()), target.blocks(draw.rows, "logits")
         shares = [scaled.forecast(target, rows).probabilities.T for rows in blocks]
         excluded = right_excluded(draw.rows, coverage)
@@ -453,18 +409,20 @@ def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
     return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))
 
 
-def _offer(ranking: Ranking, error: float, level: float) -> tuple[int, float]:
-    """Return how many labels would probably make a promise possible, and for which share of rows.
+def _offer(
+    ranking: Ranking, curve: Sequence[CurvePoint], error: float, level: float
+) -> tuple[int, float, float]:
+    """Return how many labels probably allow a promise, for which share of rows, with which chance.
 
-    Both are 0 if no number of labels would.
+    All three are 0 if no number of labels does.
     """
-    offers: list[tuple[int, float, float]] = []
+    beliefs, offers = beliefs_of(curve, _CONSIDERED), []
     for labels in _OFFERS:
         region = best_region(ranking, labels, error, level) if labels <= len(ranking) else None
         if region is not None and region.plan.share >= _LEAST_SHARE:
-            offers.append((labels, region.plan.chance, region.plan.share))
-            if region.plan.chance >= _LIKELY[0]:
+            of_first = chance(ranking, region.plan.candidates[0], beliefs)
+            offers.append((labels, region.plan.share, of_first))
+            if of_first >= LIKELY:
                 break
-    likely = (offer for least in _LIKELY for offer in offers if offer[1] >= least)
-    labels, _, share = next(likely, (0, 0.0, 0.0))
-    return labels, share
+    good = (offer for least in (LIKELY, _EVEN) for offer in offers if offer[2] >= least)
+    return next(good, (0, 0.0, 0.0))

@@ -8,17 +8,15 @@ from numpy.typing import ArrayLike
 from covcal_cli.array_arguments import array_of, logits_of, whole_numbers_of
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide.thresholds import (
-    confidence_range,
+    Sample,
     cut_by_labels,
-    cut_without_labels,
-    expected_errors,
     largest_share,
     right_excluded,
     true_scores,
 )
 from covcal_cli.errors import CovcalError, checked, require_shares
 from covcal_cli.estimators.inputs import Estimate
-from covcal_cli.formats.decision import SetRule, belief_of, beliefs_of
+from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
@@ -110,24 +108,27 @@ class Decision:
         values = logits_of(logits, "logits")
         self._classes = values.shape[1]
         drawn, known_labels = _labelled(rows, labels, values.shape)
-        top = np.asarray(values.argmax(axis=1))
+        accuracy = None
+        if estimate is not None:
+            accuracy = estimate.low, estimate.accuracy, estimate.high
+        sample = Sample(values, self.temperature, accuracy)
         shares = self._probabilities(values)
         scores = shares.max(axis=1)
         if self.error is not None and len(drawn):
-            beliefs = self._beliefs(values, float(scores.mean()), estimate)
-            wrong = top[drawn] != known_labels
+            beliefs = beliefs_of(sample.curve())
+            if estimate is None:
+                beliefs = self._beliefs(values, float(scores.mean()))
+            wrong = values[drawn].argmax(axis=1) != known_labels
             self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
         elif self.error is not None:
-            ends = None if estimate is None else (estimate.low, estimate.high)
-            curve = expected_errors(*confidence_range(values, self.temperature, ends))
-            accepted = int(largest_share(curve, self.error) * len(scores))
+            accepted = int(largest_share(sample.curve(), self.error) * len(scores))
             self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
         self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
         if self.coverage is not None and len(drawn):
             excluded = right_excluded(drawn, self.coverage)
             self.cut_ = cut_by_labels(true_scores(shares[drawn], known_labels), excluded)
         elif self.coverage is not None:
-            self.cut_ = cut_without_labels(values, shares, self.coverage, estimate)
+            self.cut_ = sample.cut(self.coverage)
         return self
 
     def accept(self, logits: ArrayLike) -> Booleans:
@@ -141,17 +142,11 @@ class Decision:
         rule = SetRule(self.coverage or 0.0, self.cut_, 1.0, 0, None)
         return rule.members(self._new_probabilities(logits))
 
-    def _beliefs(
-        self, logits: Float64s, confidence: float, estimate: Estimate | None
-    ) -> list[Float64s]:
-        """Return the errors that are considered possible, by the range of the estimate if given."""
-        possible = [(share * confidence, 1.0) for share in _POSSIBLE]
-        ends = possible if estimate is None else [(estimate.low, estimate.high)]
-        ranges = [confidence_range(logits, self.temperature, pair) for pair in ends]
-        curves = [expected_errors(*range_) for range_ in ranges]
-        if estimate is not None:
-            return beliefs_of(curves[0])
-        return [belief_of(curve, "high", 1.0) for curve in curves]
+    def _beliefs(self, logits: Float64s, confidence: float) -> list[Float64s]:
+        """Return the expected errors at several accuracies, for fits without an estimate."""
+        accuracies = [(share * confidence, confidence, 1.0) for share in _POSSIBLE]
+        samples = [Sample(logits, self.temperature, accuracy) for accuracy in accuracies]
+        return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
         """Return the lowest threshold whose error the labels prove; 1 if they prove none.

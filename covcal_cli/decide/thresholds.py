@@ -25,52 +25,144 @@ the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.formats.decision import CostPoint, CurvePoint, GroupPoint
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
-from covcal_cli.records import json_of
+from covcal_cli.records import Within, json_of, record_of
 
 # Chosen on the half *choose*. For sets: how far to go from the estimated accuracy towards its low
 # end. For rows to accept: how far from the expected error towards its high end.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
+_POINTS = 100  # number of points of the curve
+_SHARES = 200  # number of shares whose costs are compared
+Accuracy = tuple[float, float, float]  # low end of the range, estimate, high end
+Cost = Annotated[float, Within(0, 1e100)]  # the square of a larger cost may be infinite
 
 
-def cut_without_labels(
-    logits: Floats,
-    probabilities: Float64s,
-    coverage: float,
-    estimate: Estimate | None,
-    labels: Labels | None = None,
-) -> float:
-    """Return the cut of `probabilities`, (n, K), whose sets are expected to have the coverage.
+class Sample:
+    """Rows that stand for all target rows, with their calibrated probabilities.
 
-    Without an estimate, the calibrated probabilities are assumed to be right. `labels` are the
-    classes that the classifier predicts, if they may differ from the largest logit.
+    Parameters
+    ----------
+    logits : array of shape (n, K)
+    temperature : float
+        T of the calibration.
+    accuracy : tuple of float, optional
+        The estimated accuracy between the ends of its range. Without it, the calibrated
+        probabilities are assumed to be right.
+    labels : array of shape (n,), optional
+        The classes that the classifier predicts, if they may differ from the largest logit.
     """
-    mass = probabilities
-    if estimate is not None:
-        accuracy = estimate.accuracy - _TOWARDS_LOW * (estimate.accuracy - estimate.low)
-        mass = softmax(logits, match_accuracy(logits, accuracy, labels).temperature).T
-    rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
-    needed = coverage * len(rows) - float(mass[rows, top].sum())
-    if needed <= 0:
-        return 1.0
-    rest = np.ones(probabilities.shape, dtype=bool)
-    rest[rows, top] = False
-    values, masses = probabilities[rest], mass[rest]
-    order = np.argsort(-values)
-    place = int(np.searchsorted(np.cumsum(masses[order]), needed))
-    return float(values[order[min(place, len(order) - 1)]])
+
+    def __init__(
+        self,
+        logits: Floats,
+        temperature: float,
+        accuracy: Accuracy | None,
+        labels: Labels | None = None,
+    ) -> None:
+        self._logits, self._labels, self._accuracy = logits, labels, accuracy
+        # T of the calibration, and the T at which the mean confidence is each end of the range
+        self._temperatures = [temperature] * 3
+        if accuracy is not None:
+            self._temperatures[1:] = [self._matched(accuracy[0]), self._matched(accuracy[2])]
+
+    def _matched(self, accuracy: float) -> float:
+        """Return the T at which the mean confidence is this accuracy."""
+        return match_accuracy(self._logits, accuracy, self._labels).temperature
+
+    @cached_property
+    def confidence(self) -> list[Float64s]:
+        """The calibrated confidence (n,), and that at the low and high end of the accuracy."""
+        return [confidences(self._logits, t, self._labels) for t in self._temperatures]
+
+    @cached_property
+    def probabilities(self) -> Float64s:
+        """Calibrated probabilities, shape (n, K)."""
+        return softmax(self._logits, self._temperatures[0]).T
+
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """Return the expected error of the best rows for every share of rows, with its range."""
+        order = np.argsort(-self.confidence[0], kind="stable")
+        n, shares = len(order), np.arange(1, _POINTS + 1) / _POINTS
+        sizes = np.ceil(shares * n).astype(np.int64)
+        means = [np.cumsum(1 - values[order])[sizes - 1] / sizes for values in self.confidence]
+        return tuple(_point(*numbers) for numbers in np.array([shares, *means]).T.tolist())
+
+    def groups(
+        self, names: Sequence[str], numbers: Integers, accepted: Booleans
+    ) -> tuple[GroupPoint, ...]:
+        """Return the accepted share of every group, and the expected error of its accepted rows.
+
+        `numbers`, (n,), are the groups of the rows; `accepted`, (n,), says which rows are accepted.
+        """
+        groups = []
+        for number, name in enumerate(names):
+            rows = numbers == number
+            taken, n, point = rows & accepted, int(rows.sum()), None
+            if taken.any():
+                errors = [float(1 - values[taken].mean()) for values in self.confidence]
+                point = _point(float(taken.sum() / n), *errors)
+            groups.append(GroupPoint(name, n, point))
+        return tuple(groups)
+
+    def cut(self, coverage: float) -> float:
+        """Return the smallest probability of a class in a set, chosen without labels."""
+        probabilities = mass = self.probabilities
+        if self._accuracy is not None:
+            low, accuracy, _ = self._accuracy
+            careful = self._matched(accuracy - _TOWARDS_LOW * (accuracy - low))
+            mass = softmax(self._logits, careful).T
+        rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
+        needed = coverage * len(rows) - float(mass[rows, top].sum())
+        if needed <= 0:
+            return 1.0
+        rest = np.ones(probabilities.shape, dtype=bool)
+        rest[rows, top] = False
+        values, masses = probabilities[rest], mass[rest]
+        order = np.argsort(-values)
+        place = int(np.searchsorted(np.cumsum(masses[order]), needed))
+        return float(values[order[min(place, len(order) - 1)]])
+
+    def cheapest(self, costs: "Costs", predicted: Labels) -> CostPoint:
+        """Return the share of best rows whose acceptance costs least, and the range of its cost."""
+        m, order = len(predicted), np.argsort(-self.confidence[0], kind="stable")
+        sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
+        totals = []
+        for temperature in self._temperatures:
+            of_rows = costs.of_accepted(softmax(self._logits, temperature).T, predicted)
+            accepted = np.concatenate([[0.0], np.cumsum(of_rows[order])])[sizes]
+            totals.append((accepted + costs.review * (m - sizes)) / m)
+        best = int(totals[0].argmin())
+        ends = sorted(float(total[best]) for total in totals)
+        share, cost = float(sizes[best]) / m, float(totals[0][best])
+        return CostPoint(share, cost, ends[0], ends[-1], costs.review)
+
+
+def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
+    """Return a point of the curve, whose range contains the error."""
+    error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
+    return CurvePoint(share, error, min(lowest, error), max(highest, error))
+
+
+def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
+    """Return the largest share of rows whose expected error, with a margin, is within the limit."""
+    shares = (
+        point.share
+        for point in curve
+        if point.error + _TOWARDS_HIGH * (point.high - point.error) <= error
+    )
+    return max(shares, default=0.0)
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
@@ -94,8 +186,7 @@ def cut_by_labels(scores: Float64s, excluded: int) -> float:
 
 def mean_size(probabilities: Float64s, cut: float) -> float:
     """Return the mean number of classes in a set."""
-    sizes = (probabilities >= cut).sum(axis=1)
-    return float(np.maximum(sizes, 1).mean())
+    return float(np.maximum((probabilities >= cut).sum(axis=1), 1).mean())
 
 
 def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
@@ -105,90 +196,22 @@ def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
     return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
 
 
-_POINTS = 100
+@dataclass(frozen=True)
+class _PairCost:
+    """The cost of a wrong class, for one pair of classes."""
+
+    true: str
+    predicted: str
+    cost: Cost
 
 
-def confidence_range(
-    logits: Floats,
-    temperature: float,
-    accuracies: tuple[float, float] | None,
-    labels: Labels | None = None,
-) -> tuple[Float64s, ...]:
-    """Return the confidence at `temperature`, and at the lowest and highest of `accuracies`.
+@dataclass(frozen=True)
+class _CostFile:
+    """The content of costs.json."""
 
-    `labels` are the predicted classes, if they may differ from those with the largest logit.
-    """
-    range_ = temperature_range(logits, temperature, accuracies, labels)
-    return tuple(confidences(logits, matched, labels) for matched in range_)
-
-
-def temperature_range(
-    logits: Floats,
-    temperature: float,
-    accuracies: tuple[float, float] | None,
-    labels: Labels | None,
-) -> tuple[float, float, float]:
-    """Return T, and the two T at which the mean confidence is the lowest and highest accuracy."""
-    if accuracies is None:
-        return temperature, temperature, temperature
-    low, high = (match_accuracy(logits, end, labels).temperature for end in accuracies)
-    return temperature, low, high
-
-
-def expected_errors(own: Float64s, lowest: Float64s, highest: Float64s) -> tuple[CurvePoint, ...]:
-    """Return the expected error of the best rows for every share of rows, with its range.
-
-    The best rows are those with the highest `own` confidence. The arguments are the result of
-    `confidence_range`.
-    """
-    order = np.argsort(-own, kind="stable")
-    shares = np.arange(1, _POINTS + 1) / _POINTS
-    sizes = np.ceil(shares * len(own)).astype(np.int64)
-    means = [np.cumsum(1 - values[order])[sizes - 1] / sizes for values in (own, highest, lowest)]
-    columns = (np.clip(errors, 0, 1).tolist() for errors in means)
-    return tuple(_point(*errors) for errors in zip(shares.tolist(), *columns, strict=True))
-
-
-def errors_of_groups(
-    names: Sequence[str], numbers: Integers, accepted: Booleans, *confidence: Float64s
-) -> tuple[GroupPoint, ...]:
-    """Return the accepted share of every group, and the expected error of its accepted rows.
-
-    `numbers`, (n,), are the groups of the rows; `accepted`, (n,), says which rows are accepted;
-    `confidence` are the three arrays of `confidence_range`.
-    """
-    own, lowest, highest = confidence
-    groups = []
-    for number, name in enumerate(names):
-        inside = numbers == number
-        taken, rows = inside & accepted, int(inside.sum())
-        point = None
-        if taken.any():
-            errors = [float(1 - values[taken].mean()) for values in (own, highest, lowest)]
-            point = _point(float(taken.sum() / rows), *errors)
-        groups.append(GroupPoint(name, rows, point))
-    return tuple(groups)
-
-
-def _point(share: float, error: float, best: float, worst: float) -> CurvePoint:
-    return CurvePoint(share, error, min(best, error), max(worst, error))
-
-
-def largest_share(curve: tuple[CurvePoint, ...], error: float) -> float:
-    """Return the largest share of rows whose expected error, with a margin, is within the limit."""
-    return max(
-        (
-            point.share
-            for point in curve
-            if point.error + _TOWARDS_HIGH * (point.high - point.error) <= error
-        ),
-        default=0.0,
-    )
-
-
-_SHARES = 200  # number of shares that are compared
-# the largest cost that is allowed, because the square of a larger one may be infinite
-_MOST = 1e100
+    wrong: Cost
+    review: Cost | None = None
+    pairs: tuple[_PairCost, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -202,69 +225,34 @@ class Costs:
         """Return the expected cost of accepting each row, shape (m,)."""
         return np.asarray(np.einsum("mk,km->m", probabilities, self.wrong[:, labels]))
 
-    def cheapest(self, scores: Float64s, expected: Sequence[Float64s]) -> CostPoint:
-        """Return the share of best rows whose acceptance costs least, and the range of its cost.
-
-        `expected` are the expected costs of each row if it is accepted: first by the calibration,
-        then at the ends of the estimated accuracy.
-        """
-        m, order = len(scores), np.argsort(-scores, kind="stable")
-        sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
-        totals = []
-        for costs in expected:
-            accepted = np.concatenate([[0.0], np.cumsum(costs[order])])[sizes]
-            totals.append((accepted + self.review * (m - sizes)) / m)
-        best = int(totals[0].argmin())
-        cost, *ends = (float(total[best]) for total in totals)
-        share = float(sizes[best]) / m
-        return CostPoint(share, cost, min(cost, *ends), max(cost, *ends), self.review)
-
 
 def read_costs(path: Path, classes: Sequence[str], *, needs_review: bool = True) -> Costs:
-    """Read costs.json for the classes of a file.
+    """Read costs.json for the classes of a file. Without `needs_review`, reviews may have no cost.
 
-    Without `needs_review`, the cost of a review may be missing.
+    Raises
+    ------
+    CovcalError
+        If the file cannot be read, lacks a cost, or has an unknown key or class.
     """
+    example = {"review": 1, "wrong": 10} if needs_review else {"wrong": 10}
     try:
         content = json_of(path)
+        costs = record_of(_CostFile, content)
+        if needs_review and costs.review is None:
+            raise ValueError("review is missing")
+        if unknown := sorted(content.keys() - {member.name for member in fields(_CostFile)}):
+            raise ValueError(f"it has the unknown key {unknown[0]!r}")
+        wrong = np.full((len(classes), len(classes)), costs.wrong)
+        for pair in costs.pairs:
+            if pair.true == pair.predicted:
+                raise ValueError(f"a pair has {pair.true!r} twice, but a right class costs nothing")
+            for name in (pair.true, pair.predicted):
+                if name not in classes:
+                    raise ValueError(f"{name!r} is not a class of the file")
+            wrong[classes.index(pair.true), classes.index(pair.predicted)] = pair.cost
     except (OSError, ValueError) as error:
-        raise CovcalError(f"{path} cannot be read: {error}") from error
-    content = content if isinstance(content, dict) else {}
-    example = {"review": 1, "wrong": 10} if needs_review else {"wrong": 10}
-    for key in example:
-        if key not in content:
-            raise CovcalError(
-                f"{path} has no cost {key!r}: write an object such as {json.dumps(example)}"
-            )
-    unknown = sorted(content.keys() - {"review", "wrong", "pairs"})
-    if unknown:
-        raise CovcalError(f"{path} has the unknown key {unknown[0]!r}: use review, wrong and pairs")
-    wrong = np.full((len(classes), len(classes)), _cost(path, "wrong", content["wrong"]))
-    np.fill_diagonal(wrong, 0)
-    pairs = content.get("pairs", [])
-    if not isinstance(pairs, list):
-        raise CovcalError(f"{path}: pairs must be a list")
-    for pair in pairs:
-        if not isinstance(pair, dict) or pair.keys() != {"true", "predicted", "cost"}:
-            raise CovcalError(f"{path}: a pair must have true, predicted and cost, not {pair!r}")
-        names = [pair["true"], pair["predicted"]]
-        unknown = [name for name in names if name not in classes]
-        if unknown:
-            raise CovcalError(f"{path}: {unknown[0]!r} is not a class of the file: correct it")
-        if names[0] == names[1]:
-            raise CovcalError(
-                f"{path}: a pair has {pair['true']!r} twice, but a right prediction has no "
-                "cost: remove the pair"
-            )
-        true, predicted = map(classes.index, names)
-        wrong[true, predicted] = _cost(path, "cost", pair["cost"])
-    return Costs(_cost(path, "review", content.get("review", 0)), wrong)
-
-
-def _cost(path: Path, name: str, value: Any) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= _MOST:
         raise CovcalError(
-            f"{path}: {name} must be a number of at least 0 and at most {_MOST:g}, not {value!r}"
-        )
-    return float(value)
+            f"{path} cannot be read: {error}. Write an object such as {json.dumps(example)}"
+        ) from error
+    np.fill_diagonal(wrong, 0)
+    return Costs(costs.review or 0.0, wrong)

@@ -121,6 +121,8 @@ class Decision(Document):
     cost: CostPoint | None = None  # only if the user gave costs instead of an `error`
     by: str | None = None  # the column of the groups, or "predicted"
     groups: tuple[GroupPoint, ...] = ()
+    # the probability that `labels_needed` labels are enough for a promise
+    promised_chance: Share = 0.0
 
     def __post_init__(self) -> None:
         if self.error is not None and not 0 < self.error < 1:
@@ -155,18 +157,17 @@ class Decision(Document):
         return next(entry for entry in self.inputs if entry.role == "calibration")
 
 
-def beliefs_of(curve: Sequence[CurvePoint]) -> list[Float64s]:
-    """Return three curves of `belief_of`: half way to each end of the range, and the estimate."""
-    return [belief_of(curve, name, 0.5) for name in ("high", "error", "low")]
+def beliefs_of(
+    curve: Sequence[CurvePoint], parts: Sequence[float] = (0.5, 0.0, -0.5)
+) -> list[Float64s]:
+    """Return expected wrong rows, as shares of all rows, for several errors in the range.
 
-
-def belief_of(curve: Sequence[CurvePoint], end: str, part: float) -> Float64s:
-    """Return the expected wrong rows at each point of a curve, as shares of all rows.
-
-    The error moves by `part` of the way from the estimate to one `end` of its range.
+    A part of 0 stands for the expected error. A part of 1 is the high end of its range, and a part
+    of -1 is the low end.
     """
-    errors = [point.error + part * (getattr(point, end) - point.error) for point in curve]
-    return np.concatenate([[0.0], np.multiply([point.share for point in curve], errors)])
+    share, error, low, high = np.array([(p.share, p.error, p.low, p.high) for p in curve]).T
+    errors = [error + abs(part) * ((high if part > 0 else low) - error) for part in parts]
+    return [np.concatenate([[0.0], share * of_part]) for of_part in errors]
 
 
 def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:

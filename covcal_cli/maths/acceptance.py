@@ -151,7 +151,6 @@ class Plan:
 
     candidates: tuple[Candidate, ...]
     share: float  # the expected share of accepted rows, on average over the beliefs
-    chance: float  # the probability that at least one set is accepted
 
 
 class Ranking:
@@ -210,11 +209,17 @@ def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
     """
     candidates = _candidates(ranking, most, limits)
     if not candidates:
-        return Plan((), 0.0, 0.0)
-    values = np.mean([_values(ranking, candidates, belief) for belief in ranking.beliefs], axis=0)
-    start = int(values[:, 0].argmax())
-    share, chance = values[start].tolist()
-    return Plan(tuple(candidates[start:]), share, chance)
+        return Plan((), 0.0)
+    shares = np.mean([_shares(ranking, candidates, belief) for belief in ranking.beliefs], axis=0)
+    start = int(shares.argmax())
+    return Plan(tuple(candidates[start:]), float(shares[start]))
+
+
+def chance(ranking: Ranking, candidate: Candidate, beliefs: Sequence[Float64s]) -> float:
+    """Return the probability that a set of rows is accepted, on average over beliefs."""
+    errors = [ranking.wrong(candidate.rows, belief) / candidate.rows for belief in beliefs]
+    passed = [_binomial(candidate.labels, error, candidate.wrong).sum() for error in errors]
+    return float(np.mean(passed))
 
 
 def _candidates(
@@ -243,10 +248,10 @@ def _candidates(
     return candidates
 
 
-def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return the expected share and the chance to accept any row, by possible first candidate."""
+def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
+    """Return the expected share of accepted rows for each candidate that may be the first."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
-    values = np.zeros((len(candidates), 2))
+    shares = np.zeros(len(candidates))
     # How much more is expected after a candidate, given how many of its labelled rows are wrong.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
@@ -254,15 +259,14 @@ def _values(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
         limit = candidate.wrong
         beyond = np.pad(beyond, (0, max(limit + 1 - len(beyond), 0)))[: limit + 1]
         chances = _binomial(candidate.labels, errors[place] / candidate.rows, limit)
-        share = candidate.rows / len(ranking) + beyond[: len(chances)]
-        values[place] = chances @ share, chances.sum()
+        shares[place] = chances @ (candidate.rows / len(ranking) + beyond[: len(chances)])
         # The test of the next candidate also counts the labelled rows between the two sets.
         rows = candidate.rows - before.rows
         rate = (errors[place] - errors[max(place - 1, 0)]) / max(rows, 1)
         chances = _binomial(candidate.labels - before.labels, rate, limit)
         gains = np.pad(rows / len(ranking) + beyond, (0, len(chances)))
         beyond = np.correlate(gains, chances)
-    return values
+    return shares
 
 
 def _binomial(n: int, p: float, most: int) -> Float64s:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Rows
-from covcal_cli.decide.thresholds import confidence_range, errors_of_groups
+from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits
@@ -95,11 +95,11 @@ def accepted_in_period(
         predictions = target.logits(sample).argmax(axis=1)
         logits, temperature = scaled.prepared(target, sample)
         moved = predictions if scaled.scaling.can_move_the_top else None
-        ends = estimate.low, estimate.high
-        confidence = confidence_range(logits.T, temperature, ends, moved)
-        is_accepted = by.decision.accepts(confidence[0])
+        accuracy = estimate.low, estimate.accuracy, estimate.high
+        forecast = Sample(logits.T, temperature, accuracy, moved)
         everything = np.zeros(len(sample), dtype=np.int64)
-        (group,) = errors_of_groups(["all"], everything, is_accepted, *confidence)
+        is_accepted = by.decision.accepts(forecast.confidence[0])
+        (group,) = forecast.groups(["all"], everything, is_accepted)
         expected = group.accepted
     of_labels = None if labels is None else labels.weighted(accepted)
     return Accepted(by.sha256, by.error, len(accepted), expected, of_labels)

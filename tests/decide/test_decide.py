@@ -86,6 +86,10 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     assert decision.expected is not None
     assert decision.expected.error < 0.1
     assert decision.rows == 800  # no test row
+    # The words follow the probability that the suggested number of labels is enough.
+    assert 0.5 <= decision.promised_chance <= 1
+    likely = "probably" if decision.promised_chance >= 0.8 else "perhaps"
+    assert f"{likely} needs {decision.labels_needed} labels" in done.out
     assert np.all(np.diff([point.share for point in decision.curve]) > 0)
 
 
@@ -476,13 +480,14 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ('{"review": 1}', "has no cost 'wrong'"),
-        ("[]", "has no cost 'review'"),
-        ('{"review": -1, "wrong": 2}', "at least 0"),
-        ('{"review": 1, "wrong": true}', "at least 0"),
-        ('{"review": 1, "wrong": 1e308}', "at most 1e+100"),
+        ('{"review": 1}', "wrong is missing"),
+        ('{"wrong": 1}', "review is missing"),
+        ("[]", "is a list, not an object"),
+        ('{"review": -1, "wrong": 2}', "review is -1, outside 0"),
+        ('{"review": 1, "wrong": true}', "wrong is true, not a number"),
+        ('{"review": 1, "wrong": 1e308}', "outside 0 to 1e+100"),
         ('{"review": 1, "wrong": 2, "x": 1}', "'x'"),
-        ('{"review": 1, "wrong": 2, "pairs": [{"true": "a"}]}', "predicted and cost"),
+        ('{"review": 1, "wrong": 2, "pairs": [{"true": "a"}]}', "pairs[0].predicted is missing"),
         (
             '{"review": 1, "wrong": 2, "pairs": [{"true": "a", "predicted": "b", "cost": 1}]}',
             "is not a class of the file",

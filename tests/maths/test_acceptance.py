@@ -1,6 +1,7 @@
 """The exact bound keeps its level at the edge, for the draws that covcal makes."""
 
 from functools import cache
+from math import comb
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.labels.draws import drawn_along
 from covcal_cli.maths import acceptance
 from covcal_cli.maths.acceptance import (
+    Candidate,
     Ranking,
     Sampling,
     best_region,
+    chance,
     level_of_look,
     most_wrong,
     sampling,
@@ -156,3 +159,13 @@ def test_a_candidate_of_nearly_equal_scores_is_the_set_above_its_threshold() -> 
         assert candidate.rows == ranking.above(candidate.threshold)
     # The threshold of as many rows leaves out some of them.
     assert ranking.above(ranking.threshold(candidates[0].rows)) < candidates[0].rows
+
+
+def test_the_chance_of_a_promise_is_a_mean_over_the_errors_considered() -> None:
+    """A belief is a straight line if the error is the same among all rows."""
+    ranking = Ranking(np.linspace(0.1, 0.9, 1000), [])
+    errors = (0.02, 0.1)
+    beliefs = [np.array([0, error]) for error in errors]
+    exact = [sum(comb(50, k) * e**k * (1 - e) ** (50 - k) for k in range(3)) for e in errors]
+    of_candidate = chance(ranking, Candidate(0.5, 400, labels=50, wrong=2), beliefs)
+    assert of_candidate == pytest.approx(np.mean(exact))

@@ -20,10 +20,10 @@ from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
-from covcal_cli.decide.decide import SPLITS_READ, DecideSettings, decide
+from covcal_cli.decide.decide import LIKELY, SPLITS_READ, DecideSettings, decide
 from covcal_cli.decide.thresholds import (
+    Sample,
     cut_by_labels,
-    cut_without_labels,
     mean_size,
     right_excluded,
     true_scores,
@@ -42,7 +42,6 @@ from covcal_cli.maths.acceptance import (
     plan,
     sampling,
 )
-from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import write_document
 
 COVERAGE, SET_LABELS, MOST_CLASS_VALUES = 0.9, 25, 1 << 22
@@ -63,12 +62,12 @@ def promises(
     draws: int,
     *,
     these_rows: bool,
-) -> tuple[float, float]:
-    """Return the mean share accepted, and the share of draws whose promise is broken."""
+) -> tuple[float, float, float]:
+    """Return the mean share accepted, and the shares of draws with a promise and a broken one."""
     level, n = level_of_look(0.9, 1), len(ranking)
     region = best_region(ranking, min(labels, n), error, level)
     if region is None:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     p, q = inclusions(min(labels, n), region.rows, n - region.rows)
 
     def limits(threshold: float) -> tuple[int, int]:
@@ -88,7 +87,7 @@ def promises(
             accepted = candidate.rows
         shares.append(accepted / n)
         broken.append(accepted > 0 and wrong[:accepted].mean() > error)
-    return float(np.mean(shares)), float(np.mean(broken))
+    return float(np.mean(shares)), float(np.mean(np.array(shares) > 0)), float(np.mean(broken))
 
 
 def measured(
@@ -122,10 +121,10 @@ def measured(
         most = min(len(rows), MOST_CLASS_VALUES // target.n_classes)
         chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:most])
         logits, temperature = scaled.prepared(target, rows[chosen])
-        probabilities = softmax(logits.T, temperature).T
         top = np.asarray(target.logits(rows[chosen]).argmax(axis=1))
         moved = top if scaled.scaling.can_move_the_top else None
-        cut = cut_without_labels(logits.T, probabilities, COVERAGE, guess, moved)
+        accuracy = guess.low, guess.accuracy, guess.high
+        sample = Sample(logits.T, temperature, accuracy, moved)
         of_peers = np.zeros(0)
         if peers:
             from benchmark.decide_peers import measured_peers
@@ -138,7 +137,7 @@ def measured(
         of_error(decision, score, wrong, labels, draws, these_rows=these_rows)
         for decision in decisions
     ]
-    sets = of_sets(cut, probabilities, known[chosen], draws)
+    sets = of_sets(sample.cut(COVERAGE), sample.probabilities, known[chosen], draws)
     return np.concatenate([of_peers, *numbers, sets])
 
 
@@ -156,7 +155,9 @@ def of_error(
     The true share is the largest share that could be accepted if all labels were known. The first
     estimate is the decision's; the second estimate uses only the calibrated confidence. An estimate
     has three numbers: the accepted share; whether the error is above the limit; and whether the
-    error is above twice the limit. A promise has two numbers for each number of labels.
+    error is above twice the limit. A promise has two numbers for each number of labels. The last
+    three numbers are the number of labels that `decide` suggests, the probability that it states
+    for a promise, and the share of draws of this many labels that allow a promise.
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]
@@ -164,10 +165,14 @@ def of_error(
     for accepted in (int(decision.accepts(score).sum()), int(believed * len(score))):
         rate = float(wrong[:accepted].mean()) if accepted else 0.0
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
+    ranking = Ranking(score, decision.beliefs)
     for count in labels:
-        ranking = Ranking(score, decision.beliefs)
-        numbers += promises(ranking, wrong, error, count, draws, these_rows=these_rows)
-    return numbers
+        share, _, broken = promises(ranking, wrong, error, count, draws, these_rows=these_rows)
+        numbers += [share, broken]
+    offered, promised = decision.labels_needed, 0.0
+    if offered:
+        _, promised, _ = promises(ranking, wrong, error, offered, draws, these_rows=False)
+    return [*numbers, offered, decision.promised_chance, promised]
 
 
 def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> list[float]:
@@ -236,7 +241,7 @@ def main() -> None:
         )
         lines.append(line)
         print(path.stem, " ".join(f"{value:.3f}" for value in lines[-1]), flush=True)
-    table, width = np.array(lines), 7 + 2 * len(options.labels)
+    table, width = np.array(lines), 10 + 2 * len(options.labels)
     if options.peers:
         table = print_peers(table)
     for number, error in enumerate(options.error):
@@ -256,6 +261,16 @@ def main() -> None:
                 f" broken {broken.mean():.4f}, worst shift {broken.max():.2f}, worst family "
                 f"{max(broken[families == name].mean() for name in families):.3f}"
             )
+        offers = of_error[:, -3:]
+        for name, chances in (("probably", (LIKELY, 1.1)), ("perhaps", (0.01, LIKELY))):
+            labels, _, promised = offers[
+                (offers[:, 1] >= chances[0]) & (offers[:, 1] < chances[1])
+            ].T
+            if len(labels):
+                print(
+                    f"  suggested, {name} enough: on {len(labels)} of {len(table)} files, "
+                    f"{np.median(labels):.0f} labels in the median, enough {promised.mean():.3f}"
+                )
     for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):
         print_sets(name, table[:, place], table[:, place + 1])
 
