@@ -132,7 +132,11 @@ def _has_zeros(values: AnyArray) -> bool:
     zero = np.zeros((), values.dtype)
     rows = values if values.ndim > 1 else values[:, None]
     # Only rows that end in a zero can be all zeros. There are few of them, so this is fast.
-    empty = rows[rows[..., -1] == zero]
+    if values.dtype.kind == "S" and values.ndim == 1:
+        # Bytes are compared faster than texts. The first byte of an empty text is zero.
+        empty = rows[np.ascontiguousarray(values).view(np.uint8)[:: values.itemsize] == 0]
+    else:
+        empty = rows[rows[..., -1] == zero]
     return bool((empty == zero).all(axis=-1).any())
 
 

@@ -569,10 +569,11 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
 
-    Reads the span from the first to the last row if it is not much larger than the rows, else
-    several spans of a few MiB. Rows that do not ascend are sorted first.
+    A span is at most a few MiB, or twice as long as `rows`. Chunks between two spans are not read.
+    Rows that do not ascend are sorted first.
     """
-    if (np.diff(rows) <= 0).any():
+    gaps = np.diff(rows)
+    if (gaps <= 0).any():
         ascending, places = np.unique(rows, return_inverse=True)
         return np.asarray(np.take(_taken(dataset, ascending, axis), places, axis=axis))
     shape = list(dataset.shape)
@@ -581,12 +582,15 @@ def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     shape[axis] = len(rows)
     if len(rows) == 0:
         return np.empty(shape, dtype=dataset.dtype)
-    if int(rows[-1]) - int(rows[0]) < max(most, 2 * len(rows)):
+    chunks = dataset.chunks
+    ends = np.flatnonzero(gaps > (most if chunks is None else min(most, chunks[axis]))) + 1
+    if len(ends) == 0 and int(rows[-1]) - int(rows[0]) < max(most, 2 * len(rows)):
         return _span(dataset, rows, axis)
     values = np.empty(shape, dtype=dataset.dtype)
     first = 0
     while first < len(rows):
         last = int(np.searchsorted(rows, rows[first] + most))
+        last = min([last, *ends[np.searchsorted(ends, first, "right") :][:1].tolist()])
         values[(slice(None),) * axis + (slice(first, last),)] = _span(
             dataset, rows[first:last], axis
         )

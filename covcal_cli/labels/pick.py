@@ -296,11 +296,10 @@ def pick(
                 write_text(interface, setup, force=force)
             for place, of_labeller in zip(pages, sheets, strict=False):
                 unreadable |= write_page(place, of_labeller, classes, images, force=force)
-        variance = frame.variance(probabilities)
         of_before = np.concatenate(
             [right for _, right in blocks_of_labels(scored, before.rows)] or [np.empty(0)]
         )
-        batches = [*_variances_before(before, of_before), (n, variance)]
+        batches = [*_variances_before(before, of_before), (n, frame.variance)]
         of_all = Z * _combined_deviation(batches) / population
         at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
         return PickReport(
@@ -309,7 +308,7 @@ def pick(
             tuple(pages),
             classes,
             len(before.rows),
-            Z * math.sqrt(variance) / population,
+            Z * math.sqrt(frame.variance) / population,
             of_all,
             max(of_all, at_worst),
             unreadable,
@@ -334,6 +333,7 @@ class _Frame:
         self._less = 0.0 if self._is_exact else 1.0
         # Whether rows are drawn in random order, and whether in the order of their scores.
         self._is_random, self._is_by_score = False, False
+        self.variance = 0.0  # `_variance` of all rows, known after the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
@@ -365,7 +365,10 @@ class _Frame:
             for band in self._order(rng):
                 for start in range(0, len(band), _CHUNK):
                     places = band[start : start + _CHUNK]
-                    yield places, probabilities(self._scores(places))
+                    scores = self._scores(places)
+                    inclusion = probabilities(scores)
+                    self.variance += _variance(scores, inclusion)
+                    yield places, inclusion
 
         places = drawn_along(parts(), rng)
         rows, start = np.empty(len(places), dtype=np.int64), 0
@@ -420,18 +423,16 @@ class _Frame:
             scores > region.threshold, p, q
         )
 
-    def variance(self, probabilities: Any) -> float:
-        """Return the variance of the estimated number of right rows, if the scores are right.
 
-        This is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The order of
-        the rows makes the real variance smaller.
-        """
-        total = 0.0
-        for scores in self.score_parts():
-            # Scores near 0 or 1 are over-confident, so the estimate from labels clips them too.
-            doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
-            total += float(((1 / probabilities(scores) - 1) * doubtful * (1 - doubtful)).sum())
-        return total
+def _variance(scores: Float64s, inclusion: Float64s) -> float:
+    """Return the variance of the estimated number of right rows, if the scores are right.
+
+    This is sum (1 / pi - 1) s (1 - s) over these rows (Isaki & Fuller 1982). The order of the rows
+    reduces the variance further; this is not counted.
+    """
+    # Scores near 0 or 1 are overconfident, so they are clipped as in the estimate from labels.
+    doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
+    return float(((1 / inclusion - 1) * doubtful * (1 - doubtful)).sum())
 
 
 def _require_csv(

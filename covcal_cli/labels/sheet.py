@@ -49,6 +49,7 @@ STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # a cell with one of these characters must be quoted
 LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letters of train, validation and test
 _CHUNK = 1 << 18  # number of ids that are searched at a time
+_HIGHEST = np.uint64(48)  # the shift that leaves the 16 highest bits of a hash
 
 
 Cells = Mapping[str, Sequence[str]]  # for each column, by name, the cells of some rows
@@ -310,12 +311,14 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     wanted = utf8(list(sheet.ids))
     order = np.argsort(wanted, kind="stable")
     rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
-    hashes, start = np.sort(_hashes(wanted)), 0
+    hashes, start = _hashes(wanted), 0
+    is_near = np.zeros(1 << 16, dtype=np.bool_)  # whether hashes with these highest bits are wanted
+    is_near[hashes >> _HIGHEST] = True
     for ids in _id_blocks(target):
         # Hashes are compared first, because comparing texts one by one is ten times slower.
         keys = _hashes(ids)
-        places = np.searchsorted(hashes, keys)
-        near = np.flatnonzero(hashes[np.minimum(places, len(hashes) - 1)] == keys)
+        near = np.flatnonzero(is_near[keys >> _HIGHEST])
+        near = near[np.isin(keys[near], hashes)]
         lines = np.searchsorted(wanted, ids[near], sorter=order)
         for row, place in zip(near.tolist(), lines.tolist(), strict=True):
             line = order[min(place, len(order) - 1)]
